@@ -1,0 +1,1 @@
+"""Tensor kernels: torch and plain numbers in, tensors out."""
