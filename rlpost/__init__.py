@@ -1,3 +1,35 @@
-"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
+"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out.
+
+Layers, each importing only those to its right:
+cli, commands, render -> api -> engine, plan, report, output, decode, table -> stages -> summary,
+groups, batch -> estimators -> kernels -> torch. pyarrow lives in rlpost.parquet and where columns
+become tensors; recipe, schema and errors stand apart and import neither torch nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rlpost.api import Options, advantages, enrich
+    from rlpost.recipe import Numerics, Recipe
+
+_HOMES = {
+    "Options": "rlpost.api",
+    "advantages": "rlpost.api",
+    "enrich": "rlpost.api",
+    "Numerics": "rlpost.recipe",
+    "Recipe": "rlpost.recipe",
+}
+__all__ = ["Numerics", "Options", "Recipe", "__version__", "advantages", "enrich"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: torch takes a second to load."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlpost' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,275 @@
+"""The Python interface: files to files, or a table to a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost import __version__
+from rlpost.batch import Responses
+from rlpost.decode import Decoder
+from rlpost.device import device_named
+from rlpost.engine import CHUNK_TOKENS, Engine
+from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.output import constant_per_response, emitted, schema_of
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.memory import TableSource
+from rlpost.parquet.sink import Sink, open_sink
+from rlpost.parquet.source import Source
+from rlpost.plan import Job, job_of
+from rlpost.progress import Silent
+from rlpost.recipe import Recipe
+from rlpost.report import summarise
+from rlpost.schema import ROLES, resolve
+from rlpost.stages import shape_of
+from rlpost.state import load_state, save_state
+from rlpost.summary import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.inputs import InputFile
+    from rlpost.progress import Reporter
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is done; none of these changes a number in the output."""
+
+    device: str = "auto"
+    chunk_tokens: int = CHUNK_TOKENS
+    overwrite: bool = False
+    state: Path | None = None
+    """Running reward moments, read before and written after."""
+    reporter: Reporter = field(default_factory=Silent)
+
+
+def plan(
+    inputs: Sequence[str | Path],
+    recipe: Recipe,
+    running: Mapping[str, RunningMoments] | None = None,
+) -> Job:
+    """Bind a recipe to an input: which columns serve, and which passes read what.
+
+    Raises:
+        ReadWriteError: an input can't be read.
+        DataError: it is not Parquet, has no rows, or lacks a column that the recipe needs.
+    """
+    return bind(Source(find_inputs([str(path) for path in inputs])), recipe, running or {})
+
+
+def bind(
+    source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
+) -> Job:
+    """The job of a recipe on an open source; raises as `plan`."""
+    if source.rows == 0:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
+    columns = resolve(source.columns, recipe.columns, source.name)
+    if recipe.rollout_id is not None:
+        columns = columns.with_column("rollout", recipe.rollout_id, source.columns, source.name)
+    return job_of(source, columns, shape_of(recipe, columns), running)
+
+
+def advantages(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path,
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+) -> Json:
+    """Post-process the rewards of rollout files and write them enriched with advantages.
+
+    Args:
+        inputs: Parquet files, directories or globs; of any size.
+        output: the enriched file; with several input files, a directory.
+        recipe: what is done; the default is plain GRPO.
+        options: how it is done.
+
+    Returns:
+        The summary, as `rlpost advantages --summary-json` prints it.
+
+    Raises:
+        UsageError: recipe, input and output do not fit together.
+        DataError: the data is bad: file, row and column are named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: the device is not there.
+    """
+    recipe, options = recipe or Recipe(), options or Options()
+    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    running = load_state(options.state)
+    job = plan(paths, recipe, running)
+    names = emitted(job.shape)
+    targets = _targets(job.source.files, paths, Path(output))
+    _check_targets(job, targets, names, options)
+    engine = engine_of(job, options)
+    responses = engine.responses()
+    summary = _write(engine, responses, targets, names, options)
+    if options.state is not None:
+        save_state(options.state, {**running, **responses.notes.get("running", {})})
+    return summary
+
+
+def enrich(
+    table: pa.Table | pl.DataFrame, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[pa.Table, Json]:
+    """The same as `advantages` on a table in memory.
+
+    Args:
+        table: an Arrow table, or a polars frame.
+        recipe: what is done; the default is plain GRPO.
+        options: how it is done.
+
+    Returns:
+        An Arrow table of the input's columns (without those that `replace` replaces, or only the
+        keys with `emit_only`) and the new ones; and the summary.
+
+    Raises:
+        UsageError, DataError, UnavailableError: as `advantages`.
+    """
+    recipe, options = recipe or Recipe(), options or Options()
+    arrow = table if isinstance(table, pa.Table) else table.to_arrow()
+    running = load_state(options.state)
+    job = bind(TableSource(arrow), recipe, running)
+    names = emitted(job.shape)
+    _check_clash(job, names)
+    engine = engine_of(job, options)
+    responses = engine.responses()
+    tally = Tally(responses.count("cell"))
+    made = [columns for _, columns in engine.written(0, responses, tally, names)]
+    if options.state is not None:
+        save_state(options.state, {**running, **responses.notes.get("running", {})})
+    kept = (
+        arrow.select(_keys(job))
+        if recipe.emit_only
+        else arrow.drop_columns([name for name in names if name in arrow.schema.names])
+    )
+    for field, column in zip(schema_of(names), pa.Table.from_batches(made).columns, strict=True):
+        kept = kept.append_column(field, column)
+    return kept, summarise(job, responses, tally)
+
+
+def engine_of(job: Job, options: Options) -> Engine:
+    """An engine for a job."""
+    decoder = Decoder(
+        job.source.files,
+        job.columns,
+        job.lists,
+        job.shape.recipe.nonfinite,
+        device_named(options.device),
+    )
+    return Engine(job, decoder, chunk_tokens=options.chunk_tokens, reporter=options.reporter)
+
+
+def _targets(files: Sequence[InputFile], inputs: Sequence[str | Path], output: Path) -> list[Path]:
+    """Where each file goes: OUT itself for one input file, else below OUT."""
+    single = len(inputs) == 1 and Path(inputs[0]).is_file()
+    if single and not output.is_dir():
+        return [output]
+    return [output / file.relative for file in files]
+
+
+def _check_targets(
+    job: Job, targets: Sequence[Path], names: Sequence[str], options: Options
+) -> None:
+    resolved = {file.path.resolve() for file in job.source.files}
+    for target in targets:
+        if target.resolve() in resolved:
+            raise UsageError(f"{target}: output and input are the same file; name another output")
+        if target.exists() and not options.overwrite:
+            raise UsageError(f"{target}: exists already; --overwrite replaces it")
+    _check_clash(job, names)
+
+
+def _check_clash(job: Job, names: Sequence[str]) -> None:
+    if job.shape.recipe.emit_only or job.shape.recipe.replace:
+        return
+    for schema, file in zip(job.source.schemas, job.source.files, strict=True):
+        clash = [name for name in names if name in schema.names]
+        if clash:
+            raise UsageError(
+                f"{file.path}: has a column {clash[0]!r} already; --replace replaces it, "
+                "--emit leaves it out"
+            )
+
+
+def _write(
+    engine: Engine,
+    responses: Responses,
+    targets: Sequence[Path],
+    names: tuple[str, ...],
+    options: Options,
+) -> Json:
+    source = engine.job.source
+    keys = responses.count("cell")
+    total, fallbacks = Tally(keys), []
+    options.reporter.start("write", source.rows)
+    for index, target in enumerate(targets):
+        tally = Tally(keys)
+        first, last = source.first_rows[index : index + 2]
+        with engine.clock.phase("write"):
+            sink = _open(engine.job, index, target, names)
+        try:
+            for row_group, columns in engine.written(index, responses, tally, names):
+                with engine.clock.phase("write"):
+                    sink.write(row_group, columns)
+            with engine.clock.phase("write"):
+                sink.close(_metadata(engine.job, responses.rows(first, last), tally, index))
+        except OSError as error:
+            raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
+        finally:
+            sink.abort()
+        fallbacks += [f"{target.name}: {sink.reason}"] if sink.reason else []
+        total += tally
+    summary = summarise(engine.job, responses, total)
+    return {
+        **summary,
+        "rlpost_version": __version__,
+        "recipe": engine.job.shape.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in source.files],
+        "outputs": [str(target) for target in targets],
+        "rewritten": fallbacks,
+        "seconds": dict(engine.clock.seconds),
+    }
+
+
+def _open(job: Job, index: int, target: Path, names: tuple[str, ...]) -> Sink:
+    recipe = job.shape.recipe
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return open_sink(
+            job.source.files[index].path,
+            target,
+            schema_of(names),
+            drop=names if recipe.replace else (),
+            keep=_keys(job) if recipe.emit_only else None,
+            constant=constant_per_response(job.shape),
+            aliases={"returns": "advantages"}
+            if job.shape.same_returns and {"advantages", "returns"} <= {*names}
+            else {},
+        )
+    except OSError as error:
+        raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def _keys(job: Job) -> list[str]:
+    """The columns that tell rows apart, which --emit-only keeps."""
+    found = job.columns.columns.items()
+    return [column for role, column in found if role == "rollout" or ROLES[role].kind == "key"]
+
+
+def _metadata(job: Job, responses: Responses, tally: Tally, index: int) -> dict[str, str]:
+    """What the file says of how it was made; the same bytes for the same input and recipe."""
+    return {
+        "rlpost.version": __version__,
+        "rlpost.recipe": job.shape.recipe.model_dump_json(),
+        "rlpost.input": job.source.files[index].path.name,
+        "rlpost.summary": json.dumps(summarise(job, responses, tally)),
+    }

@@ -1,0 +1,109 @@
+"""The command line: finds the command, runs it, and turns its errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from rlpost import __version__
+from rlpost.errors import RlpostError
+
+if TYPE_CHECKING:
+    from click import Command, Context, HelpFormatter
+
+# Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
+COMMANDS = {
+    "advantages": "Post-process rewards, estimate advantages, write enriched Parquet.",
+    "estimators": "List the estimators: formula, needed columns, source.",
+}
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class _Lazy(TyperGroup):
+    """A group whose commands are modules of rlpost.commands."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Context, name: str) -> Command | None:  # noqa: ARG002
+        if name not in COMMANDS:
+            return None
+        if self._listing:
+            return _stub(name)
+        command = typer.main.get_command(import_module(f"rlpost.commands.{name}").app)
+        command.name = name
+        return command
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        self._listing = True
+        super().format_help(ctx, formatter)
+
+
+def _stub(name: str) -> Command:
+    """A command that only has a name and a line of help."""
+    app = typer.Typer(add_completion=False)
+    app.command(name, help=COMMANDS[name])(lambda: None)
+    return typer.main.get_command(app)
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: rlpost advantages in.parquet out.parquet --estimator grpo",
+)
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001
+    if asked:
+        typer.echo(f"rlpost {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def rlpost(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
+
+
+def main() -> None:
+    """Run the command line; the only place that exits.
+
+    Exit codes: 0 done, 1 findings, 2 the command line or recipe is wrong, 3 the data is bad,
+    4 reading or writing failed, 5 a device or engine is missing, 130 interrupted. With --debug
+    anywhere on the line, errors keep their traceback.
+    """
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    try:
+        app(prog_name="rlpost")
+    except RlpostError as error:
+        if debug:
+            raise
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+
+
+def _complain(text: str) -> None:
+    """The error on stderr, without a colour or a traceback."""
+    for line in text.splitlines():
+        print(f"rlpost: {line}", file=sys.stderr)

@@ -1,0 +1,90 @@
+"""`rlpost advantages`: the main job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlpost.commands.options import recipe_of, with_recipe_options
+from rlpost.errors import ReadWriteError, UsageError
+
+app = typer.Typer(add_completion=False)
+
+EPILOG = """Examples:
+
+  rlpost advantages in.parquet out.parquet --estimator grpo
+
+  rlpost advantages in.parquet out.parquet --estimator gae --kl-coef 0.05 --whiten-advantages
+
+  rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask --summary-json run.json
+"""
+
+
+@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@with_recipe_options
+def advantages(  # noqa: PLR0913
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", envvar="RLPOST_CONFIG", help="Recipe to start from."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    show_plan: Annotated[
+        bool, typer.Option("--plan", help="Print the passes and what each reads; write nothing.")
+    ] = False,
+    device: Annotated[
+        str,
+        typer.Option(metavar="auto|cpu|cuda[:N]", envvar="RLPOST_DEVICE", help="Where to compute."),
+    ] = "auto",
+    chunk_tokens: Annotated[
+        int, typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per batch, about.")
+    ] = 1 << 20,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Running reward moments, kept over calls."),
+    ] = None,
+    summary_json: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write the summary as JSON; - is stdout.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    **options: Any,
+) -> None:
+    """Post-process rewards, estimate advantages, write enriched Parquet.
+
+    IN keeps all its columns, unchanged; OUT has them and the new ones.
+    """
+    if len(paths) < (1 if show_plan else 2):
+        raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
+    recipe = recipe_of(options, config)
+    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost import api, render  # noqa: PLC0415
+
+    if show_plan:
+        inputs = paths if len(paths) == 1 else paths[:-1]
+        render.show_plan(api.plan(inputs, recipe))
+        return
+    with render.progress(quiet=quiet) as reporter:
+        run = api.Options(device, chunk_tokens, overwrite, state, reporter)
+        summary = api.advantages(paths[:-1], paths[-1], recipe, run)
+    if not quiet:
+        render.show_summary(summary)
+    if summary_json is not None:
+        _write_json(summary, summary_json)
+
+
+def _write_json(summary: dict[str, Any], path: str) -> None:
+    text = json.dumps(summary, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,140 @@
+"""From a piece of the file to tensors: the tokens of a Batch, the row columns of Responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rlpost.batch import Batch
+from rlpost.errors import DataError
+from rlpost.parquet import ragged
+from rlpost.parquet.ragged import Place
+from rlpost.schema import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.source import Piece
+    from rlpost.schema import ColumnMap
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Reads roles out of pieces, checking every number on the way.
+
+    Args:
+        files: the input's files, for errors.
+        columns: which column serves each role.
+        lists: the role whose lists tell the lengths where there is no mask.
+        nonfinite: `error` raises on NaN and infinities among the policy's tokens; `mask` lets
+            them through, for the stage that leaves such responses out.
+        device: where batches go.
+    """
+
+    files: Sequence[InputFile]
+    columns: ColumnMap
+    lists: str
+    nonfinite: str
+    device: torch.device
+
+    def needed(self, roles: Collection[str]) -> list[str]:
+        """The columns to read for these token roles: theirs and the one that tells lengths."""
+        return sorted({self.columns.column(role) for role in (*roles, self.lists)})
+
+    def place(self, piece: Piece, column: str) -> Place:
+        """Where a column of a piece is, for errors."""
+        return Place(str(self.files[piece.file].path), piece.first_row, column)
+
+    def batch(self, piece: Piece, roles: Collection[str]) -> Batch:
+        """The tokens of a piece.
+
+        Raises:
+            DataError: lists of different lengths in a row, a value that is not a number or (with
+                `nonfinite="error"`) not finite, where the mask is 1.
+        """
+        offsets, mask = self._mask(piece)
+        tokens = {role: self._tokens(piece, role, offsets, mask) for role in sorted(roles)}
+        return Batch(
+            offsets=torch.from_numpy(offsets).to(self.device),
+            mask=torch.from_numpy(mask).to(self.device),
+            tokens={role: value.to(self.device) for role, value in tokens.items()},
+        )
+
+    def _mask(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        column = self.columns.column(self.lists)
+        array, place = piece.table.column(column), self.place(piece, column)
+        if self.lists == "mask":
+            return ragged.mask(array, place)
+        offsets, values = ragged.ragged(array, place)
+        return offsets, np.ones(len(values), dtype=np.bool_)
+
+    def _tokens(
+        self, piece: Piece, role: str, offsets: NDArray[np.int64], mask: NDArray[np.bool_]
+    ) -> torch.Tensor:
+        column = self.columns.column(role)
+        place = self.place(piece, column)
+        own, values = ragged.ragged(piece.table.column(column), place)
+        if not np.array_equal(own, offsets):
+            raise self._unequal(place, own, offsets)
+        numbers = torch.from_numpy(values.astype(np.float64))
+        finite = torch.isfinite(numbers)
+        if bool(finite.all()):
+            return numbers
+        if self.nonfinite == "mask":
+            # NaN stays visible to the `finite` stage only where the policy produced the token.
+            return torch.where(finite | torch.from_numpy(mask), numbers, 0.0)
+        bad = np.flatnonzero(~finite.numpy() & mask)
+        if len(bad):
+            row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+            raise place.error(
+                row,
+                f"has {values[bad[0]]} at token {bad[0] - offsets[row]}",
+                "finite numbers are needed; `--nonfinite mask` leaves such responses out",
+            )
+        return torch.where(finite, numbers, 0.0)
+
+    def _unequal(
+        self, place: Place, own: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> DataError:
+        row = int(np.flatnonzero(np.diff(own) != np.diff(offsets))[0])
+        mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
+        return place.error(
+            row,
+            f"has {mine} values but `{self.columns.column(self.lists)}` has {theirs}",
+            "every token column of a row needs the same length",
+        )
+
+    def rows(self, piece: Piece, roles: Collection[str]) -> dict[str, torch.Tensor | pa.Array]:
+        """One value per response: numbers float64, flags bool, keys as Arrow arrays.
+
+        Raises:
+            DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
+                not finite.
+        """
+        return {role: self._row_values(piece, role) for role in sorted(roles)}
+
+    def _row_values(self, piece: Piece, role: str) -> torch.Tensor | pa.Array:
+        column = self.columns.column(role)
+        array, place = piece.table.column(column), self.place(piece, column)
+        kind = ROLES[role].kind if role in ROLES else "key"
+        if kind == "key":
+            return ragged.key(array, place)
+        if kind == "flag":
+            return torch.from_numpy(ragged.truncated(array, place).copy())
+        numbers = torch.from_numpy(ragged.numbers(array, place).copy())
+        if self.nonfinite == "error" and not bool(torch.isfinite(numbers).all()):
+            row = int((~torch.isfinite(numbers)).nonzero()[0])
+            came = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
+            raise place.error(
+                row,
+                came,
+                "a finite number is needed; `--nonfinite mask` leaves such responses out",
+            )
+        return numbers

@@ -1,0 +1,36 @@
+"""Dr. GRPO: rewards centred on their group, not divided by anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.moments import group_moments
+from rlpost.kernels.segments import spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def dr_grpo(rewards: Tensor, offsets: Tensor) -> Credit:
+    """Reward less the group's mean.
+
+        Aᵢ = rᵢ - mean(r of the group)
+
+    Args:
+        rewards: [N] float64, sorted by group.
+        offsets: [G+1] of the groups.
+
+    Returns:
+        Credit of [N] each, one tensor twice. A group of one, and one of equal rewards, gets 0.
+
+    Source: Liu et al., arXiv 2503.20783.
+
+    >>> dr_grpo(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0, 2])).advantages
+    tensor([-0.5000,  0.5000], dtype=torch.float64)
+    """
+    advantages = rewards - spread(group_moments(rewards, offsets).mean, offsets)
+    return Credit(advantages, advantages)
+
+
+ESTIMATOR = Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv 2503.20783")

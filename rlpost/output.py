@@ -1,0 +1,140 @@
+"""The columns that are written: which, of what type, and their numbers for one batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from rlpost.errors import UsageError
+from rlpost.kernels.segments import last_true, put_at, spread
+from rlpost.token_stages import kept_mask
+
+if TYPE_CHECKING:
+    from rlpost.batch import Batch
+    from rlpost.stages import Shape
+
+FLOATS = pa.list_(pa.field("element", pa.float32()))
+FLAGS = pa.list_(pa.field("element", pa.uint8()))
+TYPES = {
+    "advantages": FLOATS,
+    "returns": FLOATS,
+    "raw_advantages": FLOATS,
+    "token_level_rewards": FLOATS,
+    "kl": FLOATS,
+    "final_response_mask": FLAGS,
+    "response_level_rewards": pa.float32(),
+    "sample_mask": pa.bool_(),
+    "sample_weight": pa.float32(),
+    "group_mean": pa.float32(),
+    "group_std": pa.float32(),
+    "group_size": pa.int32(),
+    "group_pass_rate": pa.float32(),
+}
+GROUP_COLUMNS = frozenset({"group_mean", "group_std", "group_size", "group_pass_rate"})
+
+
+def emitted(shape: Shape) -> tuple[str, ...]:
+    """The names of the columns to write.
+
+    Raises:
+        UsageError: a column is asked for that this recipe does not make.
+    """
+    recipe = shape.recipe
+    masks = (
+        recipe.max_len_mask
+        or recipe.difficulty_mask
+        or recipe.error_max_len_clip is not None
+        or recipe.drop_zero_variance
+        or recipe.drop_truncated
+        or recipe.nonfinite == "mask"
+    )
+    weighted = recipe.difficulty_weight or recipe.length_weight
+    usual = ["advantages", "returns", "response_level_rewards"]
+    usual += ["sample_mask"] if masks else []
+    usual += ["sample_weight"] if weighted else []
+    names = tuple(usual) if recipe.emit is None else recipe.emit
+    missing = {
+        "sample_weight": (not weighted, "difficulty_weight or length_weight"),
+        "kl": (not shape.kl, "old_log_probs and ref_log_probs in the input"),
+    }
+    for name in names:
+        lacks, needs = missing.get(name, (False, ""))
+        if lacks:
+            raise UsageError(f"--emit {name} needs {needs}")
+    return names
+
+
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """The Arrow schema of the written columns."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+
+
+def constant_per_response(shape: Shape) -> frozenset[str]:
+    """Written token columns that hold one value per response, which encode best as such."""
+    if not shape.constant:
+        return frozenset({"final_response_mask"})
+    return frozenset({"advantages", "returns", "raw_advantages", "final_response_mask"})
+
+
+def record_batch(batch: Batch, shape: Shape, names: tuple[str, ...]) -> pa.RecordBatch:
+    """The written columns for the rows of a batch to which all stages were applied."""
+    offsets = pa.array(batch.offsets.cpu().numpy().astype("int32"))
+    made: dict[str, pa.Array] = {}
+    tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
+    for name in names:
+        kind = TYPES[name]
+        if not pa.types.is_list(kind):
+            made[name] = _array(batch.responses[_row_column(name)], kind)
+            continue
+        values = token_column(batch, shape, name)
+        if id(values) not in tokens:
+            flat = _array(values, kind.value_type)
+            tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
+        made[name] = tokens[id(values)]
+        batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
+    return pa.record_batch([made[name] for name in names], schema=schema_of(names))
+
+
+def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
+    numpy = values.cpu().numpy()
+    if pa.types.is_boolean(kind):
+        return pa.array(numpy, kind)
+    return pa.array(numpy.astype(kind.to_pandas_dtype(), copy=False), kind)
+
+
+def _row_column(name: str) -> str:
+    return "rewards" if name == "response_level_rewards" else name
+
+
+def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
+    """A written token column, [T]; on constant credit it is spread from the responses."""
+    if name == "final_response_mask":
+        return kept_mask(batch)
+    if name == "kl":
+        return batch["kl"]
+    if name == "token_level_rewards":
+        if name in batch:
+            return torch.where(batch.mask, batch[name], 0.0)
+        return _terminal(batch)
+    if not shape.constant:
+        return batch[name]
+    if name in batch:
+        return batch[name]
+    source = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}
+    column = source[name]
+    if column == "raw_credit" and column not in batch.responses:
+        column = "credit"
+    if column == "credit_returns" and shape.same_returns and "advantages" in batch:
+        return batch["advantages"]
+    credit = torch.where(batch.responses["kept"], batch.responses[column], 0.0)
+    spread_credit = spread(credit.to(torch.float32), batch.offsets)
+    return torch.where(batch.mask, spread_credit, 0.0)
+
+
+def _terminal(batch: Batch) -> Tensor:
+    """The one terminal reward of each response, where no stage needed it per token."""
+    zeros = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+    return put_at(zeros, last_true(batch.mask, batch.offsets), batch.responses["rewards"])

@@ -1,0 +1,162 @@
+"""Arrow columns as numpy arrays, checked: every error names the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column of a piece comes from, for errors."""
+
+    path: str
+    first_row: int
+    column: str
+
+    def error(self, row: int, came: str, needed: str) -> DataError:
+        """`path, row N: column came; needed` with the row counted in its file."""
+        return DataError(
+            f"{self.path}, row {self.first_row + row}: `{self.column}` {came}; {needed}"
+        )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds one list per row."""
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    )
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether the type is a float, an integer or a bool."""
+    return bool(
+        pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def ragged(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Offsets [n+1], from 0, and values [T] of a list column; nulls among the values are NaN.
+
+    Raises:
+        DataError: not a list of numbers, or a null in place of a list.
+    """
+    kind = array.type
+    if not is_list(kind) or not is_number(kind.value_type):
+        raise place.error(0, f"is {kind}", "a list of floats, integers or bools is needed")
+    if array.null_count:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise place.error(
+            row, "is null", "every row needs a list, if only an empty one: fill or drop the row"
+        )
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        array = array.cast(pa.large_list(kind.value_type))
+    return _offsets(array), _numbers(array.flatten())
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int64]:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    return offsets - offsets[0]
+
+
+def _numbers(values: pa.Array) -> NDArray[Any]:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    if values.null_count:
+        values = pc.fill_null(values.cast(pa.float64()), float("nan"))
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def mask(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Offsets and values of a list column of 0 and 1.
+
+    Raises:
+        DataError: as `ragged`, or another value than 0 or 1 (a null counts as such).
+    """
+    offsets, values = ragged(array, place)
+    true = values == 1
+    wrong = ~(true | (values == 0))
+    if wrong.any():
+        token = int(np.flatnonzero(wrong)[0])
+        row = int(np.searchsorted(offsets, token, side="right")) - 1
+        raise place.error(
+            row,
+            f"has {values[token]} at token {token - int(offsets[row])}",
+            "a mask holds 1 where the policy produced the token and 0 elsewhere",
+        )
+    return offsets, true
+
+
+def numbers(array: pa.Array, place: Place) -> NDArray[np.float64]:
+    """One float64 per row; a list is summed, a null is NaN.
+
+    Raises:
+        DataError: neither a number nor a list of numbers.
+    """
+    kind = array.type
+    if is_list(kind):
+        offsets, values = ragged(array, place)
+        padded = np.append(values.astype(np.float64), 0.0)
+        sums = np.add.reduceat(padded, offsets[:-1]) if len(array) else padded[:0]
+        return np.where(np.diff(offsets) > 0, sums, 0.0)
+    if not is_number(kind):
+        raise place.error(0, f"is {kind}", "a number per row is needed")
+    return np.asarray(_numbers(array), dtype=np.float64)
+
+
+_TRUNCATED = frozenset({"length", "max_tokens", "truncated", "max_length"})
+
+
+def truncated(array: pa.Array, place: Place) -> NDArray[np.bool_]:
+    """Whether each response hit the length limit: a bool column, or a finish reason."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False))  # noqa: FBT003
+    if pa.types.is_dictionary(kind):
+        array = array.cast(kind.value_type)
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        raise place.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
+    reasons = pa.array(sorted(_TRUNCATED), array.type)
+    return np.asarray(pc.is_in(array, value_set=reasons).to_numpy(zero_copy_only=False))
+
+
+def key(array: pa.Array, place: Place) -> pa.Array:
+    """A column of names or numbers that tell rows apart: int64 or string.
+
+    Raises:
+        DataError: another type, or a null.
+    """
+    kind = array.type
+    if array.null_count:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise place.error(row, "is null", "every row needs one: fill or drop the row")
+    if pa.types.is_dictionary(kind):
+        return key(array.cast(kind.value_type), place)
+    if pa.types.is_integer(kind):
+        return array.cast(pa.int64())
+    if pa.types.is_string(kind):
+        return array
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return array.cast(pa.string())
+    if pa.types.is_floating(kind):
+        whole: Callable[[Any], bool] = lambda values: bool((values == np.floor(values)).all())  # noqa: E731
+        if whole(array.to_numpy(zero_copy_only=False)):
+            return array.cast(pa.int64())
+    raise place.error(0, f"is {kind}", "a string or an integer per row is needed")

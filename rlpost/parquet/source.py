@@ -1,0 +1,161 @@
+"""Reading: the input's files as one stream of pieces of bounded size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlpost.errors import DataError, ReadWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rlpost.parquet.inputs import InputFile
+
+_STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one row group."""
+
+    file: int
+    row_group: int
+    first_row: int
+    """Row number of the first row within its file."""
+    table: pa.RecordBatch
+
+
+class Source:
+    """The input's files, opened for their footers only until they are read.
+
+    Args:
+        files: from `find_inputs`; at least one.
+
+    Raises:
+        ReadWriteError: a file can't be opened.
+        DataError: a file is not Parquet, is truncated, or lacks columns the first one has.
+    """
+
+    def __init__(self, files: Sequence[InputFile]) -> None:
+        self.files = list(files)
+        self.footers = [_footer(file) for file in self.files]
+        self.schemas = [footer.schema.to_arrow_schema() for footer in self.footers]
+
+    @cached_property
+    def name(self) -> str:
+        """What errors call the input."""
+        first = str(self.files[0].path)
+        return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(footer.num_rows for footer in self.footers)
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """Row number, in the whole input, of each file's first row."""
+        return list(accumulate((footer.num_rows for footer in self.footers), initial=0))
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names every file has, hive partitions among them, in the first file's order."""
+        own = [
+            [*schema.names, *(key for key, _ in file.partitions if key not in schema.names)]
+            for schema, file in zip(self.schemas, self.files, strict=True)
+        ]
+        return [name for name in own[0] if all(name in names for names in own[1:])]
+
+    def type_of(self, column: str) -> pa.DataType:
+        """A column's type in the first file; hive partitions are int64 or string."""
+        file, schema = self.files[0], self.schemas[0]
+        if column in schema.names:
+            return schema.field(column).type
+        return _partition(dict(file.partitions)[column], 0).type
+
+    def bytes_of(self, columns: Sequence[str]) -> int:
+        """Compressed bytes of these columns in all files."""
+        wanted = set(columns)
+        total = 0
+        for footer in self.footers:
+            for group in range(footer.num_row_groups):
+                row_group = footer.row_group(group)
+                for place in range(row_group.num_columns):
+                    chunk = row_group.column(place)
+                    if chunk.path_in_schema.partition(".")[0] in wanted:
+                        total += chunk.total_compressed_size
+        return total
+
+    def read(self, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
+        """These columns, in pieces of about `chunk_tokens` list elements, in file order."""
+        for index in range(len(self.files)):
+            yield from self.read_file(index, columns, chunk_tokens)
+
+    def read_file(self, index: int, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
+        """The pieces of one file; one with no rows has none."""
+        file, footer = self.files[index], self.footers[index]
+        physical = [name for name in columns if name in self.schemas[index].names]
+        try:
+            with pq.ParquetFile(
+                file.path, metadata=footer, buffer_size=_STREAM_BUFFER, pre_buffer=False
+            ) as parquet:
+                row = 0
+                for group in range(footer.num_row_groups):
+                    size = _rows_per_piece(footer.row_group(group), physical, chunk_tokens)
+                    for table in parquet.iter_batches(size, [group], columns=physical):
+                        if table.num_rows:
+                            yield Piece(index, group, row, _with_partitions(table, file, columns))
+                        row += table.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(file, error) from None
+
+
+def _footer(file: InputFile) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(file.path)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError:
+    if isinstance(error, OSError) and error.errno is not None:
+        return ReadWriteError(f"{file.path}: cannot be read: {error.strerror}")
+    size = file.path.stat().st_size if file.path.exists() else 0
+    if size == 0:
+        return DataError(f"{file.path}: the file is empty (0 bytes); a Parquet file is needed")
+    return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
+
+
+def _rows_per_piece(group: pq.RowGroupMetaData, columns: Sequence[str], tokens: int) -> int:
+    """How many rows hold about `tokens` elements of the longest of these list columns."""
+    wanted = set(columns)
+    chunks = (group.column(place) for place in range(group.num_columns))
+    values = [
+        chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted
+    ]
+    rows = max(group.num_rows, 1)
+    per_row = max(1.0, max(values, default=rows) / rows)
+    return max(1, int(tokens / per_row))
+
+
+def _with_partitions(
+    table: pa.RecordBatch, file: InputFile, columns: Sequence[str]
+) -> pa.RecordBatch:
+    for key, value in file.partitions:
+        if key in columns and key not in table.schema.names:
+            table = table.append_column(key, _partition(value, table.num_rows))
+    return table
+
+
+def _partition(value: str, rows: int) -> pa.Array:
+    """A hive partition's value as a column: int64 where it is a whole number, else string."""
+    number = value.lstrip("-")
+    if number.isdecimal() and len(number) < 19:  # noqa: PLR2004
+        return pa.array([int(value)] * rows, pa.int64())
+    return pa.array([value] * rows, pa.string())

@@ -1,0 +1,140 @@
+"""The plan: a recipe bound to an input, as passes over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlpost.schema import ROLES, missing
+from rlpost.stages import Shape, Stage, stages_of, token_roles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.memory import TableSource
+    from rlpost.parquet.source import Source
+    from rlpost.schema import ColumnMap
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One reading of the input: which columns, for what."""
+
+    purpose: str
+    columns: tuple[str, ...]
+    measured: tuple[Stage, ...]
+    applied: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe bound to an input: what is read, and what is done to it."""
+
+    source: Source | TableSource
+    columns: ColumnMap
+    shape: Shape
+    stages: tuple[Stage, ...]
+    lists: str
+    """The role whose lists tell each response's length: the mask, where there is one."""
+    row_roles: tuple[str, ...]
+
+    def passes(self) -> list[Pass]:
+        """The passes over the input, in order: one for the table, one per measurement that
+        needs earlier stages' results, one to write.
+        """  # noqa: D205
+        first = tuple(stage for stage in self.stages if stage.measure and stage.measures_file)
+        later = [stage for stage in self.stages if stage.measure and not stage.measures_file]
+        table = {self.columns.column(role) for role in self.row_roles}
+        measured = [
+            Pass(f"measure for {stage.name}", self._columns(before, stage), (stage,), before)
+            for stage, before in ((stage, self._applied_before(stage)) for stage in later)
+        ]
+        every = tuple(stage for stage in self.stages if stage.apply)
+        return [
+            Pass("responses", tuple(sorted(table | {*self._columns(first)})), first, ()),
+            *measured,
+            Pass("write", self._columns(every), (), every),
+        ]
+
+    def _applied_before(self, stage: Stage) -> tuple[Stage, ...]:
+        place = self.stages.index(stage)
+        return tuple(earlier for earlier in self.stages[:place] if earlier.apply)
+
+    def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                {self.columns.column(role) for role in (*roles_of((*stages, *more)), self.lists)}
+            )
+        )
+
+
+def roles_of(stages: Sequence[Stage]) -> set[str]:
+    """The token roles that these stages read."""
+    return {role for stage in stages for role in stage.reads}
+
+
+def job_of(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    shape: Shape,
+    running: Mapping[str, RunningMoments],
+) -> Job:
+    """Bind a recipe to an input.
+
+    Raises:
+        DataError: a role that the recipe needs has no column (with the nearest names).
+    """
+    for role, why in _needed_roles(shape).items():
+        if role not in columns:
+            raise missing(role, source.columns, source.name, why)
+    lists = next(
+        (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
+        None,
+    )
+    if lists is None:
+        raise missing("mask", source.columns, source.name, "no list column says how many tokens")
+    rows = [role for role in ("group", "reward", "batch", "domain", *_optional_rows(shape))]
+    present = tuple(role for role in rows if role in columns)
+    return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
+
+
+_TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")
+
+
+def _optional_rows(shape: Shape) -> list[str]:
+    recipe = shape.recipe
+    extra = [name for name in shape.estimator.columns if name not in ("rewards", *_TOKEN_ROLES)]
+    return [
+        *(["difficulty"] if recipe.difficulty_weight else []),
+        *(["truncated"] if recipe.drop_truncated else []),
+        *(["rollout"] if recipe.rollout_id else []),
+        *[name for name in extra if name in ROLES],
+    ]
+
+
+def _needed_roles(shape: Shape) -> dict[str, str]:
+    """The roles without which a recipe cannot run, and why."""
+    recipe, estimator = shape.recipe, shape.estimator
+    grouped = {
+        f"norm_mean {scope}": scope == "group"
+        for scope in (recipe.norm_mean or estimator.norm_mean,)
+    }
+    grouped["norm_std group"] = (recipe.norm_std or estimator.norm_std) == "group"
+    grouped[f"estimator {estimator.name}"] = "offsets" in estimator.parameters and (
+        estimator.level == "response"
+    )
+    grouped["the difficulty mask"] = recipe.difficulty_mask
+    grouped["drop_zero_variance"] = recipe.drop_zero_variance
+    needed = {"reward": "every recipe needs it"}
+    needed |= {"group": why for why, needs in grouped.items() if needs}
+    if recipe.kl_coef > 0:
+        needed |= dict.fromkeys(("old_log_probs", "ref_log_probs"), f"kl_coef {recipe.kl_coef}")
+    if recipe.difficulty_weight:
+        needed["difficulty"] = "difficulty_weight"
+    if recipe.drop_truncated:
+        needed["truncated"] = "drop_truncated"
+    for name in estimator.columns:
+        if name in ROLES and name != "token_rewards":
+            needed[name] = f"estimator {estimator.name}"
+    return needed

@@ -1,0 +1,231 @@
+"""Recipe: the one home of every option that changes a number in the output."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rlpost.errors import ReadWriteError, UsageError
+from rlpost.schema import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Scope = Literal["batch", "group", "running", "none"]
+KlEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Unit = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(gt=0)]
+
+KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+WRITTEN = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")
+EXTRA = (
+    "raw_advantages",
+    "token_level_rewards",
+    "kl",
+    "final_response_mask",
+    "group_mean",
+    "group_std",
+    "group_size",
+    "group_pass_rate",
+)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Numerics(_Model):
+    """What frameworks do differently, each with rlpost's own choice as the default."""
+
+    norm_eps: NonNegative = 1e-6
+    """Added to the standard deviation in reward normalisation: ROLL's 1e-6."""
+    whiten_eps: NonNegative = 1e-8
+    """Added to the variance in whitening, inside the square root."""
+    log_ratio_clamp: Annotated[float, Field(gt=0)] = 40.0
+    """|old - ref| is clamped to this before anything is exponentiated; inf: never."""
+    kl_clamp: Positive = 10.0
+    """k3 is clamped to this on both sides; large values carry no gradient worth having."""
+    terminal_reward: Literal["last_policy_token", "last_token"] = "last_policy_token"
+    """Where the response's reward lands. `last_token` loses it where that is an observation."""
+    observations: Literal["skip", "states"] = "skip"
+    """Observation tokens in scans: passed over, or states with a step of γ and λ of their own."""
+    batch: Literal["step", "step_domain", "all"] = "step"
+    """What one batch is: the rows of a step, of a step and domain, or the whole input."""
+    single: Literal["zero", "zero_always", "raw", "normalise"] = "zero"
+    """A group of one: 0 in group statistics, 0 in any, its plain reward, or plain arithmetic."""
+    constant: Literal["zero", "divide"] = "zero"
+    """A group of equal rewards: 0, or its (zero) deviation over the scope's standard deviation."""
+
+
+class Recipe(_Model):
+    """Every option of the pipeline, validated; the defaults are the reference pipeline's.
+
+    A field left at None takes the estimator's own default. Raises UsageError (through
+    `Recipe.of` and `Recipe.from_toml`) naming the options that do not fit together.
+    """
+
+    estimator: str = "grpo"
+    """What turns rewards into advantages; `rlpost estimators` lists them."""
+    gamma: Unit = 1.0
+    """Discount per policy token."""
+    lam: Unit = 0.95
+    """λ of gae."""
+
+    max_len_mask: bool = False
+    """Drop responses of exactly --max-response-length policy tokens."""
+    max_response_length: Count | None = None
+    """The generation limit, in tokens."""
+    difficulty_mask: bool = False
+    """Keep groups with low < mean raw reward < high; groups of one are kept."""
+    difficulty_low: float = 0.1
+    """Lower bound of the difficulty mask, exclusive."""
+    difficulty_high: float = 0.95
+    """Upper bound of the difficulty mask, exclusive."""
+    error_max_len_clip: Count | None = None
+    """Keep reward 1, and reward 0 only under this many tokens; drop the rest."""
+    drop_zero_variance: bool = False
+    """Drop groups whose rewards are all equal (dynamic sampling)."""
+    drop_truncated: bool = False
+    """Drop responses that ended at the length limit."""
+    mask_before_norm: bool = False
+    """Masked samples leave the reward statistics, too."""
+
+    overlong_penalty: tuple[Count, Count, NonNegative] | None = None
+    """MAX_LEN BUFFER FACTOR: soft penalty that grows over the last BUFFER tokens."""
+    norm_mean: Scope | None = None
+    """Which mean is subtracted from rewards."""
+    norm_std: Scope | None = None
+    """Which standard deviation divides rewards."""
+    reward_clip: Positive | None = None
+    """Clamp rewards to ±C, per response and again per token."""
+
+    kl_coef: NonNegative = 0.0
+    """β: subtract β·KL from token rewards. At 0 the KL is only measured."""
+    kl_estimator: KlEstimator = "k1"
+    """Per-token KL of old against reference log-probs."""
+    kl_target: Positive | None = None
+    """Adapt β, batch by batch, towards this KL."""
+    kl_horizon: Positive = 10000.0
+    """Responses over which an adaptive β moves."""
+    whiten_rewards: bool = False
+    """Whiten token rewards over the policy tokens of a batch."""
+    whiten_advantages: bool | None = None
+    """Whiten advantages over the policy tokens of a batch."""
+    advantage_clip: Positive | None = None
+    """Clamp advantages to ±C."""
+    difficulty_weight: bool = False
+    """Weight responses by 0.5 + 1.5·difficulty."""
+    length_weight: bool = False
+    """Weight short responses up: 1.5 minus the batch's min-max normalised length."""
+
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Role to column name, where the file uses names of its own."""
+    rollout_id: str | None = None
+    """Column that marks rows of one rollout: they count once in group statistics."""
+    nonfinite: Literal["error", "mask"] = "error"
+    """NaN, infinite or null numbers: stop, or leave the response out and count it."""
+    emit: tuple[str, ...] | None = None
+    """Which columns to write; None is the usual set."""
+    emit_only: bool = False
+    """Write no input columns but the keys."""
+    replace: bool = False
+    """Replace input columns of the same name."""
+    numerics: Numerics = Field(default_factory=Numerics)
+    """Where frameworks differ; see Numerics."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _synonyms(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("kl_estimator") in KL_SYNONYMS:
+            return {**data, "kl_estimator": KL_SYNONYMS[data["kl_estimator"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for wrong, text in self._contradictions():
+            if wrong:
+                raise ValueError(text)
+        known = {*WRITTEN, *EXTRA}
+        for name in self.emit or ():
+            if name not in known:
+                raise ValueError(f"emit: no column {name!r} to write{closest(name, known)}")
+        return self
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        overlong = self.overlong_penalty
+        return [
+            (
+                self.max_len_mask and self.max_response_length is None,
+                "max_len_mask needs max_response_length: without the limit no response is known "
+                "to have hit it",
+            ),
+            (
+                self.difficulty_low >= self.difficulty_high,
+                f"difficulty_low ({self.difficulty_low}) must be under difficulty_high "
+                f"({self.difficulty_high}): no mean reward lies between them",
+            ),
+            (
+                self.kl_target is not None and self.kl_coef == 0,
+                "kl_target needs kl_coef above 0: an adaptive coefficient is multiplied, so 0 "
+                "stays 0",
+            ),
+            (
+                overlong is not None and overlong[1] > overlong[0],
+                "overlong_penalty: BUFFER must not exceed MAX_LEN, or every response is overlong",
+            ),
+            (
+                self.emit_only and self.replace,
+                "emit_only and replace exclude each other: without input columns there is "
+                "nothing to replace",
+            ),
+        ]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """A Recipe of these values.
+
+        Raises:
+            UsageError: a name is unknown (with the nearest ones), a value is out of range, or
+                two options exclude each other.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise UsageError("\n".join(_sentences(error, where))) from None
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Recipe:
+        """A Recipe of a TOML file; raises UsageError, or ReadWriteError if it can't be read."""
+        return cls.of(load_toml(path), str(path))
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file; dashes in option names are as good as underscores."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReadWriteError(f"{path}: cannot read the recipe: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _sentences(error: ValidationError, where: str) -> list[str]:
+    """One line per problem: where, what came, what is needed."""
+    lines = []
+    for item in error.errors():
+        name = ".".join(str(part) for part in item["loc"])
+        model = Numerics if item["loc"][:1] == ("numerics",) else Recipe
+        if item["type"] == "extra_forbidden":
+            hint = closest(str(item["loc"][-1]), model.model_fields)
+            lines.append(f"{where}: no option {name!r}{hint}")
+        elif item["type"] == "value_error":
+            lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
+        else:
+            lines.append(f"{where}: {name} is {item['input']!r}: {item['msg'].lower()}")
+    return lines

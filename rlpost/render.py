@@ -1,0 +1,257 @@
+"""What people see: the summary, the plan and tables, readable at 80 columns and in a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich import box
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rlpost.progress import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from rlpost.estimators import Estimator
+    from rlpost.plan import Job
+    from rlpost.progress import Reporter
+
+Json = dict[str, Any]
+PIPED_WIDTH = 120
+MOST_ROWS = 12
+
+
+def console(stream: TextIO) -> Console:
+    """A console for a stream: wide and plain where no terminal reads it."""
+    plain = os.environ.get("TERM") == "dumb"
+    if stream.isatty():
+        return Console(file=stream, highlight=False, no_color=plain or None)
+    return Console(
+        file=stream, highlight=False, width=PIPED_WIDTH, force_terminal=False, no_color=True
+    )
+
+
+class _Bar(Silent):
+    """A progress bar per pass."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._task: Any = None
+
+    def start(self, purpose: str, rows: int) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, visible=False)
+        self._task = self._bars.add_task(purpose, total=rows)
+
+    def advance(self, rows: int) -> None:
+        self._bars.advance(self._task, rows)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Reporter]:
+    """A reporter that draws on stderr, where that is a terminal; silent elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield Silent()
+        return
+    columns = (
+        TextColumn("{task.description:<26}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("responses"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
+        yield _Bar(bars)
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, without an exponent where that reads better."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"  # noqa: PLR2004
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with two decimals."""
+    return f"{100 * share:.2f} %"
+
+
+def show_summary(summary: Json) -> None:
+    """The summary of a run, on stderr."""
+    out = console(sys.stderr)
+    parts: list[RenderableType] = [
+        _overview(summary),
+        _numbers(summary),
+        _rates(summary),
+        *_by(summary, "steps", "step"),
+        *_by(summary, "domains", "domain"),
+        _roles(summary),
+        *(Text(f"! {text}", style="yellow") for text in summary["warnings"]),
+        _times(summary),
+    ]
+    spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
+    title = f"rlpost advantages · {summary['estimator']}"
+    if out.is_terminal:
+        out.print(Panel(Group(*spaced), title=title, title_align="left", border_style="dim"))
+    else:
+        out.print(title, *spaced, sep="\n")
+
+
+def _overview(summary: Json) -> Text:
+    tokens, groups = summary["tokens"], summary["groups"]
+    policy = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
+    lines = [
+        f"{', '.join(summary['inputs'][:3])}{' …' if len(summary['inputs']) > 3 else ''}",  # noqa: PLR2004
+        f"  → {', '.join(summary['outputs'][:3])}{' …' if len(summary['outputs']) > 3 else ''}",  # noqa: PLR2004
+        f"{summary['responses']:,} responses, {tokens['all']:,} tokens, "
+        f"{percent(policy)} of them the policy's",
+    ]
+    if groups and groups["count"]:
+        size = groups["size"]
+        span = str(size["min"]) if size["min"] == size["max"] else f"{size['min']} to {size['max']}"
+        lines.append(
+            f"{groups['count']:,} groups of {span}; {groups['single']:,} of one row, "
+            f"{groups['zero_variance']:,} with equal rewards"
+        )
+    return Text("\n".join(lines))
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", header_style="bold")
+    return table
+
+
+def _numbers(summary: Json) -> Table:
+    table = _table("", "mean", "std", "min", "max")
+    rows = {
+        "reward, as dumped": "reward",
+        "reward, post-processed": "response_level_reward",
+        "KL per response": "kl",
+        "advantage per token": "advantage",
+        "return per token": "return",
+        "sample weight": "sample_weight",
+    }
+    for label, key in rows.items():
+        if key in summary:
+            facts = summary[key]
+            table.add_row(label, *(number(facts[part]) for part in ("mean", "std", "min", "max")))
+    return table
+
+
+def _rates(summary: Json) -> Table:
+    table = _table("clipped and masked", "count", "rate", "")
+    clips = {
+        "reward_clip": ("response rewards clipped", "responses"),
+        "token_reward_clip": ("token rewards clipped", "policy tokens"),
+        "advantage_clip": ("advantages clipped", "policy tokens"),
+    }
+    for key, (label, of) in clips.items():
+        clip = summary[key]
+        if clip:
+            note = f"of {of}, to ±{number(clip['bound'])}"
+            table.add_row(label, f"{clip['count']:,}", percent(clip["fraction"]), note)
+        else:
+            table.add_row(label, "–", "–", "no bound set", style="dim")
+    for name, mask in summary["masked"].items():
+        label = "samples masked, all together" if name == "all" else f"masked: {name}"
+        if name != "nonfinite" or mask["responses"]:
+            table.add_row(
+                label.replace("_", " "), f"{mask['responses']:,}", percent(mask["rate"]),
+                "of responses",
+            )  # fmt: skip
+    coefficient = summary.get("kl", {}).get("coefficients")
+    if coefficient is not None:
+        table.add_row(*_coefficient(coefficient, summary["kl"]["estimator"]))
+    return table
+
+
+def _coefficient(coefficient: float | list[Json], estimator: str) -> tuple[str, ...]:
+    if isinstance(coefficient, float | int):
+        note = "measured, not subtracted" if coefficient == 0 else "subtracted per token"
+        return f"KL coefficient ({estimator})", number(coefficient), "", note
+    first, last = coefficient[0]["coefficient"], coefficient[-1]["coefficient"]
+    return f"KL coefficient ({estimator})", number(last), "", f"adaptive, from {number(first)}"
+
+
+def _by(summary: Json, key: str, column: str) -> list[Table]:
+    rows = summary[key]
+    if len(rows) < 2:  # noqa: PLR2004
+        return []
+    table = _table(f"by {column}", "responses", "reward", "KL", "advantage", "std", "masked")
+    shown = rows if len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
+    for place, row in enumerate(shown):
+        if len(rows) > MOST_ROWS and place == MOST_ROWS // 2:
+            table.add_row(f"… {len(rows) - MOST_ROWS} more", style="dim")
+        table.add_row(
+            str(row[column]),
+            f"{row['responses']:,}",
+            number(row["reward"]["mean"]),
+            number(row.get("kl", {}).get("mean")),
+            number(row["advantage"]["mean"]),
+            number(row["advantage"]["std"]),
+            percent(row["masked"]["all"]["rate"]),
+        )
+    return [table]
+
+
+def _roles(summary: Json) -> Text:
+    roles = summary["roles"].items()
+    named = ", ".join(
+        role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
+        for role, facts in roles
+    )
+    return Text(f"Columns: {named}", style="dim")
+
+
+def _times(summary: Json) -> Text:
+    seconds = summary["seconds"]
+    total = sum(seconds.values())
+    rate = summary["tokens"]["all"] / total if total else 0.0
+    phases = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    text = Text(f"{total:.2f} s: {phases}; {rate / 1e6:.2f} M tokens/s", style="dim")
+    for reason in summary["rewritten"]:
+        text.append(f"\nwritten anew, not spliced: {reason}")
+    return text
+
+
+def show_plan(job: Job) -> None:
+    """The passes over the input, on stdout."""
+    out = console(sys.stdout)
+    table = _table("pass", "reads", "columns")
+    table.columns[2].justify = "left"
+    table.columns[2].overflow = "fold"
+    for place, step in enumerate(job.passes(), 1):
+        size = job.source.bytes_of(step.columns) / 1e6
+        table.add_row(f"{place} {step.purpose}", f"{size:,.2f} MB", ", ".join(step.columns))
+    out.print(f"{job.source.name}: {job.source.rows:,} responses")
+    out.print(table)
+    out.print(f"Stages: {', '.join(stage.name for stage in job.stages)}")
+
+
+def show_estimators(estimators: list[Estimator]) -> None:
+    """The table of estimators, on stdout."""
+    table = _table("estimator", "level", "columns", "formula", "source")
+    for column in table.columns[1:]:
+        column.justify = "left"
+    for estimator in estimators:
+        table.add_row(
+            estimator.name,
+            estimator.level,
+            ", ".join(estimator.columns),
+            estimator.formula,
+            estimator.source,
+        )
+    console(sys.stdout).print(table)

@@ -1,0 +1,185 @@
+"""The summary of a run as plain data: what `--summary-json` prints and the file's metadata hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlpost.groups import group_statistics
+from rlpost.kernels.segments import offsets_of
+
+if TYPE_CHECKING:
+    from rlpost.batch import Responses
+    from rlpost.plan import Job
+    from rlpost.stages import Shape
+    from rlpost.summary import Tally, Totals
+
+SCHEMA_VERSION = 1
+Json = dict[str, Any]
+
+
+def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
+    """The summary of the rows that a tally counted.
+
+    Args:
+        job: the recipe bound to its input.
+        responses: the rows that the tally counted, and no others.
+        tally: by step and domain.
+    """
+    shape = job.shape
+    every = tally.over(torch.arange(tally.keys))
+    groups = _groups(job, responses)
+    summary: Json = {
+        "schema_version": SCHEMA_VERSION,
+        "estimator": shape.estimator.name,
+        "roles": {
+            role: {"column": column, "found_by": job.columns.how[role]}
+            for role, column in job.columns.columns.items()
+        },
+        **_facts(every, shape),
+        "groups": groups,
+        "steps": _tables(responses, tally, shape, "step"),
+        "domains": _tables(responses, tally, shape, "domain"),
+    }
+    if shape.kl:
+        summary["kl"]["coefficients"] = _coefficients(responses, shape)
+    return {**summary, "warnings": warnings_of(job, responses, summary)}
+
+
+def _facts(totals: Totals, shape: Shape) -> Json:
+    """What is said of any set of rows: the whole, a step, a domain."""
+    recipe = shape.recipe
+    facts: Json = {
+        "responses": totals.count("rows"),
+        "tokens": {"all": totals.count("length"), "policy": totals.count("tokens")},
+        "masked": _masked(totals),
+        "reward": totals.statistic("reward"),
+        "response_level_reward": totals.statistic("response_level_reward"),
+        "reward_clip": _clip(totals, "reward_clipped", "valid", recipe.reward_clip),
+        "token_reward_clip": _clip(totals, "token_reward_clipped", "tokens", recipe.reward_clip),
+        "advantage": totals.statistic("advantage"),
+        "return": totals.statistic("return"),
+        "advantage_clip": _clip(
+            totals, "advantage_clipped", "advantage.count", recipe.advantage_clip
+        ),
+    }
+    if "sample_weight" in totals:
+        facts["sample_weight"] = totals.statistic("sample_weight")
+    if shape.kl:
+        facts["kl"] = {**totals.statistic("kl"), "estimator": recipe.kl_estimator}
+    return facts
+
+
+def _masked(totals: Totals) -> Json:
+    """How many responses each mask drops, and all masks together, of those there are."""
+    rows = totals.count("rows")
+    dropped = {
+        name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
+        for name in totals.sums
+        if name.startswith("mask:")
+    }
+    dropped["nonfinite"] = rows - totals.count("valid")
+    dropped["all"] = rows - totals.count("kept")
+    return {
+        name: {"responses": count, "rate": count / rows if rows else 0.0}
+        for name, count in dropped.items()
+    }
+
+
+def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | None:
+    if bound is None:
+        return None
+    count, base = totals.count(clipped), totals.count(of)
+    return {"bound": bound, "count": count, "fraction": count / base if base else 0.0}
+
+
+def _tables(responses: Responses, tally: Tally, shape: Shape, column: str) -> list[Json]:
+    """The facts of each step or domain, where the input has that column and it varies."""
+    labels = responses.labels[column]
+    if labels == ["all"]:
+        return []
+    domains = responses.count("domain")
+    cells = torch.tensor(responses.labels["cell"], dtype=torch.int64)
+    codes = cells // domains if column == "step" else cells % domains
+    found = []
+    for code, label in enumerate(labels):
+        totals = tally.over((codes == code).nonzero().squeeze(1))
+        if totals.count("rows"):
+            found.append({column: label, **_facts(totals, shape)})
+    return found
+
+
+def _groups(job: Job, responses: Responses) -> Json | None:
+    """How many groups, how large, how many of one row or of equal rewards."""
+    if "group" not in job.columns:
+        return None
+    rows = responses["valid"]
+    moments, constant = group_statistics(responses, responses["reward"], rows=rows)
+    first = _first_of_each(responses["group"][rows])
+    size, equal = moments.count[rows][first].to(torch.int64), constant[rows][first]
+    if not size.numel():
+        return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
+    several = size > 1
+    values, counts = torch.unique(size, return_counts=True)
+    return {
+        "count": int(size.numel()),
+        "single": int((~several).sum()),
+        "zero_variance": int((equal & several).sum()),
+        "size": {
+            "min": int(size.min()),
+            "median": float(size.double().quantile(0.5)) if size.numel() < 1 << 24 else None,
+            "max": int(size.max()),
+        },
+        "sizes": dict(zip(values.tolist()[:100], counts.tolist()[:100], strict=True)),
+    }
+
+
+def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
+    """The position of one row of each code that occurs."""
+    order = torch.argsort(codes, stable=True)
+    counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
+    return order[offsets_of(counts)[:-1]]
+
+
+def _coefficients(responses: Responses, shape: Shape) -> list[Json] | float:
+    """β: one number, or one per batch where it adapts."""
+    if shape.recipe.kl_target is None or "beta" not in responses:
+        return shape.recipe.kl_coef
+    first = _first_of_each(responses["batch"])
+    labels = responses.labels["batch"]
+    return [
+        {"batch": labels[code], "coefficient": beta}
+        for code, beta in zip(
+            responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True
+        )
+    ]
+
+
+def warnings_of(job: Job, responses: Responses, summary: Json) -> list[str]:
+    """What users lose days to, said before they train on it."""
+    columns, recipe, groups = job.columns, job.shape.recipe, summary["groups"]
+    found = []
+    if "mask" not in columns:
+        found.append("no mask column: every token counts as the policy's own")
+    if groups and groups["single"] * 2 > groups["count"]:
+        found.append(
+            f"{groups['single']} of {groups['count']} groups have one row: is "
+            f"`{columns.column('group')}` the prompt? (--map group=COLUMN)"
+        )
+    advantage = summary["advantage"]
+    if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
+        found.append("all advantages are zero: nothing would be learnt from this file")
+    old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
+    if old is not None and old == infer:
+        found.append(f"old and infer log-probs are the same column, `{old}`")
+    if recipe.kl_coef > 0 and job.shape.estimator.name == "raw":
+        found.append("kl_coef has its effect through token rewards only; raw sums them")
+    empty = int((responses["tokens"] == 0).sum())
+    if empty:
+        found.append(f"{empty} responses have no policy token: they get no advantage")
+    masked = summary["masked"]["nonfinite"]["responses"]
+    if masked:
+        found.append(f"{masked} responses left out: a number in them is not finite")
+    found.extend(responses.notes.get("warnings", []))
+    return found

@@ -1,0 +1,157 @@
+"""Roles: what a recipe needs, and which column of a file serves for it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rlpost.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+Kind = Literal["key", "number", "flag", "tokens"]
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a column means: `tokens` are lists, the other kinds one value per response."""
+
+    name: str
+    kind: Kind
+    aliases: tuple[str, ...] = ()
+
+
+def _role(name: str, kind: Kind, *aliases: str) -> Role:
+    return Role(name, kind, aliases)
+
+
+# Canonical names come first; aliases in the order in which they are tried. `logprobs` and
+# `rewards` mean different things in different frameworks and so are no aliases.
+ROLES: dict[str, Role] = {
+    "group": _role(
+        "group", "key", "prompt_id", "group_id", "uid", "prompt_idx", "group_index", "group_idx",
+        "rollout_group", "traj_group_id", "problem_id",
+    ),
+    "reward": _role(
+        "reward", "number", "reward", "score", "scores", "filtered_rewards", "raw_reward",
+        "total_reward", "response_level_rewards",
+    ),
+    "mask": _role(
+        "mask", "tokens", "response_mask", "loss_mask", "completion_mask", "token_loss_mask",
+        "action_mask", "loss_masks",
+    ),
+    "old_log_probs": _role(
+        "old_log_probs", "tokens", "old_log_probs", "old_per_token_logps", "old_logprobs",
+        "prev_logprobs", "trainer_logprobs", "action_log_probs", "prox_logp",
+    ),
+    "ref_log_probs": _role(
+        "ref_log_probs", "tokens", "ref_log_probs", "ref_log_prob", "ref_per_token_logps",
+        "reference_logprobs", "ref_logprobs", "base_action_log_probs", "ref_logp",
+    ),
+    "infer_log_probs": _role(
+        "infer_log_probs", "tokens", "infer_log_probs", "rollout_log_probs",
+        "sampling_per_token_logps", "generation_logprobs", "inference_logprobs",
+        "infer_logprobs", "rollout_logprobs", "token_logprobs", "output_logprobs",
+    ),
+    "log_probs": _role("log_probs", "tokens", "log_probs", "per_token_logps", "new_log_probs"),
+    "values": _role("values", "tokens", "values", "value_preds"),
+    "token_rewards": _role(
+        "token_rewards", "tokens", "token_rewards", "process_rewards"
+    ),
+    "sum_pi_squared": _role("sum_pi_squared", "tokens", "sum_pi_squared"),
+    "batch": _role("batch", "key", "step", "global_step", "iteration", "batch"),
+    "domain": _role("domain", "key", "domain", "data_source", "dataset", "env_name", "tag"),
+    "difficulty": _role("difficulty", "number", "difficulty"),
+    "reward_baseline": _role(
+        "reward_baseline", "number", "reward_baseline", "reward_baselines"
+    ),
+    "truncated": _role("truncated", "flag", "finish_reason", "truncated", "stop_reason"),
+    "traj_id": _role("traj_id", "key", "traj_id"),
+    "turn": _role("turn", "number", "turn"),
+    "state_id": _role("state_id", "key", "state_id"),
+    "step_score": _role("step_score", "number", "step_score"),
+    "episode_score": _role("episode_score", "number", "episode_score"),
+}  # fmt: skip
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean a or b?` with the nearest known names, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+@dataclass(frozen=True)
+class ColumnMap:
+    """Which column serves each role, and how it was found (`name`, `alias`, `map`)."""
+
+    columns: dict[str, str]
+    how: dict[str, str]
+
+    def column(self, role: str) -> str:
+        """The column of a role that is known to be there."""
+        return self.columns[role]
+
+    def __contains__(self, role: object) -> bool:
+        return role in self.columns
+
+    def with_column(
+        self, role: str, column: str, available: Collection[str], where: str
+    ) -> ColumnMap:
+        """The same with one more role; raises DataError if there is no such column."""
+        if column not in available:
+            raise DataError(
+                f"{where}: no column {column!r}{closest(column, available) or _listing(available)}"
+            )
+        return ColumnMap({**self.columns, role: column}, {**self.how, role: "map"})
+
+
+def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -> ColumnMap:
+    """Find the column of every role in these names.
+
+    Args:
+        available: the column names of the input.
+        chosen: role to column, as the user says; it beats names and aliases.
+        where: the input's name, for errors.
+
+    Raises:
+        UsageError: `chosen` names an unknown role.
+        DataError: `chosen` names a column that is not there.
+    """
+    columns: dict[str, str] = {}
+    how: dict[str, str] = {}
+    for role, column in chosen.items():
+        if role not in ROLES:
+            raise UsageError(f"--map {role}={column}: no role {role!r}{closest(role, ROLES)}")
+        if column not in available:
+            raise DataError(
+                f"{where}: --map {role}={column}: no column {column!r}"
+                f"{closest(column, available) or _listing(available)}"
+            )
+        columns[role], how[role] = column, "map"
+    for role in ROLES.values():
+        found = next((alias for alias in role.aliases if alias in available), None)
+        if role.name not in columns and found is not None:
+            columns[role.name] = found
+            how[role.name] = "name" if found == role.aliases[0] else "alias"
+    return ColumnMap(columns, how)
+
+
+def missing(role: str, available: Collection[str], where: str, why: str) -> DataError:
+    """The error for a role that no column serves, with the nearest names there are."""
+    aliases = ROLES[role].aliases
+    near = [name for name in available if closest(name, aliases)]
+    hint = f"--map {role}=COLUMN names another one"
+    if near:
+        hint = f"did you mean {near[0]}? then say --map {role}={near[0]}"
+    return DataError(
+        f"{where}: no column for {role} ({why}): it would be called {' or '.join(aliases[:4])}"
+        f"; {hint}{_listing(available)}"
+    )
+
+
+def _listing(available: Collection[str]) -> str:
+    names = sorted(available)
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
+    return f". Columns here: {', '.join(names[:12])}{more}"

@@ -1,0 +1,193 @@
+"""What a run did, in numbers that add up exactly over chunks, files and machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlpost.kernels.exact import add_digits, exact_digits, exact_zero, fraction_of
+from rlpost.kernels.moments import token_moments
+from rlpost.kernels.segments import count_true, segment_max, segment_min
+from rlpost.kernels.weights import keyed_extremes
+from rlpost.token_stages import kept_mask, mean_kl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlpost.batch import Batch
+    from rlpost.stages import Shape
+
+SPREADS = ("count", "total", "squares")
+
+
+class Tally:
+    """Exact sums, minima and maxima of named numbers, by key.
+
+    Tallies of the same keys add with `+`, in any order, to the same bits.
+
+    Args:
+        keys: how many keys there are.
+    """
+
+    def __init__(self, keys: int) -> None:
+        self.keys = keys
+        self.sums: dict[str, Tensor] = {}
+        self.lows: dict[str, Tensor] = {}
+        self.highs: dict[str, Tensor] = {}
+
+    def add(
+        self, keys: Tensor, sums: Mapping[str, Tensor], spans: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> None:
+        """Count rows in: [n] keys; [n] numbers to add up; [n] (lowest, highest) of others."""
+        if sums:
+            stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
+            offsets = torch.arange(len(sums))[:, None] * self.keys
+            digits = exact_digits(
+                stacked.view(-1), (offsets + keys[None]).view(-1), len(sums) * self.keys
+            ).view(len(sums), self.keys, -1)
+            for name, part in zip(sums, digits, strict=True):
+                self.sums[name] = add_digits(self.sums.get(name, exact_zero(self.keys)), part)
+        for name, (low, high) in spans.items():
+            lows, _ = keyed_extremes(low.to("cpu", torch.float64), keys, self.keys)
+            _, highs = keyed_extremes(high.to("cpu", torch.float64), keys, self.keys)
+            self.lows[name] = torch.minimum(self.lows.get(name, lows), lows)
+            self.highs[name] = torch.maximum(self.highs.get(name, highs), highs)
+
+    def __add__(self, other: Tally) -> Tally:
+        joined = Tally(self.keys)
+        for name in {**self.sums, **other.sums}:
+            zero = exact_zero(self.keys)
+            joined.sums[name] = add_digits(self.sums.get(name, zero), other.sums.get(name, zero))
+        for name in {**self.lows, **other.lows}:
+            parts = [tally for tally in (self, other) if name in tally.lows]
+            joined.lows[name] = torch.stack([part.lows[name] for part in parts]).amin(0)
+            joined.highs[name] = torch.stack([part.highs[name] for part in parts]).amax(0)
+        return joined
+
+    def over(self, chosen: Tensor) -> Totals:
+        """The totals over some keys, [k] int64."""
+        return Totals(
+            {name: fraction_of(digits[chosen].sum(0)) for name, digits in self.sums.items()},
+            {name: float(low[chosen].amin()) for name, low in self.lows.items()},
+            {name: float(high[chosen].amax()) for name, high in self.highs.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums (exact), minima and maxima of a set of rows."""
+
+    sums: dict[str, Fraction]
+    lows: dict[str, float]
+    highs: dict[str, float]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sums or f"{name}.count" in self.sums
+
+    def count(self, name: str) -> int:
+        """A sum of whole numbers."""
+        return int(self.sums.get(name, 0))
+
+    def share(self, part: str, whole: str) -> float:
+        """part / whole, 0 where the whole is 0."""
+        base = self.sums.get(whole, Fraction(0))
+        return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
+
+    def statistic(self, name: str) -> dict[str, float | None]:
+        """Mean, Bessel standard deviation, min and max; all None where there is no number."""
+        count, total, squares = (self.sums[f"{name}.{part}"] for part in SPREADS)
+        if not count:
+            return {"mean": None, "std": None, "min": None, "max": None}
+        mean = total / count
+        # `squares` is the sum of x², kept exactly, so nothing cancels before it is rounded
+        variance = max((squares - total * mean) / (count - 1), Fraction(0)) if count > 1 else 0
+        return {
+            "mean": float(mean),
+            "std": float(variance) ** 0.5,
+            "min": self.lows[name],
+            "max": self.highs[name],
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of each response of a batch, on their way into a Tally."""
+
+    sums: dict[str, Tensor]
+    spans: dict[str, tuple[Tensor, Tensor]]
+
+    def add_numbers(self, name: str, values: Tensor, counted: Tensor) -> None:
+        """One number per response, of those that count."""
+        weight = counted.to(torch.float64)
+        inside = torch.where(counted, values, 0.0)
+        self.add_spread(name, weight, inside, inside.square(), values, values)
+
+    def add_spread(
+        self, name: str, count: Tensor, total: Tensor, squares: Tensor, low: Tensor, high: Tensor
+    ) -> None:
+        """Sums of many numbers per response, with their lowest and highest."""
+        self.sums.update(
+            zip((f"{name}.{part}" for part in SPREADS), (count, total, squares), strict=True)
+        )
+        self.spans[name] = (
+            torch.where(count > 0, low, torch.inf),
+            torch.where(count > 0, high, -torch.inf),
+        )
+
+    def add_tokens(self, name: str, values: Tensor, mask: Tensor, offsets: Tensor) -> None:
+        """The masked-in tokens of each response."""
+        moments = token_moments(values, mask, offsets)
+        squares = moments.squares + moments.total.square() / moments.count.clamp(min=1)
+        low = segment_min(torch.where(mask, values, torch.inf), offsets)
+        high = segment_max(torch.where(mask, values, -torch.inf), offsets)
+        self.add_spread(name, moments.count, moments.total, squares, low, high)
+
+
+def measure(batch: Batch, shape: Shape) -> Measured:
+    """Everything the summary says of a batch to which all stages were applied."""
+    rows = batch.responses
+    measured = Measured({}, {})
+    sums, valid = measured.sums, rows["valid"]
+    one = torch.ones_like(rows["reward"])
+    sums |= {"rows": one, "valid": valid, "kept": rows["kept"]}
+    sums |= {"tokens": rows["tokens"], "length": batch.lengths}
+    sums |= {f"{name}": flag & valid for name, flag in rows.items() if name.startswith("mask:")}
+    measured.add_numbers("reward", rows["reward"], valid)
+    measured.add_numbers("response_level_reward", rows["rewards"], valid)
+    if "reward_clipped" in rows:
+        sums["reward_clipped"] = rows["reward_clipped"] & valid
+    if "kl" in batch:
+        measured.add_numbers("kl", mean_kl(batch), valid)
+    if "token_reward_clipped" in batch:
+        sums["token_reward_clipped"] = count_true(batch["token_reward_clipped"], batch.offsets)
+    if "sample_weight" in rows:
+        measured.add_numbers("sample_weight", rows["sample_weight"], valid)
+    (_measure_constant if shape.constant else _measure_tokens)(measured, batch)
+    return measured
+
+
+def _measure_constant(measured: Measured, batch: Batch) -> None:
+    rows = batch.responses
+    count = torch.where(rows["kept"], rows["tokens"], 0).to(torch.float64)
+    for name, column in (("advantage", "credit"), ("return", "credit_returns")):
+        value = rows[column]
+        measured.add_spread(name, count, count * value, count * value.square(), value, value)
+    if "credit_clipped" in rows:
+        measured.sums["advantage_clipped"] = count * rows["credit_clipped"]
+
+
+def _measure_tokens(measured: Measured, batch: Batch) -> None:
+    mask = kept_mask(batch)
+    measured.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
+    if batch["returns"] is batch["advantages"]:
+        same = {f"return.{part}": measured.sums[f"advantage.{part}"] for part in SPREADS}
+        measured.sums.update(same)
+        measured.spans["return"] = measured.spans["advantage"]
+    else:
+        measured.add_tokens("return", batch["returns"], mask, batch.offsets)
+    if "advantage_clipped" in batch:
+        measured.sums["advantage_clipped"] = count_true(batch["advantage_clipped"], batch.offsets)

@@ -1,0 +1,181 @@
+"""The two tasks of the sample data: arithmetic worked by hand, and arithmetic with a calculator.
+
+By hand, the answer follows one line of working per digit column, units first, as at school::
+
+    47+385=  7+5=12;4+8+1=13;3+1=4;#432
+
+With the calculator, the model writes a call, the environment writes the reply in brackets::
+
+    4*15-7?  <4*15>[60]<60-7>[53]#53
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PAD, EOS = 0, 1
+VOCABULARY = ("", "", *"0123456789+-*=;#?<>[]")  # padding and end-of-text have no text
+TOKEN_IDS = {character: token for token, character in enumerate(VOCABULARY) if character}
+CALL_END = TOKEN_IDS[">"]
+
+Digits = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prompt, its answer, and one worked solution to learn from."""
+
+    domain: str
+    prompt: str
+    answer: int
+    solution: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one calculator turn was worth, and the state of the episode before it."""
+
+    state: str
+    score: float
+
+
+def encode(text: str) -> list[int]:
+    """Token ids of a text, one for each character."""
+    return [TOKEN_IDS[character] for character in text]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Text of token ids; padding and end-of-text vanish."""
+    return "".join(VOCABULARY[token] for token in tokens)
+
+
+def columns(number: int) -> list[int]:
+    """Decimal digits, units first."""
+    return [int(digit) for digit in reversed(str(number))]
+
+
+def column_sums(a: Digits, b: Digits) -> Iterator[str]:
+    """Column addition, as lines of working."""
+    carry = 0
+    for place in range(max(len(a), len(b))):
+        terms = [*a[place : place + 1], *b[place : place + 1], *([1] if carry else [])]
+        carry = int(sum(terms) > 9)
+        yield f"{'+'.join(map(str, terms))}={sum(terms)};"
+
+
+def column_differences(a: Digits, b: Digits) -> Iterator[str]:
+    """Column subtraction with borrowing, as lines of working."""
+    borrow = 0
+    for place, digit in enumerate(a):
+        taken = [*b[place : place + 1], *([1] if borrow else [])]
+        borrow = int(sum(taken) > digit)
+        top = digit + 10 * borrow
+        yield f"{'-'.join(map(str, [top, *taken]))}={top - sum(taken)};"
+
+
+def column_products(a: Digits, factor: int) -> Iterator[str]:
+    """Multiplication by one digit, as lines of working."""
+    carry = 0
+    for digit in a:
+        product = digit * factor + carry
+        yield f"{digit}*{factor}{f'+{carry}' if carry else ''}={product};"
+        carry = product // 10
+
+
+def number(rng: np.random.Generator, most_digits: int) -> int:
+    """A whole number, its count of digits uniform from 1 to `most_digits`."""
+    digits = int(rng.integers(1, most_digits + 1))
+    return int(rng.integers(10 ** (digits - 1), 10**digits))
+
+
+def arithmetic_problem(rng: np.random.Generator) -> Problem:
+    """One sum, difference or product, worked by hand."""
+    domain = ("add", "sub", "mul")[rng.integers(3)]
+    if domain == "mul":
+        a, factor = number(rng, 3), int(rng.integers(2, 10))
+        prompt, answer, work = f"{a}*{factor}=", a * factor, column_products(columns(a), factor)
+    elif domain == "add":
+        a, b = number(rng, 3), number(rng, 3)
+        prompt, answer, work = f"{a}+{b}=", a + b, column_sums(columns(a), columns(b))
+    else:
+        b, a = sorted((number(rng, 3), number(rng, 3)))
+        prompt, answer, work = f"{a}-{b}=", a - b, column_differences(columns(a), columns(b))
+    return Problem(domain, prompt, answer, f"{''.join(work)}#{answer}")
+
+
+def calculator_problem(rng: np.random.Generator) -> Problem:
+    """A product and a term, or two products, joined by one operator; calls in either order."""
+    domain, joint = (("add", "+"), ("sub", "-"), ("mul", "*"))[rng.integers(3)]
+    products = [f"{number(rng, 2)}*{number(rng, 2)}" for _ in range(rng.integers(1, 3))]
+    values = [calculate(product) for product in products]
+    calls = [f"<{product}>[{value}]" for product, value in zip(products, values, strict=True)]
+    if len(products) == 1:
+        products.append(str(number(rng, 2)))
+        values.append(int(products[1]))
+    elif rng.integers(2):
+        calls.reverse()
+    last = f"{values[0]}{joint}{values[1]}"
+    answer = calculate(last)
+    calls.append(f"<{last}>[{answer}]")
+    return Problem(domain, f"{joint.join(products)}?", answer, f"{''.join(calls)}#{answer}")
+
+
+def calculate(expression: str) -> int:
+    """Value of `a+b`, `a-b` or `a*b`.
+
+    Raises:
+        ValueError: the expression is anything else.
+    """
+    match = re.fullmatch(r"(\d{1,6})([-+*])(\d{1,6})", expression)
+    if match is None:
+        raise ValueError(f"{expression!r} is not two numbers of at most six digits and + - or *")
+    a, b = int(match[1]), int(match[3])
+    return {"+": a + b, "-": a - b, "*": a * b}[match[2]]
+
+
+def calculator(call: str) -> str:
+    """The environment's reply to the text of a turn that ends in a call."""
+    try:
+        return f"[{calculate(call[call.rfind('<') + 1 : -1])}]"
+    except ValueError:
+        return "[?]"
+
+
+def is_correct(problem: Problem, text: str) -> bool:
+    """Whether the text ends in the answer."""
+    return text.partition("#")[2] == str(problem.answer)
+
+
+def arithmetic_rewards(problem: Problem, text: str, finish: str) -> tuple[float, float]:
+    """Reward components: 1 for the right answer, -0.1 for broken working or none at all."""
+    done = finish == "stop"
+    tidy = done and re.fullmatch(r"(\d+([-+*]\d+)*=\d+;)+#\d+", text) is not None
+    return float(done and is_correct(problem, text)), 0.0 if tidy else -0.1
+
+
+def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
+    """Score each turn: 0.1 for a call that helps, -0.1 for one that cannot, 1 for the answer.
+
+    A call helps when the calculator understands it, its operands are known (from the prompt or from
+    a reply) and it was not made before. The state is the prompt with the helpful calls so far, sorted,
+    so that episodes that made the same calls in another order meet again in one state.
+    """
+    known = set(re.findall(r"\d+", problem.prompt))
+    made: dict[str, str] = {}
+    steps = []
+    for turn in turns:
+        state = (
+            f"{problem.prompt}{','.join(sorted(f'{call}={reply}' for call, reply in made.items()))}"
+        )
+        match = re.fullmatch(r"<((\d+)[-+*](\d+))>\[(-?\d+)\]", turn)
+        if match is None:
+            steps.append(Step(state, float(is_correct(problem, turn)) if "<" not in turn else -0.1))
+        elif known.issuperset((match[2], match[3])) and match[1] not in made:
+            made[match[1]] = match[4]
+            known.add(match[4])
+            steps.append(Step(state, 0.1))
+        else:
+            steps.append(Step(state, -0.1))
+    return steps

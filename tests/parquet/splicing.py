@@ -1,0 +1,136 @@
+"""What the tests of splicing share: files by several writers, new columns, three readers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlpost.parquet.sink import open_sink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELDS = pa.schema(
+    [
+        ("advantages", pa.list_(pa.float32())),
+        ("returns", pa.list_(pa.float32())),
+        ("score", pa.float32()),
+        ("kept", pa.bool_()),
+    ]
+)
+
+
+def tokens(rows, seed=0):
+    """Lists of floats, of 0 to 5 values."""
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 6, rows))]).astype(np.int32)
+    values = rng.normal(size=int(offsets[-1])).astype(np.float32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def new_columns(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    lists = tokens(rows, seed)
+    score = pa.array(rng.normal(size=rows).astype(np.float32))
+    kept = pa.array(rng.random(rows) < 0.5)
+    return pa.record_batch([lists, lists, score, kept], schema=FIELDS)
+
+
+def source_table(rows=60):
+    """A table with the kinds of columns that a dump of rollouts has."""
+    return pa.table(
+        {
+            "prompt_id": pa.array([f"p{i // 4}" for i in range(rows)]),
+            "log_probs": tokens(rows, 1),
+            "reward": pa.array([None if i % 7 == 0 else i / 3 for i in range(rows)], pa.float32()),
+            "messages": pa.array([[{"role": "user", "text": "x" * (i % 5)}] for i in range(rows)]),
+            "info": pa.array([{"step": i, "tags": [str(i)] * (i % 3)} for i in range(rows)]),
+            "step": pa.array(range(rows), pa.int64()),
+        }
+    )
+
+
+def feed(sink, source, new, sub_rows=13):
+    """Give a sink new columns, row group by row group, in small batches; and close it."""
+    metadata = pq.read_metadata(source)
+    row = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        for at in range(0, rows, sub_rows):
+            sink.write(group, new.slice(row + at, min(sub_rows, rows - at)))
+        row += rows
+    sink.close({"rlpost.version": "0"})
+
+
+def enrich(source, target, *, sub_rows=13, new=None, fields=FIELDS, **options):
+    """Enrich a file, and say why it was not spliced."""
+    new = new_columns(pq.read_metadata(source).num_rows) if new is None else new
+    sink = open_sink(source, target, fields, **options)
+    feed(sink, source, new, sub_rows)
+    return sink.reason
+
+
+def by_pyarrow(path):
+    table = pq.ParquetFile(path).read()
+    return table.schema.remove_metadata(), repr(table.to_pylist())
+
+
+def by_polars(path):
+    frame = pl.read_parquet(path, hive_partitioning=False)
+    return frame.schema, repr(frame.to_dicts())
+
+
+def by_duckdb(path):
+    with duckdb.connect() as connection:
+        rows = connection.execute("select * from read_parquet(?)", [str(path)])
+        return [column[:2] for column in rows.description], repr(rows.fetchall())
+
+
+READERS = [by_pyarrow, by_polars, by_duckdb]
+
+
+def readable(read, path):
+    """Whether a reader serves a file at all: not every reader knows every type."""
+    try:
+        read(path)
+    except (pa.ArrowException, pl.exceptions.PolarsError, duckdb.Error, NotImplementedError):
+        return False
+    return True
+
+
+def chunk_bytes(path: Path):
+    """Column path -> the bytes of its chunks, one a row group, by pyarrow's view of the footer."""
+    data = path.read_bytes()
+    chunks: dict[str, list[bytes]] = {}
+    metadata = pq.read_metadata(path)
+    for group in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(place)
+            starts = [chunk.data_page_offset]
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                starts.append(chunk.dictionary_page_offset)
+            start = min(at for at in starts if at or len(starts) == 1)
+            stop = start + chunk.total_compressed_size
+            chunks.setdefault(chunk.path_in_schema, []).append(data[start:stop])
+    return chunks
+
+
+def check_splice(source, folder, **options):
+    """Splice and rewrite a file; kept chunks must be the same bytes and all readers must agree."""
+    spliced, rewritten = folder / "spliced.parquet", folder / "rewritten.parquet"
+    assert enrich(source, spliced, **options) is None
+    assert enrich(source, rewritten, force_rewrite=True, **options) is not None
+    before, after = chunk_bytes(source), chunk_bytes(spliced)
+    for path, chunks in before.items():
+        if path in after and path.split(".")[0] not in FIELDS.names:
+            assert after[path] == chunks
+    for read in READERS:
+        if readable(read, source):
+            assert read(spliced) == read(rewritten), read.__name__
+    assert pq.read_metadata(spliced).num_row_groups == pq.read_metadata(source).num_row_groups
+    return spliced

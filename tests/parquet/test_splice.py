@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import itertools
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from splicing import (
+    FIELDS,
+    READERS,
+    by_pyarrow,
+    check_splice,
+    enrich,
+    new_columns,
+    readable,
+    source_table,
+    tokens,
+)
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize("pages", ["1.0", "2.0"])
+def test_files_by_pyarrow_keep_their_chunks_in_every_codec_and_page_version(tmp_path, codec, pages):
+    source = tmp_path / "source.parquet"
+    pq.write_table(
+        source_table(), source, compression=codec, data_page_version=pages, row_group_size=17
+    )
+    check_splice(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dictionary": False},
+        {"use_dictionary": False, "column_encoding": {"step": "DELTA_BINARY_PACKED"}},
+        {"use_dictionary": False, "column_encoding": {"prompt_id": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": False, "column_encoding": {"prompt_id": "DELTA_LENGTH_BYTE_ARRAY"}},
+        {
+            "use_dictionary": False,
+            "column_encoding": {"log_probs.list.element": "BYTE_STREAM_SPLIT"},
+        },
+        {"write_page_index": True, "data_page_size": 64, "write_batch_size": 8},
+        {"write_page_checksum": True},
+        {"write_statistics": False},
+        {"store_schema": False},
+        {"version": "1.0"},
+        {"sorting_columns": [pq.SortingColumn(6), pq.SortingColumn(0)]},
+        {"bloom_filter_options": {"prompt_id": {"ndv": 100, "fpp": 0.01}}},
+        {"use_content_defined_chunking": True},
+        {"row_group_size": 1},
+        {"dictionary_pagesize_limit": 64},
+    ],
+    ids=lambda options: "-".join(map(str, options)),
+)
+def test_every_option_of_pyarrow_comes_through(tmp_path, options):
+    source = tmp_path / "source.parquet"
+    pq.write_table(source_table(), source, **{"row_group_size": 25, **options})
+    check_splice(source, tmp_path)
+
+
+def test_files_by_polars_come_through(tmp_path):
+    frame = pl.DataFrame(
+        {
+            "id": ["a", None, "b"] * 9,
+            "kind": pl.Series(["x", "y", "x"] * 9, dtype=pl.Enum(["x", "y"])),
+            "category": pl.Series(["x", "y", None] * 9, dtype=pl.Categorical),
+            "values": [[1.5, None], [], None] * 9,
+            "nested": [[{"a": 1, "b": "t"}], [], None] * 9,
+            "when": [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)] * 27,
+            "money": pl.Series([decimal.Decimal("1.50")] * 27, dtype=pl.Decimal(10, 2)),
+        }
+    )
+    source = tmp_path / "source.parquet"
+    frame.write_parquet(source, row_group_size=10)
+    spliced = check_splice(source, tmp_path)
+    after = pl.read_parquet(spliced).select(frame.columns)
+    assert after.schema == frame.schema
+    assert after.equals(frame)
+
+
+@pytest.mark.parametrize("options", ["", ", codec zstd, parquet_version v2", ", codec lz4_raw"])
+def test_files_by_duckdb_come_through(tmp_path, options):
+    source = tmp_path / "source.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(
+            "copy (select i, i % 5 as low, 'p' || (i % 50) as id, [i, i + 1] as xs, "
+            "{'a': i, 'b': ['q']} as s, map {'k': i} as m, i::hugeint % 3 = 1 as flag "
+            f"from range(5000) t(i)) to '{source}' (format parquet, row_group_size 2048{options})"
+        )
+    check_splice(source, tmp_path, sub_rows=700)
+
+
+def test_bloom_filters_still_answer(tmp_path):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(
+            f"copy (select 'p' || (i % 50) as id from range(5000) t(i)) to '{source}' "
+            "(format parquet, row_group_size 2048)"
+        )
+        enrich(source, target, sub_rows=5000)
+        query = "select bloom_filter_excludes from parquet_bloom_probe(?, 'id', ?)"
+        for value, excluded in (("p7", False), ("absent", True)):
+            answers = connection.execute(query, [str(target), value]).fetchall()
+            assert answers == [(excluded,)] * len(answers)
+            assert answers
+
+
+def test_pointers_to_page_indexes_are_dropped(tmp_path):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    pq.write_table(source_table(), source, write_page_index=True)
+    enrich(source, target)
+    chunk = pq.read_metadata(target).row_group(0).column(0)
+    assert pq.read_metadata(source).row_group(0).column(0).has_offset_index
+    assert not chunk.has_offset_index
+    assert not chunk.has_column_index
+
+
+def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
+    table = pa.table(
+        {
+            "large": pa.array([["a"], [], None], pa.large_list(pa.large_string())),
+            "fixed": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
+            "words": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "span": pa.array([1, None, 3], pa.duration("ms")),
+            "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", "[]", None])),
+            "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16] * 3, pa.binary(16))),
+            "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int32())),
+            "half": pa.array([1, 2, None], pa.float16()),
+            "none": pa.nulls(3),
+            "zoned": pa.array([1, 2, 3], pa.timestamp("ns", "Europe/Berlin")),
+        }
+    )
+    source = tmp_path / "source.parquet"
+    pq.write_table(table, source)
+    after = pq.read_table(check_splice(source, tmp_path)).select(table.column_names)
+    assert after.schema.equals(table.schema)
+    assert after.equals(table)
+
+
+def test_pandas_metadata_and_key_values_come_through(tmp_path):
+    metadata = {"pandas": '{"columns": []}', "huggingface": "{}", "note": "ä", "rlpost.version": "9"}
+    source = tmp_path / "source.parquet"
+    pq.write_table(source_table().replace_schema_metadata(metadata), source)
+    for target in (check_splice(source, tmp_path), tmp_path / "rewritten.parquet"):
+        kept = pq.read_schema(target).metadata
+        assert {k.decode(): v.decode() for k, v in kept.items()} == metadata | {"rlpost.version": "0"}
+        assert pq.read_schema(target).field("advantages").type == FIELDS.field("advantages").type
+
+
+def test_rows_and_row_groups_of_none_come_through(tmp_path):
+    table = source_table(20)
+    source = tmp_path / "source.parquet"
+    with pq.ParquetWriter(source, table.schema) as writer:
+        for part in (table[:0], table[:5], table[:0], table[5:], table[:0]):
+            writer.write_table(part)
+    check_splice(source, tmp_path)
+
+
+def test_a_file_without_row_groups_comes_through(tmp_path):
+    source = tmp_path / "source.parquet"
+    pq.ParquetWriter(source, source_table().schema).close()
+    assert pq.read_table(check_splice(source, tmp_path)).num_rows == 0
+
+
+def test_a_wide_file_of_many_row_groups_comes_through(tmp_path):
+    source = tmp_path / "source.parquet"
+    pq.write_table(pa.table({f"c{i}": range(40) for i in range(200)}), source, row_group_size=2)
+    check_splice(source, tmp_path)
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_dropped_and_kept_columns_may_be_nested(tmp_path, store_schema):
+    source = tmp_path / "source.parquet"
+    pq.write_table(source_table(), source, row_group_size=20, store_schema=store_schema)
+    for options, names in (
+        ({"drop": ["info", "log_probs"]}, ["prompt_id", "reward", "messages", "step"]),
+        ({"keep": ["step", "messages"]}, ["messages", "step"]),
+        ({"keep": ["step", "messages"], "drop": ["step"]}, ["messages"]),
+        ({"keep": []}, []),
+    ):
+        spliced = check_splice(source, tmp_path, **options)
+        assert pq.read_schema(spliced).names == names + FIELDS.names
+
+
+def test_a_replaced_column_has_its_new_values(tmp_path):
+    source = tmp_path / "source.parquet"
+    table = source_table().append_column("score", pa.array(["old"] * 60))
+    pq.write_table(table, source)
+    spliced = check_splice(source, tmp_path, drop=["score"])
+    assert pq.read_table(spliced)["score"].combine_chunks().equals(new_columns(60)["score"])
+
+
+def test_sorting_columns_follow_their_columns(tmp_path):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    order = [pq.SortingColumn(2, descending=True), pq.SortingColumn(0), pq.SortingColumn(1)]
+    pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), source, sorting_columns=order)
+    for drop, left in ((["b"], [1, 0]), (["a"], [1]), (["c"], [])):
+        enrich(source, target, drop=drop)
+        kept = pq.read_metadata(target).row_group(0).sorting_columns
+        assert [column.column_index for column in kept] == left
+
+
+def test_sizes_in_the_footer_add_up(tmp_path):
+    source = tmp_path / "source.parquet"
+    pq.write_table(source_table(), source, row_group_size=20)
+    metadata = pq.read_metadata(check_splice(source, tmp_path))
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = [group.column(place) for place in range(group.num_columns)]
+        assert group.total_byte_size == sum(c.total_uncompressed_size for c in columns)
+    assert metadata.created_by == pq.read_metadata(source).created_by
+
+
+SCALARS = st.sampled_from(
+    [
+        (pa.int64(), st.integers(-(2**62), 2**62)),
+        (pa.uint8(), st.integers(0, 255)),
+        (pa.float32(), st.floats(width=32)),
+        (pa.float64(), st.floats()),
+        (pa.string(), st.text(max_size=4)),
+        (pa.binary(), st.binary(max_size=4)),
+        (pa.bool_(), st.booleans()),
+        (pa.date32(), st.dates()),
+        (pa.timestamp("us"), st.datetimes(datetime.datetime(1980, 1, 1))),
+    ]
+)
+
+
+def nested(kinds):
+    lists = kinds.map(lambda k: (pa.list_(k[0]), st.lists(st.none() | k[1], max_size=3)))
+    structs = kinds.map(
+        lambda k: (pa.struct([("a", k[0]), ("b", pa.int8())]),
+                   st.fixed_dictionaries({"a": st.none() | k[1], "b": st.integers(-9, 9)}))
+    )
+    return lists | structs
+
+
+@st.composite
+def tables(draw):
+    rows = draw(st.integers(0, 12))
+    columns = {}
+    for place in range(draw(st.integers(1, 4))):
+        kind, values = draw(st.recursive(SCALARS, nested, max_leaves=3))
+        drawn = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
+        columns[f"column {place}"] = pa.array(drawn, kind)
+    return pa.table(columns)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    table=tables(),
+    sub_rows=st.integers(1, 6),
+    drop=st.sets(st.sampled_from(["column 0", "column 1"])),
+    options=st.fixed_dictionaries(
+        {
+            "row_group_size": st.integers(1, 12),
+            "compression": st.sampled_from(["none", "snappy", "zstd", "gzip"]),
+            "use_dictionary": st.booleans(),
+            "data_page_version": st.sampled_from(["1.0", "2.0"]),
+            "write_page_index": st.booleans(),
+            "store_schema": st.booleans(),
+            "data_page_size": st.sampled_from([16, 1 << 20]),
+        }
+    ),
+)
+def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
+    source = tmp_path / "source.parquet"
+    pq.write_table(table, source, **options)
+    spliced = check_splice(source, tmp_path, sub_rows=sub_rows, drop=drop)
+    names = [name for name in table.column_names if name not in drop]
+    before = pq.read_table(source, columns=names)
+    assert repr(pq.read_table(spliced, columns=names).to_pylist()) == repr(before.to_pylist())
+    assert pq.read_table(spliced, columns=FIELDS.names).to_batches() == (
+        [new_columns(table.num_rows)] if table.num_rows else []
+    )

@@ -1,0 +1,374 @@
+"""Slow float64 loops for every estimator; nothing here comes from rlpost.
+
+Every estimator takes the responses and their token rewards (`reference.token_rewards`) and gives
+(advantages, returns), both 0 where the final mask is 0. A dropped response still counts in the
+statistics of its group. S_i is the sum of a response's token rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from reference import (
+    Response,
+    Rollout,
+    Tokens,
+    by_key,
+    clamp,
+    final_masked,
+    groups,
+    mean,
+    row_kl,
+    rows_by,
+    std,
+    whitened_advantages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+Credit = tuple[Tokens, Tokens]
+
+
+# Shared parts
+
+
+def scores(token_rewards: Tokens) -> list[float]:
+    """S_i = Σ_t r_t."""
+    return [math.fsum(row) for row in token_rewards]
+
+
+def spread_out(rows: Rollout, per_response: Sequence[float]) -> Tokens:
+    """Each response's number on all its tokens under the final mask."""
+    return final_masked(rows, [[x] * len(r.mask) for x, r in zip(per_response, rows, strict=True)])
+
+
+def outcome(rows: Rollout, per_response: Sequence[float]) -> Credit:
+    """One advantage for a whole response, which is the return too."""
+    advantages = spread_out(rows, per_response)
+    return advantages, advantages
+
+
+def z_scores(
+    keys: Sequence[Hashable], xs: Sequence[float], *, scale: str = "std", eps: float = 1e-6
+) -> list[float]:
+    """(x - mean) / (std + ε) among equal keys, 0 where std is 0; `none` only centres."""
+    means, stds = by_key(keys, xs, mean), by_key(keys, xs, std)
+    if scale == "none":
+        return [x - m for x, m in zip(xs, means, strict=True)]
+    return [(x - m) / (s + eps) if s > 0 else 0.0 for x, m, s in zip(xs, means, stds, strict=True)]
+
+
+def returns_to_go(rows: Rollout, token_rewards: Tokens, gamma: float = 1.0) -> Tokens:
+    """G_t = r_t + γ·G_{t+1} from policy token to policy token, observations skipped."""
+    out = []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        row, running = [0.0] * len(rewards), 0.0
+        for t in reversed(range(len(rewards))):
+            if r.mask[t]:
+                running = rewards[t] + gamma * running
+                row[t] = running
+        out.append(row)
+    return out
+
+
+# Token-level estimators
+
+
+def reinforce(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit:
+    returns = final_masked(rows, returns_to_go(rows, token_rewards, gamma))
+    return returns, returns
+
+
+def grpo(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit:
+    """Return-to-go; that rewards are normalised by group is the reward stage's work."""
+    return reinforce(rows, token_rewards, gamma=gamma)
+
+
+def reinforce_pp(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit:
+    """Return-to-go, whitened over the tokens of a batch."""
+    returns, _ = reinforce(rows, token_rewards, gamma=gamma)
+    return whitened_advantages(rows, returns), returns
+
+
+def remax(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit:
+    """Return-to-go minus the reward of the greedy response."""
+    returns, _ = reinforce(rows, token_rewards, gamma=gamma)
+    baselines = [r.reward_baseline or 0.0 for r in rows]
+    less = [[g - b for g in row] for b, row in zip(baselines, returns, strict=True)]
+    return final_masked(rows, less), returns
+
+
+def _gae_row(r: Response, rewards: Sequence[float], gamma: float, lam: float) -> list[float]:
+    """A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} - V_t, over policy tokens only."""
+    assert r.values is not None
+    row, next_advantage, next_value = [0.0] * len(rewards), 0.0, 0.0
+    for t in reversed(range(len(rewards))):
+        if r.mask[t]:
+            delta = rewards[t] + gamma * next_value - r.values[t]
+            row[t] = next_advantage = delta + gamma * lam * next_advantage
+            next_value = r.values[t]
+    return row
+
+
+def gae(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    lambda_policy: float | None = None,
+    lambda_value: float | None = None,
+    length_adaptive_alpha: float = 0.0,
+) -> Credit:
+    """GAE; with VAPO's two λ, returns are V plus the advantage under `lambda_value`."""
+    advantages, returns = [], []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        policy = lam if lambda_policy is None else lambda_policy
+        if length_adaptive_alpha and r.length:
+            policy = clamp(1 - 1 / (length_adaptive_alpha * r.length), 0.0, 1.0)
+        value = lam if lambda_value is None else lambda_value
+        advantages.append(_gae_row(r, rewards, gamma, policy))
+        traced = _gae_row(r, rewards, gamma, value)
+        returns.append([a + v for a, v in zip(traced, r.values or [], strict=True)])
+    return final_masked(rows, advantages), final_masked(rows, returns)
+
+
+def _energy(r: Response) -> list[float]:
+    """W_t = Σ_{u≤t} (1 - 2π_u + Σπ_u²) over policy tokens."""
+    assert r.old is not None
+    assert r.sum_pi_squared is not None
+    row, total = [], 0.0
+    for t, m in enumerate(r.mask):
+        total += (1 - 2 * math.exp(r.old[t]) + r.sum_pi_squared[t]) * m
+        row.append(total)
+    return row
+
+
+def optimal_token_baseline(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    position: str = "token",
+    eps: float = 1e-8,
+) -> Credit:
+    """G_t - B_t, B_t = Σ G_t·W_t / (Σ W_t + ε) over the group's policy tokens at one position."""
+    returns, keys, cells = returns_to_go(rows, token_rewards, gamma), groups(rows), []
+    for i, r in enumerate(rows):
+        policy_tokens = [t for t, m in enumerate(r.mask) if m]
+        cells += [(i, t, t if position == "token" else k) for k, t in enumerate(policy_tokens)]
+    weights = [_energy(r) for r in rows]
+    at = [(keys[i], place) for i, _, place in cells]
+    above = by_key(at, [returns[i][t] * weights[i][t] for i, t, _ in cells], math.fsum)
+    below = by_key(at, [weights[i][t] for i, t, _ in cells], math.fsum)
+    advantages = [[0.0] * len(r.mask) for r in rows]
+    for (i, t, _), over, under in zip(cells, above, below, strict=True):
+        advantages[i][t] = returns[i][t] - over / (under + eps)
+    return final_masked(rows, advantages), final_masked(rows, returns)
+
+
+# Outcome estimators: one number for a response
+
+
+def raw(rows: Rollout, token_rewards: Tokens) -> Credit:
+    return outcome(rows, scores(token_rewards))
+
+
+def dr_grpo(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """S - mean of the group."""
+    return outcome(rows, z_scores(groups(rows), scores(token_rewards), scale="none"))
+
+
+def rloo(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """S - mean of the others of the group; 0 without others."""
+    s, out = scores(token_rewards), [0.0] * len(rows)
+    for members in rows_by(groups(rows)).values():
+        for i in members:
+            others = [s[j] for j in members if j != i]
+            out[i] = s[i] - mean(others) if others else 0.0
+    return outcome(rows, out)
+
+
+def reinforce_pp_baseline(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """S - mean of the group, whitened over the tokens of a batch."""
+    centred, _ = dr_grpo(rows, token_rewards)
+    advantages = whitened_advantages(rows, centred)
+    return advantages, advantages
+
+
+def opo(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """S - Σ n·S / Σ n over the group."""
+    s, keys, lengths = scores(token_rewards), groups(rows), [r.length for r in rows]
+    tokens = by_key(keys, lengths, sum)
+    weighted = by_key(keys, [n * x for n, x in zip(lengths, s, strict=True)], math.fsum)
+    baselines = [w / max(n, 1) for w, n in zip(weighted, tokens, strict=True)]
+    return outcome(rows, [x - b for x, b in zip(s, baselines, strict=True)])
+
+
+def gpg(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """α·(S - mean of the group), α = responses of the batch / those with S ≠ 0."""
+    s = scores(token_rewards)
+    centred = z_scores(groups(rows), s, scale="none")
+    sizes = by_key([r.batch for r in rows], s, len)
+    hits = by_key([r.batch for r in rows], s, lambda xs: max(sum(x != 0 for x in xs), 1))
+    return outcome(rows, [b / m * x for b, m, x in zip(sizes, hits, centred, strict=True)])
+
+
+def grpo_passk(
+    rows: Rollout, token_rewards: Tokens, *, scale: str = "std", eps: float = 1e-6
+) -> Credit:
+    """(best - second) / (std + ε) for the best of a group, 0 for the others and on a tie."""
+    s, out = scores(token_rewards), [0.0] * len(rows)
+    for members in rows_by(groups(rows)).values():
+        ranked = sorted(members, key=lambda i: s[i], reverse=True)
+        if len(ranked) > 1:
+            width = std([s[i] for i in members]) + eps if scale == "std" else 1.0
+            out[ranked[0]] = (s[ranked[0]] - s[ranked[1]]) / width
+    return outcome(rows, out)
+
+
+def max_rl(rows: Rollout, token_rewards: Tokens) -> Credit:
+    """(S - mean) / mean of the group; 0 where the mean is not positive."""
+    s = scores(token_rewards)
+    means = by_key(groups(rows), s, mean)
+    return outcome(rows, [(x - m) / m if m > 0 else 0.0 for x, m in zip(s, means, strict=True)])
+
+
+def gdpo(
+    rows: Rollout, token_rewards: Tokens, *, weights: Mapping[str, float], eps: float = 1e-6
+) -> Credit:
+    """Σ_k w_k · z-score of component k in its group, then the z-score of that in the batch."""
+    del token_rewards
+    total = [0.0] * len(rows)
+    for name, weight in weights.items():
+        z = z_scores(groups(rows), [r.components[name] for r in rows], eps=eps)
+        total = [a + weight * b for a, b in zip(total, z, strict=True)]
+    return outcome(rows, z_scores([r.batch for r in rows], total, eps=eps))
+
+
+def rae(rows: Rollout, token_rewards: Tokens, *, decay: float = 0.9) -> Credit:
+    """S - b[domain] in row order; then b ← decay·b + (1 - decay)·S, from b = 0."""
+    baselines: dict[str, float] = {}
+    out = []
+    for r, s in zip(rows, scores(token_rewards), strict=True):
+        baseline = baselines.get(r.domain, 0.0)
+        out.append(s - baseline)
+        baselines[r.domain] = decay * baseline + (1 - decay) * s
+    return outcome(rows, out)
+
+
+# Agents: a trajectory is several rows, one a turn
+
+
+def trajectories(rows: Rollout) -> list[Hashable]:
+    return [(r.batch, r.group, r.traj_id) for r in rows]
+
+
+def step_returns(rows: Rollout, step_gamma: float = 1.0) -> list[float]:
+    """Discounted return over the turns of a trajectory, from each turn on."""
+    out = [0.0] * len(rows)
+    for members in rows_by(trajectories(rows)).values():
+        running = 0.0
+        for i in sorted(members, key=lambda i: rows[i].turn, reverse=True):
+            running = rows[i].step_score + step_gamma * running
+            out[i] = running
+    return out
+
+
+def episode_advantages(rows: Rollout, *, episodes: str, scale: str) -> list[float]:
+    """Episode score against its group, where a trajectory counts once (or once a row)."""
+    keys = trajectories(rows) if episodes == "trajectory" else list(range(len(rows)))
+    firsts = {key: members[0] for key, members in rows_by(keys).items()}
+    prompts = [groups(rows)[i] for i in firsts.values()]
+    z = z_scores(prompts, [rows[i].episode_score for i in firsts.values()], scale=scale)
+    by_trajectory = dict(zip(firsts, z, strict=True))
+    return [by_trajectory[key] for key in keys]
+
+
+def gigpo(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    step_gamma: float = 1.0,
+    episode_weight: float = 1.0,
+    step_weight: float = 1.0,
+    scale: str = "std",
+    episodes: str = "trajectory",
+) -> Credit:
+    """w_e · episode against its group + w_s · step return against the same state in the group."""
+    episode = episode_advantages(rows, episodes=episodes, scale=scale)
+    states = [(r.batch, r.group, r.state_id) for r in rows]
+    step = z_scores(states, step_returns(rows, step_gamma), scale=scale)
+    both = [episode_weight * e + step_weight * s for e, s in zip(episode, step, strict=True)]
+    return spread_out(rows, both), reinforce(rows, token_rewards, gamma=gamma)[1]
+
+
+def step_reinforce(
+    rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0, step_gamma: float = 1.0
+) -> Credit:
+    """Step returns, normalised among all steps of the group."""
+    z = z_scores(groups(rows), step_returns(rows, step_gamma))
+    return spread_out(rows, z), reinforce(rows, token_rewards, gamma=gamma)[1]
+
+
+def segments(mask: Sequence[int]) -> list[list[int]]:
+    """The positions of each run of policy tokens."""
+    found: list[list[int]] = []
+    for t, m in enumerate(mask):
+        if m and t > 0 and mask[t - 1]:
+            found[-1].append(t)
+        elif m:
+            found.append([t])
+    return found
+
+
+def agentic_reinforce(
+    rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0, segment_reward: str = "sum"
+) -> Credit:
+    """R_k + γ·R_{k+1} + … on each token of policy segment k; R is its reward sum, or its last."""
+    out = []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        row, running = [0.0] * len(rewards), 0.0
+        for segment in reversed(segments(r.mask)):
+            paid = segment if segment_reward == "sum" else segment[-1:]
+            running = math.fsum(rewards[t] for t in paid) + gamma * running
+            for t in segment:
+                row[t] = running
+        out.append(row)
+    returns = final_masked(rows, out)
+    return returns, returns
+
+
+def opd(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    coefs: Mapping[str, float],
+    estimator: str = "k1",
+    base: Callable[[Rollout, Tokens], Credit] | None = None,
+) -> Credit:
+    """-Σ coef · KL(old ‖ teacher) of each token (`ref` may be a teacher), alone or onto `base`."""
+    advantages = [[0.0] * len(r.mask) for r in rows]
+    for name, coef in coefs.items():
+        for i, r in enumerate(rows):
+            kl = row_kl(r, r.ref if name == "ref" else r.teachers[name], estimator)
+            advantages[i] = [a - coef * x for a, x in zip(advantages[i], kl, strict=True)]
+    distilled = final_masked(rows, advantages)
+    if base is None:
+        return distilled, distilled
+    other, returns = base(rows, token_rewards)
+    both = zip(other, distilled, strict=True)
+    return [[a + b for a, b in zip(xs, ys, strict=True)] for xs, ys in both], returns
+
+
+ESTIMATORS: dict[str, Callable[..., Credit]] = {
+    function.__name__: function
+    for function in (
+        gae, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax, opo, gpg,
+        grpo_passk, max_rl, gdpo, optimal_token_baseline, gigpo, step_reinforce, agentic_reinforce,
+        rae, opd, raw,
+    )
+}  # fmt: skip

@@ -1,0 +1,239 @@
+"""Hypothesis strategies for rollouts, and their layout as Arrow tables.
+
+Hypothesis decides the shape (groups, lengths, masks, kinds of reward); token values come from a
+seeded generator, which keeps examples quick to draw. Token values are ones that float16 holds, and
+rewards and other scalars ones that float32 holds, so no table layout rounds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+from reference import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+COMPONENTS = ("correctness", "format")
+STATES = ("s0", "s1", "s2")
+
+TOKEN_COLUMNS: dict[str, str] = {
+    "old_log_probs": "old",
+    "ref_log_probs": "ref",
+    "infer_log_probs": "infer",
+    "log_probs": "current",
+    "values": "values",
+    "token_rewards": "token_rewards",
+    "sum_pi_squared": "sum_pi_squared",
+}
+SCALAR_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
+    "prompt_id": ("group", pa.string()),
+    "reward": ("reward", pa.float32()),
+    "step": ("batch", pa.int64()),
+    "domain": ("domain", pa.string()),
+    "difficulty": ("difficulty", pa.float32()),
+    "reward_baseline": ("reward_baseline", pa.float32()),
+    "finish_reason": ("finish_reason", pa.string()),
+    "traj_id": ("traj_id", pa.string()),
+    "turn": ("turn", pa.int64()),
+    "state_id": ("state_id", pa.string()),
+    "step_score": ("step_score", pa.float32()),
+    "episode_score": ("episode_score", pa.float32()),
+}
+
+
+# Masks and rewards
+
+MASKS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
+    "ones": lambda n, _: np.ones(n),
+    "gaps": lambda n, rng: rng.random(n) < 0.6,
+    "turns": lambda n, rng: (np.arange(n) + rng.integers(4)) // 3 % 2 == 0,
+    "leading zeros": lambda n, rng: np.arange(n) >= rng.integers(n + 1),
+    "trailing zeros": lambda n, rng: np.arange(n) < rng.integers(n + 1),
+    "zeros": lambda n, _: np.zeros(n),
+}
+
+_FINE = st.floats(-4, 4, width=32)
+_EXTREME = st.sampled_from([-1e8, -1e-8, 0.0, 1e-8, 1.0, 1e8])
+
+
+def rewards(kind: str, size: int) -> st.SearchStrategy[list[float]]:
+    """The rewards of one group; `near` differ in their last bits only."""
+    several = {
+        "binary": st.sampled_from([0.0, 1.0]),
+        "real": _FINE,
+        "near": st.sampled_from([0.7, 0.70001]),
+        "extreme": _EXTREME,
+    }
+    if kind == "constant":
+        return _FINE.map(lambda x: [_single(x)] * size)
+    return st.lists(several[kind].map(_single), min_size=size, max_size=size)
+
+
+def _single(x: float) -> float:
+    return float(np.float32(x))
+
+
+def _halves(xs: np.ndarray) -> list[float]:
+    """The nearest float16 values."""
+    return xs.clip(-6e4, 6e4).astype(np.float16).astype(np.float64).tolist()
+
+
+def _log_probs(rng: np.random.Generator, n: int, *, extreme: bool) -> np.ndarray:
+    usual = -rng.exponential(0.8, n)
+    odd = rng.choice([0.0, -1e-6, -17.0, -60.0, -300.0], n)
+    return np.where(rng.random(n) < 0.3, odd, usual) if extreme else usual
+
+
+def _token_columns(rng: np.random.Generator, n: int, *, extreme: bool) -> dict[str, list[float]]:
+    """All token columns of one response; the four policies differ a little, or wildly."""
+    old = _log_probs(rng, n, extreme=extreme)
+    width = 0.3 if not extreme else rng.choice([0.01, 30.0])
+    near = {k: np.minimum(old + rng.normal(0, width, n), 0) for k in ("ref", "infer", "current")}
+    pi = np.exp(old)
+    return {
+        "old": _halves(old),
+        **{name: _halves(xs) for name, xs in near.items()},
+        "values": _halves(rng.normal(0, 1000 if extreme else 1, n)),
+        "token_rewards": _halves(rng.choice([0, 0, 0, 0.5, -0.25], n)),
+        "sum_pi_squared": _halves(pi**2 + (1 - pi) ** 2 * rng.random(n)),
+    }
+
+
+# Rollouts
+
+
+@st.composite
+def responses(
+    draw: st.DrawFn, *, reward: float, max_tokens: int = 12, extreme: bool = False
+) -> Response:
+    """One response with every role filled; its group, batch and turn are the caller's."""
+    n = draw(st.sampled_from([0, 1, 1, 2, *range(3, max_tokens + 1)]))
+    mask = draw(st.sampled_from(["ones", "ones", *MASKS]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    difficulty, baseline, step, episode = (_single(x) for x in rng.normal(0.5, 0.5, 4))
+    return Response(
+        group="",
+        reward=reward,
+        mask=MASKS[mask](n, rng).astype(int).tolist(),
+        **_token_columns(rng, n, extreme=extreme),
+        teachers={"large": _halves(_log_probs(rng, n, extreme=extreme))},
+        components={name: float(rng.integers(3)) / 2 for name in COMPONENTS},
+        difficulty=difficulty,
+        reward_baseline=baseline,
+        finish_reason=str(rng.choice(["stop", "length"])),
+        state_id=str(rng.choice(STATES)),
+        step_score=step,
+        episode_score=episode,
+    )
+
+
+@st.composite
+def groups_of(
+    draw: st.DrawFn, *, max_group_size: int, max_tokens: int, extreme: bool
+) -> list[Response]:
+    """One group; its rows are turns of trajectories, whose rows share an episode score."""
+    size = draw(st.integers(1, max_group_size))
+    kinds = ["binary", "real", "constant", "near", *(["extreme"] if extreme else [])]
+    drawn = draw(st.sampled_from(kinds).flatmap(lambda kind: rewards(kind, size)))
+    turns = draw(st.integers(1, 3))
+    rows: list[Response] = []
+    for i, reward in enumerate(drawn):
+        row = draw(responses(reward=reward, max_tokens=max_tokens, extreme=extreme))
+        episode = rows[i - i % turns].episode_score if i % turns else row.episode_score
+        row = replace(row, traj_id=f"t{i // turns}", turn=i % turns, episode_score=episode)
+        rows.append(row)
+    return rows
+
+
+@st.composite
+def rollouts(
+    draw: st.DrawFn,
+    *,
+    max_groups: int = 4,
+    max_group_size: int = 6,
+    max_tokens: int = 12,
+    max_batches: int = 3,
+    domains: Sequence[str] = ("math", "code"),
+    extreme: bool = False,
+) -> list[Response]:
+    """Groups of 1..max_group_size over some batches, in file order or interleaved at random.
+
+    The same prompt may appear in several batches, as several groups. A group has one domain.
+    """
+    rows: list[Response] = []
+    for batch in range(draw(st.integers(1, max_batches))):
+        for prompt in range(draw(st.integers(1, max_groups))):
+            domain = draw(st.sampled_from(domains))
+            members = draw(
+                groups_of(max_group_size=max_group_size, max_tokens=max_tokens, extreme=extreme)
+            )
+            rows += [replace(r, group=f"p{prompt}", batch=batch, domain=domain) for r in members]
+    if draw(st.booleans()):
+        rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        rows = [rows[i] for i in rng.permutation(len(rows))]
+    return rows
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table stores token columns; `fixed_size_list` needs rows of one length, else `list`."""
+
+    lists: str = "list"
+    floats: pa.DataType = pa.float32()  # noqa: RUF009
+    masks: pa.DataType = pa.uint8()  # noqa: RUF009
+
+
+def layouts() -> st.SearchStrategy[Layout]:
+    """Every supported combination of list, float and mask type."""
+    return st.builds(
+        Layout,
+        lists=st.sampled_from(["list", "large_list", "fixed_size_list"]),
+        floats=st.sampled_from([pa.float16(), pa.float32(), pa.float64()]),
+        masks=st.sampled_from([pa.uint8(), pa.int64(), pa.bool_(), pa.float32(), pa.float64()]),
+    )
+
+
+def same_length(rows: Sequence[Response]) -> list[Response]:
+    """The rows that are as long as the first, which a fixed_size_list column can hold."""
+    return [r for r in rows if len(r.mask) == len(rows[0].mask)]
+
+
+def ragged(lists: Sequence[Sequence[float]], kind: str, item: pa.DataType) -> pa.Array:
+    """A list column of one of the three list types."""
+    lengths = [len(xs) for xs in lists]
+    flat = np.array([x for xs in lists for x in xs], dtype=item.to_pandas_dtype())
+    values = pa.array(flat, type=item)
+    if kind == "fixed_size_list" and lengths and lengths[0] and len(set(lengths)) == 1:
+        return pa.FixedSizeListArray.from_arrays(values, lengths[0])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if kind == "large_list":
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def to_table(
+    rows: Sequence[Response], layout: Layout | None = None, *, without: Collection[str] = ()
+) -> pa.Table:
+    """The rollout under its canonical column names; a role that some row lacks has no column."""
+    layout = layout or Layout()
+    columns: dict[str, pa.Array] = {}
+    for name, (attribute, kind) in SCALAR_COLUMNS.items():
+        columns[name] = pa.array([getattr(r, attribute) for r in rows], kind)
+    columns["response_mask"] = ragged([r.mask for r in rows], layout.lists, layout.masks)
+    for name, attribute in TOKEN_COLUMNS.items():
+        lists = [getattr(r, attribute) for r in rows]
+        if None not in lists:
+            columns[name] = ragged(lists, layout.lists, layout.floats)
+    for name in sorted({name for r in rows for name in r.components}):
+        columns[name] = pa.array([r.components[name] for r in rows], pa.float32())
+    return pa.table(
+        {n: xs for n, xs in columns.items() if n not in without and not (len(xs) and xs.null_count)}
+    )
