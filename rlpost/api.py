@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost import __version__
-from rlpost.batch import Responses
 from rlpost.decode import Decoder
 from rlpost.device import device_named
 from rlpost.engine import CHUNK_TOKENS, Engine
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from rlpost.batch import Responses
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.parquet.inputs import InputFile
     from rlpost.progress import Reporter
@@ -151,8 +151,10 @@ def enrich(
         if recipe.emit_only
         else arrow.drop_columns([name for name in names if name in arrow.schema.names])
     )
-    for field, column in zip(schema_of(names), pa.Table.from_batches(made).columns, strict=True):
-        kept = kept.append_column(field, column)
+    for made_field, column in zip(
+        schema_of(names), pa.Table.from_batches(made).columns, strict=True
+    ):
+        kept = kept.append_column(made_field, column)
     return kept, summarise(job, responses, tally)
 
 

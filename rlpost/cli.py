@@ -14,7 +14,8 @@ from rlpost import __version__
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
-    from click import Command, Context, HelpFormatter
+    from typer._click.core import Command, Context
+    from typer._click.formatting import HelpFormatter
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
@@ -71,7 +72,7 @@ def _version(asked: bool) -> None:  # noqa: FBT001
 
 @app.callback()
 def rlpost(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
@@ -106,4 +107,4 @@ def main() -> None:
 def _complain(text: str) -> None:
     """The error on stderr, without a colour or a traceback."""
     for line in text.splitlines():
-        print(f"rlpost: {line}", file=sys.stderr)
+        typer.echo(f"rlpost: {line}", err=True)

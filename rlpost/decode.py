@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from rlpost.batch import Batch
-from rlpost.errors import DataError
 from rlpost.parquet import ragged
 from rlpost.parquet.ragged import Place
 from rlpost.schema import ROLES
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rlpost.errors import DataError
     from rlpost.parquet.inputs import InputFile
     from rlpost.parquet.source import Piece
     from rlpost.schema import ColumnMap

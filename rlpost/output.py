@@ -113,25 +113,19 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
     """A written token column, [T]; on constant credit it is spread from the responses."""
     if name == "final_response_mask":
         return kept_mask(batch)
-    if name == "kl":
-        return batch["kl"]
     if name == "token_level_rewards":
-        if name in batch:
-            return torch.where(batch.mask, batch[name], 0.0)
-        return _terminal(batch)
-    if not shape.constant:
-        return batch[name]
+        return torch.where(batch.mask, batch[name], 0.0) if name in batch else _terminal(batch)
     if name in batch:
         return batch[name]
-    source = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}
-    column = source[name]
-    if column == "raw_credit" and column not in batch.responses:
-        column = "credit"
-    if column == "credit_returns" and shape.same_returns and "advantages" in batch:
+    rows = batch.responses
+    credit = rows[_CREDIT[name]] if _CREDIT[name] in rows else rows["credit"]
+    if name == "returns" and shape.same_returns and "advantages" in batch:
         return batch["advantages"]
-    credit = torch.where(batch.responses["kept"], batch.responses[column], 0.0)
-    spread_credit = spread(credit.to(torch.float32), batch.offsets)
-    return torch.where(batch.mask, spread_credit, 0.0)
+    kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
+    return torch.where(batch.mask, spread(kept, batch.offsets), 0.0)
+
+
+_CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}
 
 
 def _terminal(batch: Batch) -> Tensor:

@@ -39,6 +39,12 @@ class Job:
     """The role whose lists tell each response's length: the mask, where there is one."""
     row_roles: tuple[str, ...]
 
+    @property
+    def roles(self) -> list[str]:
+        """Every role that is read, those of the responses first."""
+        tokens = sorted(roles_of(self.stages) | {self.lists})
+        return [*self.row_roles, *(role for role in tokens if role in self.columns)]
+
     def passes(self) -> list[Pass]:
         """The passes over the input, in order: one for the table, one per measurement that
         needs earlier stages' results, one to write.
@@ -94,7 +100,7 @@ def job_of(
     )
     if lists is None:
         raise missing("mask", source.columns, source.name, "no list column says how many tokens")
-    rows = [role for role in ("group", "reward", "batch", "domain", *_optional_rows(shape))]
+    rows = ("group", "reward", "batch", "domain", *_optional_rows(shape))
     present = tuple(role for role in rows if role in columns)
     return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
 
@@ -116,18 +122,18 @@ def _optional_rows(shape: Shape) -> list[str]:
 def _needed_roles(shape: Shape) -> dict[str, str]:
     """The roles without which a recipe cannot run, and why."""
     recipe, estimator = shape.recipe, shape.estimator
+    on_groups = estimator.level == "response" and "offsets" in estimator.parameters
     grouped = {
-        f"norm_mean {scope}": scope == "group"
-        for scope in (recipe.norm_mean or estimator.norm_mean,)
+        "norm_mean group": (recipe.norm_mean or estimator.norm_mean) == "group",
+        "norm_std group": (recipe.norm_std or estimator.norm_std) == "group",
+        f"estimator {estimator.name}": on_groups,
+        "the difficulty mask": recipe.difficulty_mask,
+        "drop_zero_variance": recipe.drop_zero_variance,
     }
-    grouped["norm_std group"] = (recipe.norm_std or estimator.norm_std) == "group"
-    grouped[f"estimator {estimator.name}"] = "offsets" in estimator.parameters and (
-        estimator.level == "response"
-    )
-    grouped["the difficulty mask"] = recipe.difficulty_mask
-    grouped["drop_zero_variance"] = recipe.drop_zero_variance
     needed = {"reward": "every recipe needs it"}
-    needed |= {"group": why for why, needs in grouped.items() if needs}
+    reasons = [why for why, needs in grouped.items() if needs]
+    if reasons:
+        needed["group"] = " and ".join(reasons)
     if recipe.kl_coef > 0:
         needed |= dict.fromkeys(("old_log_probs", "ref_log_probs"), f"kl_coef {recipe.kl_coef}")
     if recipe.difficulty_weight:

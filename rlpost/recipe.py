@@ -157,31 +157,29 @@ class Recipe(_Model):
         return self
 
     def _contradictions(self) -> list[tuple[bool, str]]:
+        """Each pair of options that exclude each other: whether it is there, and why not."""
         overlong = self.overlong_penalty
+        low, high = self.difficulty_low, self.difficulty_high
         return [
             (
                 self.max_len_mask and self.max_response_length is None,
-                "max_len_mask needs max_response_length: without the limit no response is known "
-                "to have hit it",
+                "max_len_mask needs max_response_length: nothing else says what the limit was",
             ),
             (
-                self.difficulty_low >= self.difficulty_high,
-                f"difficulty_low ({self.difficulty_low}) must be under difficulty_high "
-                f"({self.difficulty_high}): no mean reward lies between them",
+                low >= high,
+                f"difficulty_low ({low}) must be under difficulty_high ({high})",
             ),
             (
                 self.kl_target is not None and self.kl_coef == 0,
-                "kl_target needs kl_coef above 0: an adaptive coefficient is multiplied, so 0 "
-                "stays 0",
+                "kl_target needs kl_coef above 0: it adapts by factors, so 0 would stay 0",
             ),
             (
                 overlong is not None and overlong[1] > overlong[0],
-                "overlong_penalty: BUFFER must not exceed MAX_LEN, or every response is overlong",
+                "overlong_penalty: BUFFER must not exceed MAX_LEN",
             ),
             (
                 self.emit_only and self.replace,
-                "emit_only and replace exclude each other: without input columns there is "
-                "nothing to replace",
+                "emit_only and replace exclude each other: no input column is kept to replace",
             ),
         ]
 

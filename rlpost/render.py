@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 PIPED_WIDTH = 120
 MOST_ROWS = 12
+_ROUNDING = 1e-15
 
 
 def console(stream: TextIO) -> Console:
@@ -112,10 +113,12 @@ def _overview(summary: Json) -> Text:
     tokens, groups = summary["tokens"], summary["groups"]
     policy = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
     lines = [
-        f"{', '.join(summary['inputs'][:3])}{' …' if len(summary['inputs']) > 3 else ''}",  # noqa: PLR2004
-        f"  → {', '.join(summary['outputs'][:3])}{' …' if len(summary['outputs']) > 3 else ''}",  # noqa: PLR2004
-        f"{summary['responses']:,} responses, {tokens['all']:,} tokens, "
-        f"{percent(policy)} of them the policy's",
+        _few(summary["inputs"]),
+        f"  → {_few(summary['outputs'])}",
+        (
+            f"{summary['responses']:,} responses, {tokens['all']:,} tokens, "
+            f"{percent(policy)} of them the policy's"
+        ),
     ]
     if groups and groups["count"]:
         size = groups["size"]
@@ -125,6 +128,11 @@ def _overview(summary: Json) -> Text:
             f"{groups['zero_variance']:,} with equal rewards"
         )
     return Text("\n".join(lines))
+
+
+def _few(paths: list[str]) -> str:
+    """The first paths of many."""
+    return ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")  # noqa: PLR2004
 
 
 def _table(*headings: str) -> Table:
@@ -146,9 +154,17 @@ def _numbers(summary: Json) -> Table:
     }
     for label, key in rows.items():
         if key in summary:
-            facts = summary[key]
-            table.add_row(label, *(number(facts[part]) for part in ("mean", "std", "min", "max")))
+            table.add_row(label, *_statistic(summary[key]))
     return table
+
+
+def _statistic(facts: Json) -> list[str]:
+    """Mean, deviation, min and max; a mean that is 0 but for rounding reads 0."""
+    largest = max((abs(facts[end]) for end in ("min", "max") if facts[end] is not None), default=0)
+    mean = facts["mean"]
+    if mean is not None and abs(mean) < _ROUNDING * largest:
+        mean = 0.0
+    return [number(mean), *(number(facts[part]) for part in ("std", "min", "max"))]
 
 
 def _rates(summary: Json) -> Table:

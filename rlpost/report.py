@@ -30,12 +30,13 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
     shape = job.shape
     every = tally.over(torch.arange(tally.keys))
     groups = _groups(job, responses)
+    edges = {name: every.count(name) for name in ("padded", "shifted")}
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": shape.estimator.name,
         "roles": {
-            role: {"column": column, "found_by": job.columns.how[role]}
-            for role, column in job.columns.columns.items()
+            role: {"column": job.columns.column(role), "found_by": job.columns.how[role]}
+            for role in job.roles
         },
         **_facts(every, shape),
         "groups": groups,
@@ -44,7 +45,7 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
     }
     if shape.kl:
         summary["kl"]["coefficients"] = _coefficients(responses, shape)
-    return {**summary, "warnings": warnings_of(job, responses, summary)}
+    return {**summary, "warnings": warnings_of(job, responses, summary, edges)}
 
 
 def _facts(totals: Totals, shape: Shape) -> Json:
@@ -117,7 +118,7 @@ def _groups(job: Job, responses: Responses) -> Json | None:
     rows = responses["valid"]
     moments, constant = group_statistics(responses, responses["reward"], rows=rows)
     first = _first_of_each(responses["group"][rows])
-    size, equal = moments.count[rows][first].to(torch.int64), constant[rows][first]
+    size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
     if not size.numel():
         return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
     several = size > 1
@@ -156,7 +157,7 @@ def _coefficients(responses: Responses, shape: Shape) -> list[Json] | float:
     ]
 
 
-def warnings_of(job: Job, responses: Responses, summary: Json) -> list[str]:
+def warnings_of(job: Job, responses: Responses, summary: Json, edges: dict[str, int]) -> list[str]:
     """What users lose days to, said before they train on it."""
     columns, recipe, groups = job.columns, job.shape.recipe, summary["groups"]
     found = []
@@ -170,6 +171,17 @@ def warnings_of(job: Job, responses: Responses, summary: Json) -> list[str]:
     advantage = summary["advantage"]
     if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
         found.append("all advantages are zero: nothing would be learnt from this file")
+    rows = summary["responses"]
+    if edges["padded"] * 2 > rows:
+        found.append(
+            f"{edges['padded']} of {rows} responses end in masked tokens whose old log-prob is "
+            "exactly 0: are the lists padded? Lists without padding are expected"
+        )
+    if edges["shifted"] * 2 > rows:
+        found.append(
+            f"{edges['shifted']} of {rows} responses begin or end with a policy token whose old "
+            "log-prob is exactly 0: are mask and log-probs shifted by one?"
+        )
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     if old is not None and old == infer:
         found.append(f"old and infer log-probs are the same column, `{old}`")

@@ -69,7 +69,7 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
         group, constant = group_statistics(responses, reward, rows=responses["valid"])
     if recipe.difficulty_mask:
         low, high = recipe.difficulty_low, recipe.difficulty_high
-        flags["difficulty"] = masks.within_difficulty(group.mean, group.count, low=low, high=high)
+        flags["difficulty"] = masks.within_difficulty(group.mean, group.number, low=low, high=high)
     if recipe.error_max_len_clip is not None:
         flags["error_max_len"] = masks.error_max_len_clip(
             reward, tokens, threshold=recipe.error_max_len_clip
@@ -113,7 +113,7 @@ def normalise_rewards(
     numerics = recipe.numerics
     if "group" in (mean_of, std_of) or numerics.single == "zero_always":
         found["group"], constant = group_statistics(responses, values, rows=rows)
-        single = found["group"].count == 1
+        single = found["group"].number == 1
     mean = found[mean_of].mean if mean_of != "none" else None
     std = found[std_of].std if std_of != "none" else None
     out = rewards.normalised(values, mean, std, eps=numerics.norm_eps)
@@ -144,7 +144,7 @@ def _running(
     begin = {code: start[label] for code, label in enumerate(labels) if label in start}
     mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
     responses = responses.noting(running={labels[code]: state for code, state in after.items()})
-    return responses, Moments(own.count, mean, std).at(codes)
+    return responses, Moments(own.number, mean, std).at(codes)
 
 
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -166,7 +166,7 @@ def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
         kl = keyed_moments(responses["kl_mean"][rows], responses["batch"][rows], count)
         coefficients = adaptive_coefficients(
             kl.mean.tolist(),
-            [int(size) for size in kl.count.tolist()],
+            [int(size) for size in kl.number.tolist()],
             start=recipe.kl_coef,
             target=recipe.kl_target,
             horizon=recipe.kl_horizon,
@@ -214,7 +214,7 @@ def _scales(responses: Responses, parts: TokenMoments, recipe: Recipe) -> tuple[
     """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count."""
     codes = responses["batch"]
     moments = pooled(parts, codes, responses.count("batch"))
-    enough = moments.count > 1
+    enough = moments.number > 1
     mean = torch.where(enough, moments.mean, 0.0)
     scale = torch.where(enough, (moments.std.square() + recipe.numerics.whiten_eps).rsqrt(), 1.0)
     return mean[codes], scale[codes]
@@ -225,7 +225,7 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
     bound = recipe.advantage_clip
     assert bound is not None
     credit = responses["credit"]
-    raw = responses["raw_credit"] if "raw_credit" in responses else credit
+    raw = responses.columns.get("raw_credit", credit)
     return responses.with_(
         credit=credit.clamp(-bound, bound), credit_clipped=credit.abs() > bound, raw_credit=raw
     )

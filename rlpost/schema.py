@@ -130,11 +130,11 @@ def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -
                 f"{closest(column, available) or _listing(available)}"
             )
         columns[role], how[role] = column, "map"
-    for role in ROLES.values():
-        found = next((alias for alias in role.aliases if alias in available), None)
-        if role.name not in columns and found is not None:
-            columns[role.name] = found
-            how[role.name] = "name" if found == role.aliases[0] else "alias"
+    for name, meaning in ROLES.items():
+        found = next((alias for alias in meaning.aliases if alias in available), None)
+        if name not in columns and found is not None:
+            columns[name] = found
+            how[name] = "name" if found == meaning.aliases[0] else "alias"
     return ColumnMap(columns, how)
 
 

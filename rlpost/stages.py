@@ -171,7 +171,7 @@ def _estimator_stages(shape: Shape) -> list[Stage]:
         return [
             Stage(
                 estimator.name,
-                measure=on_tokens.score if shape.varying else None,
+                measure=partial(on_tokens.score, recipe=recipe) if shape.varying else None,
                 settle=partial(on_responses.estimate, recipe=recipe, estimator=estimator),
             )
         ]

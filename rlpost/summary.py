@@ -93,7 +93,7 @@ class Totals:
         return int(self.sums.get(name, 0))
 
     def share(self, part: str, whole: str) -> float:
-        """part / whole, 0 where the whole is 0."""
+        """One sum over another, 0 where the latter is 0."""
         base = self.sums.get(whole, Fraction(0))
         return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
 
@@ -141,10 +141,10 @@ class Measured:
     def add_tokens(self, name: str, values: Tensor, mask: Tensor, offsets: Tensor) -> None:
         """The masked-in tokens of each response."""
         moments = token_moments(values, mask, offsets)
-        squares = moments.squares + moments.total.square() / moments.count.clamp(min=1)
+        squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
         low = segment_min(torch.where(mask, values, torch.inf), offsets)
         high = segment_max(torch.where(mask, values, -torch.inf), offsets)
-        self.add_spread(name, moments.count, moments.total, squares, low, high)
+        self.add_spread(name, moments.number, moments.total, squares, low, high)
 
 
 def measure(batch: Batch, shape: Shape) -> Measured:
@@ -164,10 +164,25 @@ def measure(batch: Batch, shape: Shape) -> Measured:
         measured.add_numbers("kl", mean_kl(batch), valid)
     if "token_reward_clipped" in batch:
         sums["token_reward_clipped"] = count_true(batch["token_reward_clipped"], batch.offsets)
+    if "old_log_probs" in batch and batch.mask.numel():
+        sums.update(_edges(batch))
     if "sample_weight" in rows:
         measured.add_numbers("sample_weight", rows["sample_weight"], valid)
     (_measure_constant if shape.constant else _measure_tokens)(measured, batch)
     return measured
+
+
+def _edges(batch: Batch) -> dict[str, Tensor]:
+    """Signs of padding and shifting: log-probs that are exactly 0 at a response's ends."""
+    last = (batch.offsets[1:] - 1).clamp(min=0)
+    first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
+    there = batch.lengths > 0
+    zero = batch["old_log_probs"] == 0
+    at_last, at_first = zero[last] & there, zero[first] & there
+    return {
+        "padded": at_last & ~batch.mask[last],
+        "shifted": (at_last & batch.mask[last]) | (at_first & batch.mask[first]),
+    }
 
 
 def _measure_constant(measured: Measured, batch: Batch) -> None:

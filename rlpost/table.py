@@ -110,4 +110,5 @@ def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:
     if batches == 1:
         return group
     groups = int(group.max()) + 1 if group.numel() else 1
-    return torch.unique(batch * groups + group, return_inverse=True)[1]
+    both: tuple[Tensor, Tensor] = torch.unique(batch * groups + group, return_inverse=True)
+    return both[1]

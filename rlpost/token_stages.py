@@ -75,9 +75,10 @@ def _last(batch: Batch, recipe: Recipe) -> Tensor:
     return torch.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
 
 
-def score(batch: Batch) -> dict[str, Tensor]:
-    """The sum of each response's token rewards."""
-    return {"score": segment_sum(batch["token_level_rewards"], batch.offsets)}
+def score(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+    """The sum of each response's token rewards; its reward where no token is there to hold it."""
+    total = segment_sum(batch["token_level_rewards"], batch.offsets)
+    return {"score": torch.where(_last(batch, recipe) < 0, batch.responses["rewards"], total)}
 
 
 def kept_mask(batch: Batch) -> Tensor:

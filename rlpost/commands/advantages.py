@@ -26,7 +26,7 @@ EPILOG = """Examples:
 
 @app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @with_recipe_options
-def advantages(  # noqa: PLR0913
+def advantages(
     paths: Annotated[
         list[str],
         typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),

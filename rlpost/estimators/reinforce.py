@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.scans import reverse_scan
 

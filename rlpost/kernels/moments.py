@@ -36,9 +36,9 @@ def group_offsets(codes: Tensor, count: int) -> Tensor:
 
 
 class Moments(NamedTuple):
-    """Count, mean and standard deviation of sets of numbers, each [K] float64."""
+    """How many numbers, mean and standard deviation of sets of numbers, each [K] float64."""
 
-    count: Tensor
+    number: Tensor
     mean: Tensor
     std: Tensor
 
@@ -93,7 +93,7 @@ def keyed_moments(values: Tensor, keys: Tensor, count: int) -> Moments:
 class TokenMoments(NamedTuple):
     """Per segment: how many numbers, their sum, their squared distance from their own mean."""
 
-    count: Tensor
+    number: Tensor
     total: Tensor
     squares: Tensor
 
@@ -120,9 +120,9 @@ def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
     Returns:
         Moments over all numbers of a key, [count]; Bessel. No number: mean 0; one: deviation 0.
     """
-    number = exact_sums(parts.count, keys, count)
+    number = exact_sums(parts.number, keys, count)
     mean = exact_sums(parts.total, keys, count) / number.clamp(min=1)
-    own = parts.total / parts.count.clamp(min=1)
-    between = parts.count * (own - mean[keys]).square()
+    own = parts.total / parts.number.clamp(min=1)
+    between = parts.number * (own - mean[keys]).square()
     squares = exact_sums(parts.squares + between, keys, count)
     return Moments(number, mean, (squares / (number - 1).clamp(min=1)).sqrt())

@@ -53,7 +53,7 @@ def _expand(text: str) -> list[InputFile]:
     if path.exists():
         return [InputFile(path, Path(path.name), _partitions(path))]
     if glob.has_magic(text):
-        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]
+        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
         files = [match for match in matches if match.is_file()]
         if not files:
             raise UsageError(f"{text}: the pattern matches no file")

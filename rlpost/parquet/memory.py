@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from rlpost.parquet.inputs import InputFile
 from rlpost.parquet.ragged import is_list
 from rlpost.parquet.source import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
 
 
 class TableSource:
@@ -51,7 +51,7 @@ class TableSource:
         lists = [field.name for field in table.schema if is_list(field.type)]
         if not lists or not table.num_rows:
             return 1.0
-        return max(
-            sum(len(chunk.flatten()) for chunk in table.column(name).chunks) / table.num_rows
-            for name in lists
+        most = max(
+            sum(len(chunk.flatten()) for chunk in table.column(name).chunks) for name in lists
         )
+        return float(most) / float(table.num_rows)

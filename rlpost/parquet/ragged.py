@@ -71,9 +71,10 @@ def ragged(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[An
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
     if pa.types.is_fixed_size_list(array.type):
-        return np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    return offsets - offsets[0]
+        return np.arange(len(array) + 1, dtype=np.int64) * np.int64(array.type.list_size)
+    offsets = np.array(array.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
+    offsets -= offsets[0]
+    return offsets
 
 
 def _numbers(values: pa.Array) -> NDArray[Any]:

@@ -82,20 +82,27 @@ def plan(
         orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
-    for pair in footer.structs(FileMeta.KEY_VALUES):
-        if pair.binary(1) == ARROW_SCHEMA:
-            pair.put(2, Wire.BINARY, _arrow_schema(pair.binary(2), names, encoder.fields))
+    pairs = {pair.binary(1): pair for pair in footer.structs(FileMeta.KEY_VALUES)}
+    if ARROW_SCHEMA in pairs:
+        schema = _arrow_schema(pairs[ARROW_SCHEMA].binary(2), names, encoder.fields, pairs)
+        pairs[ARROW_SCHEMA].put(2, Wire.BINARY, schema)
     return names
 
 
-def _arrow_schema(value: bytes, names: list[str], fields: pa.Schema) -> bytes:
-    """Cut and extend the Arrow schema that pyarrow and others keep beside Parquet's own."""
+def _arrow_schema(
+    value: bytes, names: list[str], fields: pa.Schema, known: Collection[bytes]
+) -> bytes:
+    """Cut and extend the Arrow schema that pyarrow and others keep beside Parquet's own.
+
+    Its metadata repeats the footer's key-values and would hide later changes of those.
+    """
     try:
         schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
         joined = [*(schema.field(name) for name in names), *fields]
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise FooterError(f"its Arrow schema is unusual ({error})") from None
-    return base64.b64encode(pa.schema(joined, schema.metadata).serialize())
+    metadata = {key: text for key, text in (schema.metadata or {}).items() if key not in known}
+    return base64.b64encode(pa.schema(joined, metadata or None).serialize())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
-import itertools
 
 import duckdb
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,14 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from splicing import (
     FIELDS,
-    READERS,
-    by_pyarrow,
     check_splice,
     enrich,
     new_columns,
-    readable,
     source_table,
-    tokens,
 )
 
 
@@ -73,7 +67,7 @@ def test_files_by_polars_come_through(tmp_path):
             "category": pl.Series(["x", "y", None] * 9, dtype=pl.Categorical),
             "values": [[1.5, None], [], None] * 9,
             "nested": [[{"a": 1, "b": "t"}], [], None] * 9,
-            "when": [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)] * 27,
+            "when": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 27,
             "money": pl.Series([decimal.Decimal("1.50")] * 27, dtype=pl.Decimal(10, 2)),
         }
     )
@@ -130,11 +124,13 @@ def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
             "words": pa.array(["x", "y", "x"]).dictionary_encode(),
             "span": pa.array([1, None, 3], pa.duration("ms")),
             "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", "[]", None])),
-            "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16] * 3, pa.binary(16))),
+            "uuid": pa.ExtensionArray.from_storage(
+                pa.uuid(), pa.array([b"0" * 16] * 3, pa.binary(16))
+            ),
             "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int32())),
             "half": pa.array([1, 2, None], pa.float16()),
             "none": pa.nulls(3),
-            "zoned": pa.array([1, 2, 3], pa.timestamp("ns", "Europe/Berlin")),
+            "zoned": pa.array([1000, 2000, 3000], pa.timestamp("ns", "Europe/Berlin")),
         }
     )
     source = tmp_path / "source.parquet"
@@ -145,12 +141,19 @@ def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
 
 
 def test_pandas_metadata_and_key_values_come_through(tmp_path):
-    metadata = {"pandas": '{"columns": []}', "huggingface": "{}", "note": "ä", "rlpost.version": "9"}
+    metadata = {
+        "pandas": '{"columns": []}',
+        "huggingface": "{}",
+        "note": "ä",
+        "rlpost.version": "9",
+    }
     source = tmp_path / "source.parquet"
     pq.write_table(source_table().replace_schema_metadata(metadata), source)
     for target in (check_splice(source, tmp_path), tmp_path / "rewritten.parquet"):
         kept = pq.read_schema(target).metadata
-        assert {k.decode(): v.decode() for k, v in kept.items()} == metadata | {"rlpost.version": "0"}
+        assert {k.decode(): v.decode() for k, v in kept.items()} == metadata | {
+            "rlpost.version": "0"
+        }
         assert pq.read_schema(target).field("advantages").type == FIELDS.field("advantages").type
 
 
@@ -227,7 +230,7 @@ SCALARS = st.sampled_from(
         (pa.binary(), st.binary(max_size=4)),
         (pa.bool_(), st.booleans()),
         (pa.date32(), st.dates()),
-        (pa.timestamp("us"), st.datetimes(datetime.datetime(1980, 1, 1))),
+        (pa.timestamp("us"), st.datetimes(dt.datetime(1980, 1, 1))),
     ]
 )
 
@@ -235,8 +238,10 @@ SCALARS = st.sampled_from(
 def nested(kinds):
     lists = kinds.map(lambda k: (pa.list_(k[0]), st.lists(st.none() | k[1], max_size=3)))
     structs = kinds.map(
-        lambda k: (pa.struct([("a", k[0]), ("b", pa.int8())]),
-                   st.fixed_dictionaries({"a": st.none() | k[1], "b": st.integers(-9, 9)}))
+        lambda k: (
+            pa.struct([("a", k[0]), ("b", pa.int8())]),
+            st.fixed_dictionaries({"a": st.none() | k[1], "b": st.integers(-9, 9)}),
+        )
     )
     return lists | structs
 
@@ -278,6 +283,5 @@ def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
     names = [name for name in table.column_names if name not in drop]
     before = pq.read_table(source, columns=names)
     assert repr(pq.read_table(spliced, columns=names).to_pylist()) == repr(before.to_pylist())
-    assert pq.read_table(spliced, columns=FIELDS.names).to_batches() == (
-        [new_columns(table.num_rows)] if table.num_rows else []
-    )
+    new = pa.Table.from_batches([new_columns(table.num_rows)])
+    assert pq.read_table(spliced, columns=FIELDS.names).equals(new)
