@@ -38,7 +38,7 @@ from training import POLICY_RATE, Batch, imitate, improve, warm_up_critic
 
 SEED = 20250
 STEPS, GROUP, DIFFICULTY_SAMPLES = 4, 8, 16
-LESSONS, LESSON_SIZE, CALCULATOR_SHARE = 800, 64, 0.3
+LESSONS, LESSON_SIZE, CALCULATOR_SHARE = 850, 64, 0.3
 BEGAN = time.perf_counter()
 
 Row = dict[str, Any]
@@ -110,7 +110,7 @@ TASKS = (
         "arithmetic",
         "Single-turn: sums, differences and products worked by hand. One row is one response.",
         arithmetic_problem,
-        Limits(turns=1, turn_tokens=28),
+        Limits(turns=1, turn_tokens=30),
         16,
         judge_arithmetic,
         {"reward_correct": pa.float64(), "reward_format": pa.float64()},

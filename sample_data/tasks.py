@@ -108,7 +108,7 @@ def arithmetic_problem(rng: np.random.Generator) -> Problem:
 def calculator_problem(rng: np.random.Generator) -> Problem:
     """A product and a term, or two products, joined by one operator; calls in either order."""
     domain, joint = (("add", "+"), ("sub", "-"), ("mul", "*"))[rng.integers(3)]
-    products = [f"{number(rng, 2)}*{number(rng, 2)}" for _ in range(rng.integers(1, 3))]
+    products = [f"{number(rng, 2)}*{number(rng, 1)}" for _ in range(rng.integers(1, 3))]
     values = [calculate(product) for product in products]
     calls = [f"<{product}>[{value}]" for product, value in zip(products, values, strict=True)]
     if len(products) == 1:

@@ -51,15 +51,19 @@ class Policy(nn.Module):
         self.logits = nn.Linear(WIDTH, len(VOCABULARY), bias=False)
         self.value = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Float32 log-probabilities [N, S, vocabulary] and values [N, S] after each token."""
+    def trunk(self, tokens: Tensor) -> Tensor:
+        """Features [N, S, WIDTH] of each prefix."""
         x = self.embed(tokens)
         half = WIDTH // HEADS // 2
         rates = 100.0 ** (-torch.arange(half) / half)
         angles = torch.outer(torch.arange(tokens.shape[1]), rates)
         for block in self.blocks:
             x = block(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
-        x = self.norm(x)
+        return self.norm(x)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Float32 log-probabilities [N, S, vocabulary] and values [N, S] after each token."""
+        x = self.trunk(tokens)
         return self.logits(x).float().log_softmax(-1), self.value(x.detach()).float().squeeze(-1)
 
 

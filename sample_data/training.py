@@ -11,7 +11,7 @@ from tiny_model import Episode, Policy, Scores, padded, score
 from torch import Tensor
 
 IMITATION_RATE = 3e-3
-EPOCHS, MINIBATCHES, POLICY_RATE, CLIP, KL_COEF = 2, 4, 4e-4, 0.2, 0.02
+EPOCHS, MINIBATCHES, POLICY_RATE, CLIP, KL_COEF = 2, 4, 1e-4, 0.2, 0.02
 CRITIC_STEPS, CRITIC_RATE = 60, 2e-3
 
 Matrices = TypeVar("Matrices", "Batch", Scores)
@@ -88,8 +88,10 @@ def returns(episode: Episode, rewards: Sequence[float]) -> list[float]:
 def warm_up_critic(policy: Policy, batch: Batch) -> float:
     """Fit the value head to episodes of the imitation model; the policy stays. Returns the loss."""
     optimizer = torch.optim.AdamW(policy.value.parameters(), CRITIC_RATE)
+    with torch.no_grad():
+        features = policy.trunk(batch.tokens[:, :-1])
     for _ in range(CRITIC_STEPS):
-        misfit = (score(policy, batch.tokens).values - batch.returns).square()
+        misfit = (policy.value(features).squeeze(-1) - batch.returns).square()
         loss = masked_mean(misfit, batch.mask)
         descend(optimizer, loss)
     return loss.item()

@@ -82,27 +82,30 @@ def plan(
         orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
-    pairs = {pair.binary(1): pair for pair in footer.structs(FileMeta.KEY_VALUES)}
-    if ARROW_SCHEMA in pairs:
-        schema = _arrow_schema(pairs[ARROW_SCHEMA].binary(2), names, encoder.fields, pairs)
-        pairs[ARROW_SCHEMA].put(2, Wire.BINARY, schema)
+    for pair in footer.structs(FileMeta.KEY_VALUES):
+        if pair.binary(1) == ARROW_SCHEMA:
+            schema = _arrow_schema(pair.binary(2))
+            pair.put(2, Wire.BINARY, _base64(_joined_arrow(schema, names, encoder.fields)))
     return names
 
 
-def _arrow_schema(
-    value: bytes, names: list[str], fields: pa.Schema, known: Collection[bytes]
-) -> bytes:
-    """Cut and extend the Arrow schema that pyarrow and others keep beside Parquet's own.
-
-    Its metadata repeats the footer's key-values and would hide later changes of those.
-    """
+def _arrow_schema(value: bytes) -> pa.Schema:
+    """Decode the Arrow schema that pyarrow and others keep beside Parquet's own."""
     try:
-        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
-        joined = [*(schema.field(name) for name in names), *fields]
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise FooterError(f"its Arrow schema is unusual ({error})") from None
-    metadata = {key: text for key, text in (schema.metadata or {}).items() if key not in known}
-    return base64.b64encode(pa.schema(joined, metadata or None).serialize())
+        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
+
+
+def _joined_arrow(schema: pa.Schema, names: list[str], fields: pa.Schema) -> pa.Schema:
+    missing = [name for name in names if schema.get_field_index(name) < 0]
+    if missing:
+        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
+    return pa.schema([*(schema.field(name) for name in names), *fields], schema.metadata)
+
+
+def _base64(schema: pa.Schema) -> bytes:
+    return base64.b64encode(schema.serialize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +207,14 @@ def move(meta: Struct, delta: int) -> None:
 
 
 def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
-    """Set key-value entries of FileMetaData."""
+    """Set key-value entries of FileMetaData, and of its Arrow schema: pyarrow shows only those."""
     new = {key.encode(): value.encode() for key, value in metadata.items()}
     pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
+    for pair in pairs:
+        if pair.binary(1) == ARROW_SCHEMA and new:
+            schema = _arrow_schema(pair.binary(2))
+            schema = schema.with_metadata((schema.metadata or {}) | new)
+            pair.put(2, Wire.BINARY, _base64(schema))
     pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
     footer.pop(FileMeta.KEY_VALUES, None)
     if pairs:

@@ -55,6 +55,13 @@ def source_table(rows=60):
     )
 
 
+def copy_by_duckdb(query, path, options=""):
+    """Write a query's rows by DuckDB."""
+    statement = f"copy ({query}) to '{path}' (format parquet{options})"
+    with duckdb.connect() as connection:
+        connection.execute(statement)
+
+
 def feed(sink, source, new, sub_rows=13):
     """Give a sink new columns, row group by row group, in small batches; and close it."""
     metadata = pq.read_metadata(source)

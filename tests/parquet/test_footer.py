@@ -92,8 +92,7 @@ def by_polars(path):
 
 def by_duckdb(path):
     with duckdb.connect() as connection:
-        table = source_table()  # noqa: F841, DuckDB finds it by its name
-        connection.execute(f"copy table to '{path}' (format parquet)")
+        connection.from_arrow(source_table()).write_parquet(str(path))
 
 
 @pytest.mark.parametrize("write", [by_pyarrow, by_polars, by_duckdb])
