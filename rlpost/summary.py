@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlpost.kernels.exact import add_digits, exact_digits, exact_zero, fraction_of
+from rlpost.kernels.exact import add_digits, exact_digits, fraction_of
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
 from rlpost.kernels.weights import keyed_extremes
 from rlpost.token_stages import kept_mask, mean_kl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rlpost.batch import Batch
     from rlpost.stages import Shape
@@ -27,7 +27,7 @@ SPREADS = ("count", "total", "squares")
 class Tally:
     """Exact sums, minima and maxima of named numbers, by key.
 
-    Tallies of the same keys add with `+`, in any order, to the same bits.
+    Tallies of the same names and keys add with `+`, in any order, to the same bits.
 
     Args:
         keys: how many keys there are.
@@ -43,29 +43,24 @@ class Tally:
         self, keys: Tensor, sums: Mapping[str, Tensor], spans: Mapping[str, tuple[Tensor, Tensor]]
     ) -> None:
         """Count rows in: [n] keys; [n] numbers to add up; [n] (lowest, highest) of others."""
-        if sums:
-            stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
-            offsets = torch.arange(len(sums))[:, None] * self.keys
-            digits = exact_digits(
-                stacked.view(-1), (offsets + keys[None]).view(-1), len(sums) * self.keys
-            ).view(len(sums), self.keys, -1)
-            for name, part in zip(sums, digits, strict=True):
-                self.sums[name] = add_digits(self.sums.get(name, exact_zero(self.keys)), part)
+        one = Tally(self.keys)
+        stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
+        places = torch.arange(len(sums))[:, None] * self.keys + keys
+        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * self.keys)
+        one.sums = dict(zip(sums, digits.view(len(sums), self.keys, -1), strict=True))
         for name, (low, high) in spans.items():
-            lows, _ = keyed_extremes(low.to("cpu", torch.float64), keys, self.keys)
-            _, highs = keyed_extremes(high.to("cpu", torch.float64), keys, self.keys)
-            self.lows[name] = torch.minimum(self.lows.get(name, lows), lows)
-            self.highs[name] = torch.maximum(self.highs.get(name, highs), highs)
+            one.lows[name], _ = keyed_extremes(low.to("cpu", torch.float64), keys, self.keys)
+            _, one.highs[name] = keyed_extremes(high.to("cpu", torch.float64), keys, self.keys)
+        joined = self + one
+        self.sums, self.lows, self.highs = joined.sums, joined.lows, joined.highs
 
     def __add__(self, other: Tally) -> Tally:
+        if not (self.sums and other.sums):
+            return self if self.sums else other
         joined = Tally(self.keys)
-        for name in {**self.sums, **other.sums}:
-            zero = exact_zero(self.keys)
-            joined.sums[name] = add_digits(self.sums.get(name, zero), other.sums.get(name, zero))
-        for name in {**self.lows, **other.lows}:
-            parts = [tally for tally in (self, other) if name in tally.lows]
-            joined.lows[name] = torch.stack([part.lows[name] for part in parts]).amin(0)
-            joined.highs[name] = torch.stack([part.highs[name] for part in parts]).amax(0)
+        joined.sums = _joined(self.sums, other.sums, add_digits)
+        joined.lows = _joined(self.lows, other.lows, torch.minimum)
+        joined.highs = _joined(self.highs, other.highs, torch.maximum)
         return joined
 
     def over(self, chosen: Tensor) -> Totals:
@@ -75,6 +70,16 @@ class Tally:
             {name: float(low[chosen].amin()) for name, low in self.lows.items()},
             {name: float(high[chosen].amax()) for name, high in self.highs.items()},
         )
+
+
+def _joined(
+    left: dict[str, Tensor], right: dict[str, Tensor], join: Callable[[Tensor, Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """All names at once: one call of torch instead of one a name."""
+    if not left:
+        return {}
+    both = join(torch.stack([*left.values()]), torch.stack([right[name] for name in left]))
+    return dict(zip(left, both, strict=True))
 
 
 @dataclass(frozen=True)

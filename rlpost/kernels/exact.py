@@ -55,14 +55,13 @@ def add_digits(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _carried(digits: Tensor) -> Tensor:
-    """The same numbers with every digit but the last in [0, 2³²): adding cannot overflow then."""
-    carry = digits.new_zeros(digits.shape[0])
-    out = digits.clone()
-    for place in range(_DIGITS - 1):
-        total = out[:, place] + carry
-        out[:, place] = total & _LOW
-        carry = total >> 32
-    out[:, -1] += carry
+    """The same numbers with every digit but the last in [-2³¹, 2³³): adding cannot overflow then.
+
+    One step of carrying is enough for that; it need not ripple through.
+    """
+    out = digits & _LOW
+    out[..., -1] = digits[..., -1]
+    out[..., 1:] += digits[..., :-1] >> 32
     return out
 
 
