@@ -15,6 +15,7 @@ from rlpost.device import device_named
 from rlpost.engine import CHUNK_TOKENS, Engine
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
+from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.memory import TableSource
 from rlpost.parquet.sink import Sink, open_sink
@@ -47,6 +48,8 @@ class Options:
 
     device: str = "auto"
     chunk_tokens: int = CHUNK_TOKENS
+    workers: int | None = None
+    """Threads that compute; None is one per core, at most 8."""
     overwrite: bool = False
     state: Path | None = None
     """Running reward moments, read before and written after."""
@@ -111,7 +114,9 @@ def advantages(
     _check_targets(job, targets, names, options)
     engine = engine_of(job, options)
     responses = engine.responses()
-    summary = _write(engine, responses, targets, names, options)
+    with engine.clock.wall("write"):
+        summary = _write(engine, responses, targets, names, options)
+    summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     return summary
@@ -142,8 +147,8 @@ def enrich(
     _check_clash(job, names)
     engine = engine_of(job, options)
     responses = engine.responses()
-    tally = Tally(responses.count("cell"))
-    made = [columns for _, columns in engine.written(0, responses, tally, names)]
+    made = list(engine.written(0, responses, names, lambda columns: columns))
+    tally = sum((part.tally for part in made), Tally(responses.count("cell")))
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     kept = (
@@ -151,9 +156,8 @@ def enrich(
         if recipe.emit_only
         else arrow.drop_columns([name for name in names if name in arrow.schema.names])
     )
-    for made_field, column in zip(
-        schema_of(names), pa.Table.from_batches(made).columns, strict=True
-    ):
+    new = pa.Table.from_batches([part.columns for part in made])
+    for made_field, column in zip(new.schema, new.columns, strict=True):
         kept = kept.append_column(made_field, column)
     return kept, summarise(job, responses, tally)
 
@@ -167,7 +171,13 @@ def engine_of(job: Job, options: Options) -> Engine:
         job.shape.recipe.nonfinite,
         device_named(options.device),
     )
-    return Engine(job, decoder, chunk_tokens=options.chunk_tokens, reporter=options.reporter)
+    return Engine(
+        job,
+        decoder,
+        chunk_tokens=options.chunk_tokens,
+        workers=options.workers or min(cores(), MOST_WORKERS),
+        reporter=options.reporter,
+    )
 
 
 def _targets(files: Sequence[InputFile], inputs: Sequence[str | Path], output: Path) -> list[Path]:
@@ -216,13 +226,13 @@ def _write(
     for index, target in enumerate(targets):
         tally = Tally(keys)
         first, last = source.first_rows[index : index + 2]
-        with engine.clock.phase("write"):
-            sink = _open(engine.job, index, target, names)
+        sink = _open(engine.job, index, target, names)
         try:
-            for row_group, columns in engine.written(index, responses, tally, names):
-                with engine.clock.phase("write"):
-                    sink.write(row_group, columns)
-            with engine.clock.phase("write"):
+            for made in engine.written(index, responses, names, sink.encode):
+                with engine.clock.busy("copy"):
+                    sink.append(made.row_group, made.columns)
+                tally += made.tally
+            with engine.clock.busy("copy"):
                 sink.close(_metadata(engine.job, responses.rows(first, last), tally, index))
         except OSError as error:
             raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
@@ -238,7 +248,6 @@ def _write(
         "inputs": [str(file.path) for file in source.files],
         "outputs": [str(target) for target in targets],
         "rewritten": fallbacks,
-        "seconds": dict(engine.clock.seconds),
     }
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from rlpost.kernels.segments import count_true
 from rlpost.output import record_batch
+from rlpost.parallel import ahead, in_order
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
 from rlpost.summary import Tally, measure
 from rlpost.table import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -25,29 +27,44 @@ if TYPE_CHECKING:
     from rlpost.progress import Reporter
     from rlpost.stages import Stage
 
-CHUNK_TOKENS = 1 << 20
+R = TypeVar("R")
+CHUNK_TOKENS = 1 << 18
+_AHEAD = 2  # pieces that wait, decoded, for a free worker
+
+
+@dataclass(frozen=True)
+class Made:
+    """The new columns of some consecutive rows of one file, and what the summary says of them."""
+
+    row_group: int
+    columns: Any
+    tally: Tally
 
 
 class Engine:
     """Runs a job, pass after pass.
 
+    Reading happens in a thread of its own, the rest in `workers` threads, one piece each at a
+    time; results are taken in the order of the input.
+
     Args:
         job: from `job_of`.
         decoder: reads roles out of pieces.
-        chunk_tokens: list elements per batch, about.
+        chunk_tokens: list elements per piece, about.
+        workers: threads that compute.
         reporter: who is told of progress.
     """
 
     def __init__(
-        self, job: Job, decoder: Decoder, *, chunk_tokens: int, reporter: Reporter
+        self, job: Job, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
     ) -> None:
         self.job = job
         self.decoder = decoder
         self.chunk_tokens = chunk_tokens
+        self.workers = workers
         self.reporter = reporter
         self.clock = Clock()
         self._passes = job.passes()
-        self._starts: list[int] = []
 
     def responses(self) -> Responses:
         """All passes but the last: the table of responses with everything settled."""
@@ -57,54 +74,66 @@ class Engine:
             if stage.measure and not stage.measures_file:
                 responses = responses.with_(**self._measure(next(later), responses))
             if stage.settle:
-                with self.clock.phase("responses"):
+                with self.clock.wall("settle"):
                     responses = stage.settle(responses)
         return responses
 
-    def _table(self, step: Pass) -> Responses:
-        collector = Collector()
-        roles = roles_of(step.measured)
-        for piece in self._pieces(step):
-            with self.clock.phase("compute"):
-                rows = self.decoder.rows(piece, self.job.row_roles)
-                batch = self.decoder.batch(piece, roles)
-                collector.add(rows, _measured(step.measured, batch) | _sizes(batch))
-        with self.clock.phase("responses"):
-            return collector.finish(self.job.shape.recipe)
-
-    def _measure(self, step: Pass, responses: Responses) -> dict[str, torch.Tensor]:
-        parts = []
-        for piece in self._pieces(step):
-            with self.clock.phase("compute"):
-                batch = self._applied(step, piece, responses)
-                parts.append(
-                    {name: value.cpu() for name, value in _measured(step.measured, batch).items()}
-                )
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
     def written(
-        self, file: int, responses: Responses, tally: Tally, names: tuple[str, ...]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The last pass over one file: new columns, with the row group each piece belongs to.
+        self,
+        file: int,
+        responses: Responses,
+        names: tuple[str, ...],
+        encode: Callable[[pa.RecordBatch], Any],
+    ) -> Iterator[Made]:
+        """The last pass over one file: its new columns, in order of its rows.
 
         Args:
             file: index of the file.
             responses: from `responses`.
-            tally: counts every row in, by the responses' cell of step and domain.
             names: the columns to make.
+            encode: what becomes of each record batch; called from the working threads.
         """
         step = self._passes[-1]
-        pieces = self.job.source.read_file(file, step.columns, self.chunk_tokens)
-        keys = responses["cell"]
-        for piece in self.clock.timed("read", pieces):
-            with self.clock.phase("compute"):
+
+        def make(piece: Piece) -> tuple[Made, int]:
+            with self.clock.busy("compute"):
                 batch = self._applied(step, piece, responses)
                 start = self._row(piece)
+                keys = responses["cell"][start : start + piece.table.num_rows]
                 measured = measure(batch, self.job.shape)
-                tally.add(keys[start : start + piece.table.num_rows], measured.sums, measured.spans)
+                tally = Tally.of(keys, responses.count("cell"), measured.sums, measured.spans)
                 columns = record_batch(batch, self.job.shape, names)
-            yield piece.row_group, columns
-            self.reporter.advance(piece.table.num_rows)
+            with self.clock.busy("encode"):
+                return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
+
+        pieces = self.job.source.read_file(file, step.columns, self.chunk_tokens)
+        for made, rows in self._worked(make, pieces):
+            yield made
+            self.reporter.advance(rows)
+
+    def _table(self, step: Pass) -> Responses:
+        collector = Collector()
+        roles = roles_of(step.measured)
+
+        def rows_of(piece: Piece) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+            with self.clock.busy("compute"):
+                batch = self.decoder.batch(piece, roles)
+                measured = _measured(step.measured, batch) | _sizes(batch)
+                return self.decoder.rows(piece, self.job.row_roles), measured
+
+        for rows, measured in self._over_all(step, rows_of):
+            collector.add(rows, measured)
+        with self.clock.wall("settle"):
+            return collector.finish(self.job.shape.recipe)
+
+    def _measure(self, step: Pass, responses: Responses) -> dict[str, torch.Tensor]:
+        def measured(piece: Piece) -> dict[str, torch.Tensor]:
+            with self.clock.busy("compute"):
+                found = _measured(step.measured, self._applied(step, piece, responses))
+                return {name: value.cpu() for name, value in found.items()}
+
+        parts = list(self._over_all(step, measured))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _applied(self, step: Pass, piece: Piece, responses: Responses) -> Batch:
         batch = self.decoder.batch(piece, roles_of((*step.applied, *step.measured)))
@@ -114,12 +143,20 @@ class Engine:
             batch = stage.apply(batch)
         return batch
 
-    def _pieces(self, step: Pass) -> Iterator[Piece]:
+    def _over_all(self, step: Pass, work: Callable[[Piece], R]) -> Iterator[R]:
+        """Work on every piece of the input, in order, and say how far it is."""
         self.reporter.start(step.purpose, self.job.source.rows)
         pieces = self.job.source.read(step.columns, self.chunk_tokens)
-        for piece in self.clock.timed("read", pieces):
-            yield piece
-            self.reporter.advance(piece.table.num_rows)
+        with self.clock.wall(step.purpose):
+            for result, rows in self._worked(
+                lambda piece: (work(piece), piece.table.num_rows), pieces
+            ):
+                yield result
+                self.reporter.advance(rows)
+
+    def _worked(self, work: Callable[[Piece], R], pieces: Iterator[Piece]) -> Iterator[R]:
+        timed = self.clock.timed("read", pieces)
+        return in_order(work, ahead(timed, _AHEAD), self.workers)
 
     def _row(self, piece: Piece) -> int:
         return self.job.source.first_rows[piece.file] + piece.first_row

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,25 +34,49 @@ class Silent:
         """Say nothing."""
 
 
-@dataclass
 class Clock:
-    """Seconds spent, by phase."""
+    """Seconds spent: by the run as a whole, pass by pass, and by its threads on each kind of work.
 
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    Threads work at the same time, so their seconds may add up to more than the run's.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._lock = threading.Lock()
+        self._passes: dict[str, float] = defaultdict(float)
+        self._busy: dict[str, float] = defaultdict(float)
+
+    @property
+    def seconds(self) -> dict[str, Any]:
+        """`total`, `passes` and `busy`, in seconds."""
+        total = time.perf_counter() - self._began
+        return {"total": total, "passes": dict(self._passes), "busy": dict(self._busy)}
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block."""
+    def wall(self, name: str) -> Iterator[None]:
+        """Count the block's time for a pass."""
+        with self._counted(self._passes, name):
+            yield
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """Count the block's time for a kind of work; any thread may."""
+        with self._counted(self._busy, name):
+            yield
+
+    @contextmanager
+    def _counted(self, table: dict[str, float], name: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - start
+            with self._lock:
+                table[name] += time.perf_counter() - start
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
-        """The same items, with the time to get each one counted."""
+        """The same items, with the time to get each one counted as that kind of work."""
         while True:
-            with self.phase(name):
+            with self.busy(name):
                 item = next(items, None)
             if item is None:
                 return

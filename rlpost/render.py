@@ -234,13 +234,18 @@ def _roles(summary: Json) -> Text:
 
 def _times(summary: Json) -> Text:
     seconds = summary["seconds"]
-    total = sum(seconds.values())
-    rate = summary["tokens"]["all"] / total if total else 0.0
-    phases = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
-    text = Text(f"{total:.2f} s: {phases}; {rate / 1e6:.2f} M tokens/s", style="dim")
-    for reason in summary["rewritten"]:
-        text.append(f"\nwritten anew, not spliced: {reason}")
-    return text
+    total = seconds["total"]
+    rate = summary["tokens"]["all"] / total / 1e6 if total else 0.0
+    lines = [
+        f"{total:.2f} s, {rate:.2f} M tokens/s; passes: {_phases(seconds['passes'])}",
+        f"threads' time: {_phases(seconds['busy'])}",
+        *(f"written anew, not spliced: {reason}" for reason in summary["rewritten"]),
+    ]
+    return Text("\n".join(lines), style="dim")
+
+
+def _phases(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
 
 
 def show_plan(job: Job) -> None:

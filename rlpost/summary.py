@@ -39,20 +39,31 @@ class Tally:
         self.lows: dict[str, Tensor] = {}
         self.highs: dict[str, Tensor] = {}
 
-    def add(
-        self, keys: Tensor, sums: Mapping[str, Tensor], spans: Mapping[str, tuple[Tensor, Tensor]]
-    ) -> None:
-        """Count rows in: [n] keys; [n] numbers to add up; [n] (lowest, highest) of others."""
-        one = Tally(self.keys)
+    @classmethod
+    def of(
+        cls,
+        keys: Tensor,
+        count: int,
+        sums: Mapping[str, Tensor],
+        spans: Mapping[str, tuple[Tensor, Tensor]],
+    ) -> Tally:
+        """The tally of some rows.
+
+        Args:
+            keys: [n] the key of each row.
+            count: how many keys there are.
+            sums: numbers to add up, [n] each.
+            spans: lowest and highest, [n] each, of what makes up a row.
+        """
+        one = cls(count)
         stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
-        places = torch.arange(len(sums))[:, None] * self.keys + keys
-        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * self.keys)
-        one.sums = dict(zip(sums, digits.view(len(sums), self.keys, -1), strict=True))
+        places = torch.arange(len(sums))[:, None] * count + keys
+        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * count)
+        one.sums = dict(zip(sums, digits.view(len(sums), count, -1), strict=True))
         for name, (low, high) in spans.items():
-            one.lows[name], _ = keyed_extremes(low.to("cpu", torch.float64), keys, self.keys)
-            _, one.highs[name] = keyed_extremes(high.to("cpu", torch.float64), keys, self.keys)
-        joined = self + one
-        self.sums, self.lows, self.highs = joined.sums, joined.lows, joined.highs
+            one.lows[name], _ = keyed_extremes(low.to("cpu", torch.float64), keys, count)
+            _, one.highs[name] = keyed_extremes(high.to("cpu", torch.float64), keys, count)
+        return one
 
     def __add__(self, other: Tally) -> Tally:
         if not (self.sums and other.sums):

@@ -5,8 +5,8 @@ wrong. Then each task trains its own copy for a few GRPO steps with a critic. A 
 bfloat16 copy of the weights (the rollout engine), scores the samples in float32 (the trainer) with
 the policy and with the frozen imitation model, updates, scores once more, and writes a row group.
 
-``python sample_data/make_rollouts.py [--out DIR]`` takes about two minutes on two CPU cores, and gives
-the same bytes each time on the same machine and library versions.
+``python sample_data/make_rollouts.py [--out DIR]`` takes two or three minutes on two CPU cores, and
+gives the same bytes each time on the same machine and library versions.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def judge_arithmetic(problem: Problem, episode: Episode) -> list[Row]:
 
 
 def judge_calculator(problem: Problem, episode: Episode) -> list[Row]:
-    """Score of each turn; the outcome lands on the last one, and is told to all as episode_score."""
+    """Score of each turn; the last one holds the outcome, which all are told as episode_score."""
     texts = [decode(episode.response[turn.start : turn.stop]) for turn in episode.turns]
     steps = calculator_steps(problem, texts)
     return [
@@ -268,7 +268,7 @@ def write(run: Run, path: Path) -> None:
 
 
 def log(message: str) -> None:
-    """Say it, with the seconds of processor wall time so far."""
+    """Say it, after the seconds since the start."""
     print(f"{time.perf_counter() - BEGAN:6.1f} s  {message}", flush=True)
 
 

@@ -159,11 +159,11 @@ def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
     """Score each turn: 0.1 for a call that helps, -0.1 for one that cannot, 1 for the answer.
 
     A call helps when the calculator understands it, its operands are known (from the prompt or from
-    a reply) and it was not made before. The state is the prompt with the helpful calls so far, sorted,
-    so that episodes that made the same calls in another order meet again in one state.
+    a reply) and it was not made before. The state is the prompt with the helpful calls so far,
+    sorted, so that episodes that made the same calls in another order meet again in one state.
     """
     known = set(re.findall(r"\d+", problem.prompt))
-    made: dict[str, str] = {}
+    made: set[str] = set()
     steps = []
     for turn in turns:
         state = (
@@ -173,7 +173,7 @@ def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
         if match is None:
             steps.append(Step(state, float(is_correct(problem, turn)) if "<" not in turn else -0.1))
         elif known.issuperset((match[2], match[3])) and match[1] not in made:
-            made[match[1]] = match[4]
+            made.add(match[1])
             known.add(match[4])
             steps.append(Step(state, 0.1))
         else:

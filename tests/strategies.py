@@ -179,6 +179,72 @@ def rollouts(
     return rows
 
 
+# Recipes
+
+ESTIMATORS = ("grpo", "reinforce", "reinforce_pp", "gae", "raw", "dr_grpo", "rloo")
+
+
+def recipes(
+    estimators: Sequence[str] = ESTIMATORS, *, gammas: Sequence[float] = (1.0, 0.9, 0.0)
+) -> st.SearchStrategy[dict[str, object]]:
+    """The fields of a recipe, of stages 1 to 10, that differ from the defaults.
+
+    Bounds are ones that no mean of a few rewards is next to, so that no comparison hangs on
+    the last bit of a sum.
+    """
+    scopes = st.sampled_from(["batch", "group", "running", "none"])
+    often = st.sampled_from([False, False, True])
+    numerics = {
+        "norm_eps": st.sampled_from([1e-6, 1e-4]),
+        "whiten_eps": st.sampled_from([1e-8, 1e-5]),
+        "log_ratio_clamp": st.sampled_from([40.0, 0.5]),
+        "batch": st.sampled_from(["step", "step_domain", "all"]),
+    }
+    masks = st.fixed_dictionaries(
+        {},
+        optional={
+            "max_len_mask": st.just(True),
+            "difficulty_mask": st.just(True),
+            "difficulty_low": st.sampled_from([0.1, 0.3]),
+            "difficulty_high": st.sampled_from([0.72, 0.95]),
+            "error_max_len_clip": st.sampled_from([1, 4, 9]),
+            "drop_zero_variance": st.just(True),
+            "drop_truncated": st.just(True),
+            "mask_before_norm": st.just(True),
+        },
+    )
+    kl = st.fixed_dictionaries(
+        {"kl_coef": st.sampled_from([0.1, 1.0])},
+        optional={
+            "kl_target": st.sampled_from([0.05, 3.0]),
+            "kl_horizon": st.sampled_from([4.0, 100.0]),
+        },
+    )
+    others = st.fixed_dictionaries(
+        {
+            "estimator": st.sampled_from(estimators),
+            "max_response_length": st.sampled_from([1, 3, 8]),
+            "kl_estimator": st.sampled_from(["k1", "abs", "k2", "k3"]),
+        },
+        optional={
+            "gamma": st.sampled_from(gammas),
+            "lam": st.sampled_from([0.0, 0.5, 1.0]),
+            "overlong_penalty": st.sampled_from([(8, 4, 1.0), (5, 5, 0.3)]),
+            "norm_mean": scopes,
+            "norm_std": scopes,
+            "reward_clip": st.sampled_from([0.4, 1.1]),
+            "whiten_rewards": often,
+            "whiten_advantages": st.booleans(),
+            "advantage_clip": st.sampled_from([0.3, 1.3]),
+            "difficulty_weight": often,
+            "length_weight": often,
+            "numerics": st.fixed_dictionaries({}, optional=numerics),
+        },
+    )
+    none: st.SearchStrategy[dict[str, object]] = st.just({})
+    return st.tuples(others, none | masks, none | kl).map(lambda parts: parts[0] | parts[1] | parts[2])
+
+
 # Tables
 
 

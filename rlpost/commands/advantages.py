@@ -45,7 +45,13 @@ def advantages(
     ] = "auto",
     chunk_tokens: Annotated[
         int, typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per batch, about.")
-    ] = 1 << 20,
+    ] = 1 << 18,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, envvar="RLPOST_WORKERS", help="Threads; default one per core, up to 8."
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", help="Running reward moments, kept over calls."),
@@ -71,7 +77,7 @@ def advantages(
         render.show_plan(api.plan(inputs, recipe))
         return
     with render.progress(quiet=quiet) as reporter:
-        run = api.Options(device, chunk_tokens, overwrite, state, reporter)
+        run = api.Options(device, chunk_tokens, workers, overwrite, state, reporter)
         summary = api.advantages(paths[:-1], paths[-1], recipe, run)
     if not quiet:
         render.show_summary(summary)

@@ -174,6 +174,7 @@ class Staged:
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        self._stopped = False
         self.path = target.with_name(
             f".{target.name}.rlpost-{os.getpid()}-{secrets.token_hex(4)}.tmp"
         )
@@ -191,9 +192,10 @@ class Staged:
         return at + done
 
     def copy(self, source: int, begin: int, size: int, at: int) -> None:
-        """Copy bytes of an open file to an offset; stops early when the file is discarded."""
+        """Copy bytes of an open file to an offset, unless `stop` is called."""
+        assert self._file is not None
         with self._naming():
-            while size and self._file is not None:
+            while size and not self._stopped:
                 done = _copy_some(source, self._file, begin, min(size, COPY_STEP), at)
                 if not done:
                     raise OSError("the source became shorter while it was copied")
@@ -205,11 +207,15 @@ class Staged:
         with self._naming():
             os.fsync(self._file)
             self.path.replace(self.target)
-            os.close(self._file)
-            self._file = None
+            file, self._file = self._file, None
+            os.close(file)
+
+    def stop(self) -> None:
+        """Let a copy in another thread end soon."""
+        self._stopped = True
 
     def discard(self) -> None:
-        """Remove the file unless it is published."""
+        """Remove the file unless it is published; no other thread may use it any more."""
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):
@@ -272,11 +278,11 @@ class SpliceSink:
         """Add the next rows of a row group."""
         if not encoded.rows:
             return
-        while self._current < row_group:
+        while self._current < min(row_group, len(self._groups)):
             self._finish_group()
-        self._parts.append(encoded)
-        if row_group < self._current or self._missing() < 0:
+        if row_group != self._current or encoded.rows > self._missing():
             raise ValueError(f"row group {row_group} got more rows than it has")
+        self._parts.append(encoded)
         if not self._missing():
             self._finish_group()
 
@@ -299,8 +305,9 @@ class SpliceSink:
 
     def abort(self) -> None:
         """Remove what was written; harmless after `close` and when called again."""
-        self._output.discard()
+        self._output.stop()
         self._pool.shutdown(cancel_futures=True)
+        self._output.discard()
         self._release()
 
     def _release(self) -> None:
@@ -309,6 +316,9 @@ class SpliceSink:
         self._source = None
 
     def _missing(self) -> int:
+        """Count the rows that the current row group still lacks; there are none behind the last."""
+        if self._current == len(self._groups):
+            return 0
         rows = sum(part.rows for part in self._parts)
         return self._groups[self._current].integer(Group.ROWS) - rows
 
@@ -337,17 +347,12 @@ class SpliceSink:
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
         group = self._groups[self._current]
-        parts = self._parts or [
-            self._encoder.encode(pa.RecordBatch.from_pylist([], self._encoder.fields))
-        ]
+        parts = self._parts or [self._encoder.encode(self._encoder.nothing)]
         columns = group.structs(Group.COLUMNS)
         for pieces in zip(*(part.pieces for part in parts), strict=True):
             meta = joined_meta([piece.meta for piece in pieces])
-            columns.append(
-                Struct()
-                .put(Chunk.OFFSET, Wire.I64, 0)
-                .put(Chunk.META, Wire.STRUCT, meta.put(Meta.DATA_PAGE, Wire.I64, self._end))
-            )
+            meta.put(Meta.DATA_PAGE, Wire.I64, self._end)
+            columns.append(Struct({Chunk.META: (Wire.STRUCT, meta)}).put(Chunk.OFFSET, Wire.I64, 0))
             for piece in pieces:
                 for page in piece.pages:
                     self._end = self._output.write(self._end, page)

@@ -1,0 +1,169 @@
+"""Golden cases of ROLL: the recipe of each function of its pipeline."""
+
+import math
+
+import pyarrow.compute as pc
+from golden_runs import CREDIT, Runs, limit, one_domain, reward_on_last_token, run, same
+
+ROLL = {
+    "log_ratio_clamp": math.inf,
+    "terminal_reward": "last_token",
+    "observations": "states",
+    "single": "normalise",
+    "constant": "divide",
+}
+
+
+def roll_norm(config) -> dict:
+    return {
+        "norm_mean": config.get("norm_mean_type") or "none",
+        "norm_std": config.get("norm_std_type") or "none",
+        "reward_clip": config.get("reward_clip"),
+    }
+
+
+def roll_masks(config, table) -> dict:
+    clips = config.get("error_max_len_clip")
+    return {
+        "max_len_mask": config.get("max_len_mask", False),
+        "max_response_length": limit(table),
+        "difficulty_mask": config.get("difficulty_mask", False),
+        "difficulty_low": config.get("difficulty_low_threshold", 0.1),
+        "difficulty_high": config.get("difficulty_high_threshold", 0.95),
+        "error_max_len_clip": config.get("error_max_len_threshold") if clips else None,
+    }
+
+
+def roll_rewards(_entry, config, _table) -> Runs:
+    return [
+        run(
+            same("response_level_rewards"),
+            prepare=one_domain,
+            estimator="raw",
+            numerics=ROLL,
+            **roll_norm(config),
+        )
+    ]
+
+
+def roll_token_rewards(_entry, config, _table) -> Runs:
+    clip, added = config.get("reward_clip"), config.get("add_token_level_kl", True)
+    return [
+        run(
+            same("kl", "token_level_rewards"),
+            prepare=reward_on_last_token if clip else None,
+            estimator="reinforce",
+            kl_estimator=config["kl_penalty"],
+            kl_coef=config.get("kl_coef", config.get("init_kl_coef", 0.0)) if added else 0.0,
+            kl_target=config.get("target_kl"),
+            kl_horizon=config.get("kl_horizon", 10000),
+            reward_clip=clip,
+            numerics=ROLL,
+        )
+    ]
+
+
+def roll_advantages(_entry, config, _table) -> Runs:
+    if config.get("use_opd"):
+        return "estimator opd"
+    return [
+        run(
+            {**CREDIT, **same("raw_advantages")}
+            | ({} if config["whiten_rewards"] else same("token_level_rewards")),
+            estimator=config["adv_estimator"],
+            gamma=config["gamma"],
+            lam=config["lambd"],
+            kl_estimator=config["kl_penalty"],
+            kl_coef=config["kl_coef"],
+            whiten_rewards=config["whiten_rewards"],
+            whiten_advantages=config["whiten_advantages"],
+            advantage_clip=config["advantage_clip"],
+            numerics=ROLL,
+        )
+    ]
+
+
+def roll_sample_mask(_entry, config, table) -> Runs:
+    masks = roll_masks(config, table)
+    return [run(same("final_response_mask"), estimator="raw", numerics=ROLL, **masks)]
+
+
+def roll_sample_weight(_entry, config, _table) -> Runs:
+    return [
+        run(
+            same("sample_weight"),
+            estimator="raw",
+            difficulty_weight=config["difficulty_loss_weight"],
+            length_weight=config["length_loss_weight"],
+            numerics={**ROLL, "batch": "all"},
+        )
+    ]
+
+
+def roll_chain(_entry, config, table) -> Runs:
+    kind, coef = config["kl"] or (config["kl_penalty"], 0.0)
+    adaptive = config.get("adaptive") or {}
+    # ROLL's own `grpo` differs from its `reinforce` in nothing behind the reward normalisation
+    estimator = "gae" if config["adv_estimator"] == "gae" else "reinforce"
+    return [
+        run(
+            {
+                **CREDIT,
+                **same("response_level_rewards", "token_level_rewards", "final_response_mask"),
+            },
+            estimator=estimator,
+            gamma=config["gamma"],
+            lam=config["lambd"],
+            kl_estimator=kind,
+            kl_coef=coef if config["add_token_level_kl"] else 0.0,
+            kl_target=adaptive.get("target"),
+            kl_horizon=adaptive.get("horizon", 10000),
+            whiten_rewards=config["wr"],
+            whiten_advantages=config["wa"],
+            advantage_clip=config["ac"],
+            numerics={**ROLL, "batch": "step_domain"},
+            **roll_norm(config),
+            **roll_masks(config, table),
+        )
+    ]
+
+
+def roll_agentic(_entry, config, table) -> Runs:
+    keys = {"traj_group_id": "prompt_id", "traj_id": "traj_id", "batch": "domain"}
+    norm = roll_norm(config)
+    numerics = {
+        "batch": "all",
+        "single": "normalise" if norm["norm_std"] == "none" else "zero_always",
+        "constant": "zero" if norm["norm_std"] == "group" else "divide",
+    }
+    agentic = len(pc.unique(table["traj_id"])) > 1
+    columns = {"group": keys[config["grouping"]], "reward": "step_score" if agentic else "reward"}
+    return [
+        run(
+            same("response_level_rewards"),
+            prepare=one_domain,
+            estimator="raw",
+            columns=columns,
+            numerics=numerics,
+            **norm,
+        )
+    ]
+
+
+PIPELINE = "get_sample_level_mask -> reward_postprocess -> *"
+AGENTIC = "roll.pipeline.agentic.utils."
+STEPS = "compute_discounted_returns -> *"
+
+RULES = [
+    ("roll", "*.reward_postprocess", roll_rewards),
+    ("roll", "*.compute_token_reward", roll_token_rewards),
+    ("roll", "*.compute_advantage", roll_advantages),
+    ("roll", "*.get_sample_level_mask", roll_sample_mask),
+    ("roll", "*.compute_sample_weights", roll_sample_weight),
+    ("roll", PIPELINE, roll_chain),
+    ("roll", f"{AGENTIC}agentic_reward_norm", roll_agentic),
+    ("roll", f"{AGENTIC}compute_discounted_returns", "estimator step_reinforce"),
+    ("roll", f"{STEPS}compute_token_reward*", "estimator gigpo"),
+    ("roll", f"{STEPS}agentic_compute_advantage", "estimator step_reinforce"),
+    ("roll", f"{AGENTIC}agentic_compute_advantage*", "estimator agentic_reinforce"),
+]

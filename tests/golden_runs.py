@@ -1,0 +1,128 @@
+"""What rules for golden cases are made of: runs of rlpost, facts about an input, changes to it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost import Recipe
+
+Entry = dict[str, Any]
+Prepare = Callable[[pa.Table], pa.Table]
+NEVER = 1e300  # a clamp that does nothing
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of rlpost: a recipe, and which expected columns its written columns must equal."""
+
+    recipe: Recipe
+    columns: dict[str, str]
+    prepare: Prepare = field(default=lambda table: table)
+
+
+Runs = list[Run] | str
+
+
+def run(columns, *, prepare=None, numerics=None, **options) -> Run:
+    """`columns` is {expected: written}; an expected column that is not in the file is passed by."""
+    emit = tuple(dict.fromkeys(columns.values()))
+    recipe = Recipe.of({**options, "numerics": numerics or {}, "emit": emit})
+    return Run(recipe, columns, prepare or (lambda table: table))
+
+
+def same(*names) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+CREDIT = same("advantages", "returns")
+
+
+# --- what an input holds -------------------------------------------------------------------------
+
+
+def masks(table) -> list[np.ndarray]:
+    return [np.asarray(row, dtype=bool) for row in table["response_mask"].to_pylist()]
+
+
+def has_observations(table) -> bool:
+    return any(not row.all() for row in masks(table))
+
+
+def has_gaps(table) -> bool:
+    """Some observation has a policy token behind it."""
+    return any((~row[: max(np.flatnonzero(row), default=0)]).any() for row in masks(table))
+
+
+def has_empty(table) -> bool:
+    return any(not row.any() for row in masks(table))
+
+
+def has_singles(table) -> bool:
+    return min(pc.value_counts(table["prompt_id"]).field("counts").to_pylist()) == 1
+
+
+def limit(table) -> int:
+    return pc.max(table["max_response_length"]).as_py()
+
+
+# --- changes to an input -------------------------------------------------------------------------
+
+
+def replaced(table, **columns) -> pa.Table:
+    for name, column in columns.items():
+        if name in table.column_names:
+            table = table.drop_columns([name])
+        table = table.append_column(name, column)
+    return table
+
+
+def one_domain(table) -> pa.Table:
+    return replaced(table, domain=pa.array(["all"] * table.num_rows))
+
+
+def no_mask(table) -> pa.Table:
+    """The framework takes no notice of the mask."""
+    return table.drop_columns(["response_mask"])
+
+
+def nothing_for_empty(table) -> pa.Table:
+    """A response without policy tokens has no token for its reward to stand on."""
+    rewards = table["reward"].to_numpy() * [row.any() for row in masks(table)]
+    return replaced(table, reward=pa.array(rewards.astype("float32")))
+
+
+def reward_on_last_token(table) -> pa.Table:
+    """Rewards given per token, so that no stage for response rewards touches them."""
+    tokens = [
+        [0.0] * (len(row) - 1) + [reward]
+        for row, reward in zip(masks(table), table["reward"].to_pylist(), strict=True)
+    ]
+    zeros = pa.array(np.zeros(table.num_rows))
+    return replaced(table, reward=zeros, token_rewards=pa.array(tokens, pa.list_(pa.float32())))
+
+
+# --- clamps of KL --------------------------------------------------------------------------------
+
+
+def clamps(kind: str, *, inside: float = math.inf, outside: float = math.inf) -> dict:
+    """|log ratio| clamped to `inside`, the estimate to `outside`, as clamps that rlpost has."""
+    if kind in ("k3", "low_var_kl"):
+        return {"log_ratio_clamp": inside, "kl_clamp": min(outside, NEVER)}
+    bound = math.sqrt(2 * outside) if kind in ("k2", "mse") else outside
+    return {"log_ratio_clamp": min(inside, bound)}
+
+
+def kl_of(option, clamps_of):
+    """The rule of a function that gives per-token KL and nothing else."""
+
+    def rule(_entry, config, _table) -> Runs:
+        kind = config[option]
+        options = {"kl_estimator": kind, "numerics": clamps_of(kind)}
+        return [run(same("kl"), estimator="raw", **options)]
+
+    return rule

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import base64
+import errno
+import itertools
+import os
+import random
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
+
+from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.parquet import sink as sink_module
+from rlpost.parquet.footer import (
+    Chunk,
+    Element,
+    FileMeta,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+    load,
+    seal,
+)
+from rlpost.parquet.sink import open_sink
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source.parquet"
+    pq.write_table(source_table(), path, row_group_size=25)
+    return path
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "target.parquet"
+
+
+def edited(path, edit):
+    """Change a file's footer by a function of its FileMetaData."""
+    data = path.read_bytes()
+    with path.open("rb") as file:
+        footer, start = load(file.fileno(), len(data))
+    edit(footer)
+    path.write_bytes(data[:start] + seal(footer))
+
+
+def first_chunk(footer):
+    return footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0]
+
+
+def first_meta(footer):
+    return first_chunk(footer).struct(Chunk.META)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_target_appears_only_when_it_is_complete(source, target, force):
+    sink = open_sink(source, target, FIELDS, force_rewrite=force)
+    sink.write(0, new_columns(25))
+    hidden = [path.name for path in target.parent.iterdir() if path != source]
+    assert len(hidden) == 1
+    assert hidden[0].startswith(f".target.parquet.rlpost-{os.getpid()}-")
+    sink.abort()
+    sink.abort()
+    assert list(target.parent.iterdir()) == [source]
+
+
+def test_abort_after_close_leaves_the_target(source, target):
+    sink = open_sink(source, target, FIELDS)
+    feed(sink, source, new_columns(60))
+    sink.abort()
+    assert pq.read_metadata(target).num_rows == 60
+
+
+def open_files():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_no_thread_and_no_open_file_stays_behind(source, target):
+    enrich(source, target)
+    open_sink(source, target, FIELDS).abort()
+    threads, files = threading.active_count(), open_files()
+    enrich(source, target)
+    open_sink(source, target, FIELDS).abort()
+    enrich(source, target, force_rewrite=True)
+    assert threading.active_count() == threads
+    assert open_files() == files
+
+
+def test_the_target_may_be_the_source(source):
+    before = pq.read_table(source)
+    enrich(source, source)
+    assert pq.read_table(source).select(before.column_names).equals(before)
+    enrich(source, source, drop=FIELDS.names)
+    assert pq.read_table(source).num_columns == before.num_columns + len(FIELDS)
+
+
+def test_a_name_that_is_taken_is_a_usage_error(source, target):
+    fields = pa.schema([("reward", pa.float32())])
+    for force in (False, True):
+        with pytest.raises(UsageError, match="column `reward` is there already"):
+            open_sink(source, target, fields, force_rewrite=force)
+        open_sink(source, target, fields, drop=["reward"], force_rewrite=force).abort()
+        open_sink(source, target, fields, keep=["step"], force_rewrite=force).abort()
+    assert list(target.parent.iterdir()) == [source]
+
+
+def test_row_counts_that_do_not_fit_raise_value_error(source, target):
+    sink = open_sink(source, target, FIELDS)
+    sink.write(0, new_columns(20))
+    with pytest.raises(ValueError, match="row group 0 lacks 5 rows"):
+        sink.write(1, new_columns(1))
+    with pytest.raises(ValueError, match="row group 0 got more rows"):
+        sink.write(0, new_columns(6))
+    with pytest.raises(ValueError, match="row group 0 "):
+        sink.close({})
+    sink.abort()
+    assert list(target.parent.iterdir()) == [source]
+
+
+def test_rows_of_a_row_group_that_is_not_there_raise_value_error(source, target):
+    sink = open_sink(source, target, FIELDS)
+    for group, rows in enumerate([25, 25, 10]):
+        sink.write(group, new_columns(rows))
+    sink.write(2, new_columns(0))
+    for group in (1, 2, 3):
+        with pytest.raises(ValueError, match=f"row group {group} "):
+            sink.write(group, new_columns(1))
+    sink.abort()
+
+
+def test_encoding_may_run_elsewhere(source, target):
+    sink = open_sink(source, target, FIELDS)
+    encoded = []
+    batches = [new_columns(rows, seed=rows) for rows in (25, 25, 10)]
+    worker = threading.Thread(target=lambda: encoded.extend(map(sink.encode, batches)))
+    worker.start()
+    worker.join()
+    for group, part in enumerate(encoded):
+        sink.append(group, part)
+    sink.close({})
+    expected = pa.Table.from_batches(batches)
+    assert pq.read_table(target, columns=FIELDS.names).equals(expected)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_copying_works_where_the_kernel_cannot(source, target, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    enrich(source, target)
+    expected = target.read_bytes()
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    monkeypatch.setattr(sink_module, "COPY_STEP", 100)
+    enrich(source, target)
+    assert target.read_bytes() == expected
+
+
+def test_a_full_disk_names_the_target(source, target, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    sink = open_sink(source, target, FIELDS)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ReadWriteError, match=r"target\.parquet: cannot be written: No space left"):
+        feed(sink, source, new_columns(60))
+    sink.abort()
+    assert list(target.parent.iterdir()) == [source]
+
+
+def test_a_source_that_shrinks_is_an_error(source, target):
+    sink = open_sink(source, target, FIELDS, keep=[])
+    sink.abort()
+    staged = sink_module.Staged(target)
+    with source.open("rb") as file, pytest.raises(ReadWriteError, match="became shorter"):
+        staged.copy(file.fileno(), source.stat().st_size - 10, 20, 0)
+    staged.discard()
+
+
+def test_a_missing_source_or_folder_names_the_file(source, target, tmp_path):
+    with pytest.raises(ReadWriteError, match=r"absent\.parquet: cannot be read: No such file"):
+        open_sink(tmp_path / "absent.parquet", target, FIELDS)
+    with pytest.raises(ReadWriteError, match="cannot be read: Is a directory"):
+        open_sink(tmp_path, target, FIELDS)
+    with pytest.raises(ReadWriteError, match=r"absent/target\.parquet: cannot be written"):
+        open_sink(source, tmp_path / "absent" / "target.parquet", FIELDS)
+
+
+@pytest.mark.parametrize("data", [b"", b"text\n" * 50, b"PAR1" + b"\xff" * 60 + b"\x20\0\0\0PAR1"])
+def test_a_file_that_is_not_parquet_is_a_data_error(source, target, data):
+    source.write_bytes(data)
+    with pytest.raises(DataError, match=r"source\.parquet: cannot be read as Parquet"):
+        open_sink(source, target, FIELDS)
+
+
+def test_an_encrypted_file_is_an_error(source, target):
+    edited(source, lambda footer: first_chunk(footer).put(Chunk.CRYPTO, Wire.STRUCT, Struct()))
+    with pytest.raises(ReadWriteError, match="encrypted; decrypt the file first"):
+        open_sink(source, target, FIELDS)
+    source.write_bytes(b"PAR1\0\0\0\0\1\0\0\0PARE")
+    with pytest.raises(ReadWriteError, match="its footer is encrypted"):
+        open_sink(source, target, FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (Meta.COMPRESSED, 1 << 40),
+        (Meta.COMPRESSED, -1),
+        (Meta.DATA_PAGE, 1 << 60),
+        (Meta.DATA_PAGE, 3),
+        (Meta.DICTIONARY_PAGE, 1 << 62),
+        (Meta.DICTIONARY_PAGE, 1),
+    ],
+)
+def test_a_chunk_outside_of_its_file_is_a_data_error(source, target, field, value):
+    edited(source, lambda footer: first_meta(footer).put(field, Wire.I64, value))
+    with pytest.raises(DataError, match=r"source\.parquet: the file is damaged: a column chunk"):
+        open_sink(source, target, FIELDS)
+    assert list(target.parent.iterdir()) == [source]
+
+
+def overlap(footer):
+    chunk = footer.structs(FileMeta.ROW_GROUPS)[1].structs(Group.COLUMNS)[0]
+    chunk[Chunk.META] = first_chunk(footer)[Chunk.META]
+
+
+def move_elsewhere(footer):
+    first_chunk(footer).put(Chunk.FILE_PATH, Wire.BINARY, b"other.parquet")
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [(overlap, "overlap"), (move_elsewhere, "other files")],
+)
+def test_what_cannot_be_spliced_is_rewritten_or_a_data_error(source, target, edit, reason):
+    edited(source, edit)
+    try:
+        assert reason in enrich(source, target)
+    except DataError:
+        return
+    assert pq.read_table(target, columns=FIELDS.names).num_rows == 60
+
+
+def test_a_footer_that_the_codec_does_not_know_is_rewritten(source, target):
+    data = source.read_bytes()
+    field_100_a_set_of_one_integer = bytes([0x0A, 0xC8, 0x01, 0x15, 0x02, 0x00])
+    footer = data[:-9] + field_100_a_set_of_one_integer
+    length = int.from_bytes(data[-8:-4], "little") + 5
+    source.write_bytes(footer + length.to_bytes(4, "little") + b"PAR1")
+    assert enrich(source, target) == "type 10 is unknown"
+    kept = source_table().column_names
+    assert pq.read_table(target).select(kept).equals(pq.read_table(source))
+
+
+def test_an_arrow_schema_of_other_columns_is_a_reason_to_rewrite(source, target):
+    def other(footer):
+        schema = base64.b64encode(pa.schema([("other", pa.int8())]).serialize())
+        footer.structs(FileMeta.KEY_VALUES)[0].put(2, Wire.BINARY, schema)
+
+    edited(source, other)
+    assert "lacks 'prompt_id'" in enrich(source, target)
+    assert by_pyarrow(target)[1].count("advantages") == 60
+
+
+def test_hostile_schemas_are_errors(source, target):
+    def many_children(footer):
+        footer.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 2**31 - 1)
+
+    def negative_children(footer):
+        footer.structs(FileMeta.SCHEMA)[1].put(Element.CHILDREN, Wire.I32, -5)
+
+    def no_schema(footer):
+        footer.pop(FileMeta.SCHEMA)
+
+    def endless_group(footer):
+        footer.structs(FileMeta.SCHEMA)[-1].put(Element.CHILDREN, Wire.I32, 1000)
+
+    whole = source.read_bytes()
+    for edit in (many_children, negative_children, no_schema, endless_group):
+        source.write_bytes(whole)
+        edited(source, edit)
+        survive(source, target)
+
+
+def survive(source, target):
+    """Enrich a damaged file: it works, or raises one of our errors, and leaves nothing behind."""
+    try:
+        new = new_columns(60)
+        sink = open_sink(source, target, FIELDS)
+    except RlpostError as error:
+        if "source.parquet" not in str(error):
+            raise
+        return
+    try:
+        for group, at in enumerate(range(0, 60, 25)):
+            sink.write(group, new[at : at + 25])
+        sink.close({})
+    except (RlpostError, ValueError):
+        sink.abort()
+    target.unlink(missing_ok=True)
+    assert list(target.parent.iterdir()) == [source]
+
+
+def test_mutated_footers_never_raise_anything_else(source, target):
+    whole = source.read_bytes()
+    start = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    rng = random.Random(0)  # noqa: S311
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            data[rng.randrange(start, len(data))] = rng.choice([0, 0xFF, 0x7F, 0x80, 0x19, 0x1C])
+        source.write_bytes(data)
+        survive(source, target)
+
+
+def test_truncated_files_never_raise_anything_else(source, target):
+    whole = source.read_bytes()
+    for size in itertools.chain(range(0, len(whole), 997), range(len(whole) - 20, len(whole))):
+        source.write_bytes(whole[:size])
+        survive(source, target)
+        source.write_bytes(whole[:size] + whole[-8:])
+        survive(source, target)

@@ -1,0 +1,212 @@
+"""The whole pipeline as a composition of the references; nothing here comes from rlpost.
+
+`options` are the fields of a recipe as a plain dict, its numerics among them. A response without
+a policy token has no place for its reward, but still has that reward as its score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import reference as ref
+import reference_estimators as est
+from reference import Response, Rollout, Tokens
+
+Options = Mapping[str, Any]
+Units = Sequence[str] | None
+
+SCOPES = {"grpo": ("group", "group")}
+PLAIN = {"reinforce_pp": "reinforce", "reinforce_pp_baseline": "dr_grpo"}  # and then whitened
+OUTCOMES = {"raw", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl", "rae"}
+KNOBS = {
+    "gae": ("gamma", "lam"),
+    "reinforce": ("gamma",),
+    "grpo": ("gamma",),
+    "remax": ("gamma",),
+    "optimal_token_baseline": ("gamma",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All that can be written, and what the summary is made from."""
+
+    rows: list[Response]
+    """With their sample mask, in the recipe's batches."""
+    shaped: list[float]
+    normalised: list[float]
+    rewards: list[float]
+    kl: Tokens | None
+    betas: list[float] | None
+    unclipped_token_rewards: Tokens
+    token_rewards: Tokens
+    unclipped: Tokens
+    raw_advantages: Tokens
+    advantages: Tokens
+    returns: Tokens
+    weights: list[float]
+
+
+def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
+    """Stages 1 to 10; `units` are rollout ids, where several rows are one rollout."""
+    rows = in_batches(rows, options.get("numerics", {}).get("batch", "step"))
+    rows = sample_masked(rows, options, units)
+    shaped = [r.reward for r in rows]
+    if options.get("overlong_penalty"):
+        penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
+        shaped = [x + penalty for x, penalty in zip(shaped, penalties, strict=True)]
+    normalised = normalised_rewards(rows, shaped, options, units)
+    bound = options.get("reward_clip") or float("inf")
+    rewards = ref.clipped(normalised, bound)
+    kl, betas = divergences(rows, options)
+    unclipped = ref.token_rewards(rows, rewards, kl, betas)
+    token_rewards = [ref.clipped(xs, bound) for xs in unclipped]
+    if options.get("whiten_rewards"):
+        token_rewards = ref.whitened_rewards(rows, token_rewards, **_whitening(options))
+    raw, returns = estimated(rows, token_rewards, rewards, options, units)
+    advantages, before = raw, raw
+    name = options.get("estimator", "grpo")
+    whiten = options.get("whiten_advantages")
+    if name in PLAIN if whiten is None else whiten:
+        before = ref.whitened_advantages(rows, raw, **_whitening(options))
+    if options.get("advantage_clip"):
+        advantages = [ref.clipped(xs, options["advantage_clip"]) for xs in before]
+    else:
+        advantages = before
+    return Result(
+        rows=rows, shaped=shaped, normalised=normalised, rewards=rewards, kl=kl, betas=betas,
+        unclipped_token_rewards=unclipped, token_rewards=token_rewards, unclipped=before,
+        raw_advantages=raw, advantages=advantages, returns=returns, weights=weights(rows, options),
+    )  # fmt: skip
+
+
+def in_batches(rows: Rollout, scope: str) -> list[Response]:
+    """The rows with the batches that the recipe means; domains in order of first appearance."""
+    domains = list(dict.fromkeys(r.domain for r in rows))
+    keys = {
+        "step": lambda r: r.batch,
+        "step_domain": lambda r: (r.batch, domains.index(r.domain)),
+        "all": lambda _: 0,
+    }
+    return [replace(r, batch=keys[scope](r)) for r in rows]
+
+
+def one_row_each(rows: Rollout, values: Sequence[float], units: Units) -> tuple[list[Response], list[int]]:
+    """A row per rollout of a group, its reward the mean of its rows'; and each row's new place."""
+    keys = [(*key, unit) for key, unit in zip(ref.groups(rows), units or range(len(rows)), strict=True)]
+    members = ref.rows_by(keys)
+    places = {key: place for place, key in enumerate(members)}
+    joined = [
+        replace(rows[rs[0]], reward=ref.mean([values[i] for i in rs])) for rs in members.values()
+    ]
+    return joined, [places[key] for key in keys]
+
+
+def sample_masked(rows: list[Response], options: Options, units: Units) -> list[Response]:
+    joined, places = one_row_each(rows, [r.reward for r in rows], units)
+    masks = []
+    if options.get("max_len_mask"):
+        masks.append(ref.max_len_kept(rows, options["max_response_length"]))
+    if options.get("difficulty_mask"):
+        low, high = options.get("difficulty_low", 0.1), options.get("difficulty_high", 0.95)
+        kept = ref.difficulty_kept(joined, low, high)
+        masks.append([kept[place] for place in places])
+    if options.get("error_max_len_clip"):
+        masks.append(ref.error_max_len_kept(rows, options["error_max_len_clip"]))
+    if options.get("drop_zero_variance"):
+        kept = ref.varied_group_kept(joined)
+        masks.append([kept[place] for place in places])
+    if options.get("drop_truncated"):
+        masks.append(ref.finished_kept(rows))
+    return ref.with_sample_mask(rows, *masks)
+
+
+def counted(rows: Rollout, options: Options) -> list[int]:
+    """The rows that take part in reward statistics."""
+    return [i for i, r in enumerate(rows) if r.kept or not options.get("mask_before_norm")]
+
+
+def normalised_rewards(
+    rows: Rollout, rewards: list[float], options: Options, units: Units
+) -> list[float]:
+    """Rows that do not count get 0."""
+    usual = SCOPES.get(options.get("estimator", "grpo"), ("none", "none"))
+    mean_of, std_of = (
+        options.get(name) or scope
+        for name, scope in zip(("norm_mean", "norm_std"), usual, strict=True)
+    )
+    if (mean_of, std_of) == ("none", "none"):
+        return rewards
+    eps = options.get("numerics", {}).get("norm_eps", 1e-6)
+    places, out = counted(rows, options), [0.0] * len(rows)
+    some, xs = [rows[i] for i in places], [rewards[i] for i in places]
+    if units is None:
+        found = ref.normalised_rewards(some, xs, mean_of=mean_of, std_of=std_of, eps=eps)
+    else:
+        assert mean_of == std_of == "group"
+        found = over_rollouts(some, xs, [units[i] for i in places], eps)
+    for i, x in zip(places, found, strict=True):
+        out[i] = x
+    return out
+
+
+def over_rollouts(rows: Rollout, xs: list[float], units: Sequence[str], eps: float) -> list[float]:
+    """A row's own reward against mean and deviation of its group's rollouts."""
+    joined, places = one_row_each(rows, xs, units)
+    keys, means = ref.groups(joined), [r.reward for r in joined]
+    centres, scales = ref.by_key(keys, means, ref.mean), ref.by_key(keys, means, ref.std)
+    return [
+        (x - centres[place]) / (scales[place] + eps) if scales[place] > 0 else 0.0
+        for x, place in zip(xs, places, strict=True)
+    ]
+
+
+def divergences(rows: Rollout, options: Options) -> tuple[Tokens | None, list[float] | None]:
+    """KL per token where both policies are known, and the β of each response."""
+    if any(r.old is None or r.ref is None for r in rows):
+        return None, None
+    bound = options.get("numerics", {}).get("log_ratio_clamp", 40.0)
+    kl = ref.token_kl(rows, options.get("kl_estimator", "k1"), bound=bound)
+    beta, target = options.get("kl_coef", 0.0), options.get("kl_target")
+    if target is None:
+        return kl, [beta] * len(rows)
+    horizon = options.get("kl_horizon", 10000.0)
+    return kl, ref.adaptive_betas(rows, kl, beta=beta, target=target, horizon=horizon)
+
+
+def estimated(
+    rows: Rollout, token_rewards: Tokens, rewards: list[float], options: Options, units: Units
+) -> est.Credit:
+    name = options.get("estimator", "grpo")
+    name = PLAIN.get(name, name)
+    knobs = {knob: options[knob] for knob in KNOBS.get(name, ()) if knob in options}
+    if name not in OUTCOMES:
+        return est.ESTIMATORS[name](rows, token_rewards, **knobs)
+    places = counted(rows, options)
+    scores = [
+        s if r.length else x
+        for s, r, x in zip(est.scores(token_rewards), rows, rewards, strict=True)
+    ]
+    some, own = [rows[i] for i in places], None if units is None else [units[i] for i in places]
+    joined, spots = one_row_each(some, [scores[i] for i in places], own)
+    alone = [replace(r, mask=[1], kept=True) for r in joined]
+    found, _ = est.ESTIMATORS[name](alone, [[r.reward] for r in joined], **knobs)
+    credit = [0.0] * len(rows)
+    for i, spot in zip(places, spots, strict=True):
+        credit[i] = found[spot][0]
+    return est.outcome(rows, credit)
+
+
+def weights(rows: Rollout, options: Options) -> list[float]:
+    chosen = []
+    if options.get("difficulty_weight"):
+        chosen.append(ref.difficulty_weights(rows))
+    if options.get("length_weight"):
+        chosen.append(ref.length_weights(rows))
+    return ref.sample_weights(rows, *chosen) if chosen else [1.0] * len(rows)
+
+
+def _whitening(options: Options) -> dict[str, float]:
+    return {"eps": options.get("numerics", {}).get("whiten_eps", 1e-8)}
