@@ -84,9 +84,9 @@ class Decoder:
         if not np.array_equal(own, offsets):
             raise self._unequal(place, own, offsets)
         numbers = torch.from_numpy(values.astype(np.float64))
-        finite = torch.isfinite(numbers)
-        if bool(finite.all()):
+        if bool(torch.isfinite(numbers.sum())):  # then every number is; a tenth of asking each
             return numbers
+        finite = torch.isfinite(numbers)
         if self.nonfinite == "mask":
             # NaN stays visible to the `finite` stage only where the policy produced the token.
             return torch.where(finite | torch.from_numpy(mask), numbers, 0.0)

@@ -126,3 +126,6 @@ def kl_of(option, clamps_of):
         return [run(same("kl"), estimator="raw", **options)]
 
     return rule
+
+
+NO_MASKS = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": None}

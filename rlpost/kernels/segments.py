@@ -6,6 +6,7 @@ changes with what else is in the chunk.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,22 +45,38 @@ def segment_min(values: Tensor, offsets: Tensor) -> Tensor:
     return _reduce(values, offsets, "min", torch.inf)
 
 
+_REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
 def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
-    return torch.segment_reduce(values, how, offsets=offsets, initial=empty, unsafe=True)
+    if values.device.type != "cpu":
+        return torch.segment_reduce(values, how, offsets=offsets, initial=empty, unsafe=True)
+    # numpy's reduceat takes a third of the time of torch's segment_reduce on the CPU, and like it
+    # goes over each segment by itself. It has no notion of an empty one, so those are left out.
+    full = lengths(offsets) > 0
+    out = torch.full(full.shape, empty, dtype=values.dtype)
+    starts = offsets[:-1][full].numpy()
+    if len(starts):
+        out[full] = torch.from_numpy(_REDUCTIONS[how].reduceat(values.numpy(), starts))
+    return out
 
 
 def count_true(mask: Tensor, offsets: Tensor) -> Tensor:
-    """How many elements of each segment are true, [N] int64, exact."""
-    return segment_sum(mask.to(torch.float64), offsets).to(torch.int64)
+    """How many elements of each segment are true, [N] int64."""
+    if bool(mask.all()):
+        return lengths(offsets)
+    return torch.searchsorted(mask.nonzero().squeeze(1), offsets).diff()
 
 
 def last_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Position in [0, T) of each segment's last true element; -1 where there is none."""
-    if mask.numel() == 0:
+    if bool(mask.all()):
+        return torch.where(lengths(offsets) > 0, offsets[1:] - 1, -1)
+    true = mask.nonzero().squeeze(1)
+    before = torch.searchsorted(true, offsets)
+    if true.numel() == 0:
         return torch.full_like(offsets[1:], -1)
-    positions = torch.arange(mask.numel(), device=mask.device).to(torch.float64)
-    found = segment_max(torch.where(mask, positions, -1.0), offsets)
-    return found.clamp(min=-1.0).to(torch.int64)
+    return torch.where(before.diff() > 0, true[(before[1:] - 1).clamp(min=0)], -1)
 
 
 def put_at(values: Tensor, positions: Tensor, amounts: Tensor) -> Tensor:

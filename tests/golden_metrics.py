@@ -1,0 +1,107 @@
+"""Numbers of the frameworks' logs that rlpost's summary has, too."""
+
+from golden_runs import has_observations, limit
+
+
+def metrics_of(entry, one, table, summary, state) -> dict[str, tuple[float, float]]:
+    """{name: (expected, ours)} for every metric of an entry that can be told from a summary."""
+    metrics = entry["metrics"]
+    records = metrics.get("per_step") or metrics.get("per_step_domain") or [metrics]
+    by_step = "per_step" in metrics and len(records) == len(summary["steps"])
+    facts = summary["steps"] if by_step else [summary]
+    counts = [record.get("actor/samples_total", 1.0) for record in records]
+    found = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        values = [record.get(name) for record in records]
+        if name not in METRICS or not all(isinstance(value, int | float) for value in values):
+            continue
+        ours = [METRICS[name](fact, table) for fact in facts]
+        if None in ours:
+            continue
+        if not by_step:  # the mean over the framework's calls is that over the whole input
+            weighted = zip(values, counts, strict=True)
+            values = [sum(value * count for value, count in weighted) / sum(counts)]
+        for place, pair in enumerate(zip(values, ours, strict=True)):
+            found[f"{name}[{place}]"] = pair
+    return found | _coefficients(records, one, summary) | _running(records, one, state)
+
+
+def _coefficients(records, one, summary) -> dict[str, tuple[float, float]]:
+    """The KL coefficient of each batch, before its own update."""
+    name = next((name for name in COEFFICIENTS if name in records[0]), None)
+    if name is None:
+        return {}
+    ours = summary["kl"]["coefficients"]
+    if not isinstance(ours, list):
+        return {
+            f"{name}[{place}]": (record[name], ours) for place, record in enumerate(records)
+        }
+    used = [batch["coefficient"] for batch in ours]
+    pairs = zip(records, used, strict=True)
+    found = {f"{name}[{at}]": (record[name], mine) for at, (record, mine) in enumerate(pairs)}
+    after = "kl_coef_after_update"
+    if after in records[0]:
+        pairs = zip(records, used[1:], strict=False)
+        found |= {f"{after}[{at}]": (record[after], mine) for at, (record, mine) in enumerate(pairs)}
+    return found
+
+
+def _running(records, one, state) -> dict[str, tuple[float, float]]:
+    """Running moments after the last batch."""
+    if "running_mean" not in records[-1] or len(state) != 1:
+        return {}
+    (moments,) = state.values()
+    count = moments["count"]
+    ours = {
+        "running_mean": moments["mean"],
+        "running_std": (moments["variance"] * count / (count - 1)) ** 0.5,
+        "running_count": count,
+    }
+    return {name: (records[-1][name], value) for name, value in ours.items()}
+
+
+def _clip(name):
+    def fraction(fact, _table):
+        return fact[name]["fraction"] if fact[name] else 0.0
+
+    return fraction
+
+
+def _padded_clip(name):
+    """ROLL's share of all cells: a prompt of two tokens, one of them no target, and padding."""
+
+    def fraction(fact, table):
+        if has_observations(table) or "max_response_length" not in table.column_names:
+            return None
+        count = fact[name]["count"] if fact[name] else 0
+        return count / (fact["responses"] * (limit(table) + 1))
+
+    return fraction
+
+
+def _kept(name):
+    def ratio(fact, _table):
+        return 1 - fact["masked"].get(name, {"rate": 0.0})["rate"]
+
+    return ratio
+
+
+def _constant_groups(fact, _table):
+    groups = fact["groups"]
+    equal_sizes = groups["size"]["min"] == groups["size"]["max"]
+    return groups["zero_variance"] / groups["count"] if equal_sizes else None
+
+
+COEFFICIENTS = ("critic/kl_coef", "actor/reward_kl_penalty_coeff")
+METRICS = {
+    "critic/reward_clip_frac": _clip("reward_clip"),
+    "critic/token_reward_clip_frac": _padded_clip("token_reward_clip"),
+    "critic/advantage_clip_frac": _padded_clip("advantage_clip"),
+    "critic/kl": lambda fact, _table: fact["kl"]["mean"],
+    "actor/reward_kl_penalty": lambda fact, _table: fact["kl"]["mean"],
+    "actor/max_len_mask_ratio": _kept("max_len"),
+    "actor/difficulty_mask_ratio": _kept("difficulty"),
+    "actor/error_len_mask_ratio": _kept("error_max_len"),
+    "actor/final_mask_ratio": _kept("all"),
+    "frac_reward_zero_std": _constant_groups,
+}

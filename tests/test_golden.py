@@ -1,0 +1,170 @@
+"""rlpost gives the numbers that the frameworks' own code gave (see `golden/README.md`).
+
+`RLPOST_GOLDEN_DIR` names another directory of cases. Every entry of its manifest is matched, or
+listed as a framework's defect, or skipped for what rlpost lacks; the counts are printed.
+"""
+
+import json
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden_cases import CASES, OWN, column_of
+from golden_metrics import metrics_of
+from golden_rules import runs_of
+from golden_runs import NO_MASKS, masks
+
+from rlpost import Options, enrich
+from rlpost.errors import DataError
+
+RTOL, ATOL = 1e-4, 1e-5
+DEFECTS = tomllib.loads((Path(__file__).parent / "golden_defects.toml").read_text("utf-8"))
+PEERS = sorted({entry["peer"] for entry in CASES.entries})
+# No fewer of the project's own cases are matched than were once.
+FLOOR = {}
+
+
+def defect_of(entry) -> str | None:
+    for defect in DEFECTS["entry"]:
+        texts = ("peer", "function", "error", "notes")
+        same_texts = all(fnmatch(entry[name] or "", defect.get(name, "*")) for name in texts)
+        if same_texts and all(key in entry["config"] for key in defect.get("config", [])):
+            return defect["reason"]
+    return None
+
+
+class Rows:
+    """What is known of an entry's rows, to judge differences by."""
+
+    def __init__(self, entry, table, expected) -> None:
+        self.mask = masks(table)
+        kept = expected.get("final_response_mask")
+        self.kept = [row > 0 for row in kept.rows] if kept else self.mask
+        self.nan_single = any(defect["peer"] == entry["peer"] for defect in DEFECTS["rows"])
+        keys, values = table["prompt_id"].to_pylist(), table["reward"].to_pylist()
+        groups: dict[str, list[float]] = {}
+        for key, value in zip(keys, values, strict=True):
+            groups.setdefault(key, []).append(value)
+        self.group = [groups[key] for key in keys]
+
+    def tokens(self, name, row):
+        """Which tokens of a row count; nothing is promised of dropped ones before advantages."""
+        if name == "final_response_mask":
+            return np.ones_like(self.mask[row])
+        return self.mask[row] if name == "advantages" else self.kept[row]
+
+    def slack(self, row, recipe) -> float:
+        """How far float32 may stray in a group of equal rewards.
+
+        Their mean may miss them by a rounding, which is then divided by ε and no deviation.
+        """
+        group = self.group[row]
+        divided = recipe.norm_std == "group" or recipe.estimator == "grpo"
+        if not divided or len(group) == 1 or len(set(group)) > 1:
+            return 0.0
+        return min(1.2, 2e-7 * abs(group[0]) / recipe.numerics.norm_eps)
+
+    def difference(self, name, row, recipe, theirs, ours):
+        """Expected and written numbers of a row where they are not equal."""
+        if theirs is None:
+            return None
+        chosen = self.tokens(name, row)
+        ours = ours[chosen] if len(ours) == len(chosen) else ours
+        theirs = theirs[chosen] if len(theirs) == len(chosen) and name else theirs
+        if self.nan_single and len(self.group[row]) == 1 and np.isnan(theirs).all():
+            return None
+        atol = ATOL + self.slack(row, recipe)
+        wrong = ~np.isclose(ours, theirs, rtol=RTOL, atol=atol)
+        return (theirs[wrong][:3], ours[wrong][:3]) if wrong.any() else None
+
+
+def column_differences(name, recipe, theirs, ours, rows) -> list[str]:
+    bad = []
+    for row, (expected, written) in enumerate(zip(theirs.rows, ours.rows, strict=True)):
+        if theirs.level == "rows" and ours.level == "tokens":
+            written = written[rows.mask[row]][:1]  # noqa: PLW2901 - one number for all tokens
+            expected = expected[: len(written)]  # noqa: PLW2901
+        difference = rows.difference(name, row, recipe, expected, written)
+        bad += [(row, *difference)] if difference else []
+    if not bad:
+        return []
+    row, expected, written = bad[0]
+    return [f"{name}: {len(bad)} rows, first {row}: expected {expected}, came {written}"]
+
+
+def outcome(entry, one, table, tmp_path):
+    """What a run writes, its summary, and its state; None where it leaves no response."""
+    state = tmp_path / "state.json"
+    state.unlink(missing_ok=True)
+    try:
+        written, summary = enrich(table, replace_all(one), Options(state=state, device="cpu"))
+    except DataError as error:
+        if not str(error).startswith("no response is left"):
+            raise
+        return None
+    moments = json.loads(state.read_text())["running"]
+    return written, summary, moments
+
+
+def replace_all(one):
+    return one.recipe.model_copy(update={"replace": True})
+
+
+def run_differences(entry, one, tmp_path) -> list[str]:
+    table = one.prepare(CASES.table(entry["input"]))
+    expected = CASES.expected(entry)
+    rows = Rows(entry, CASES.table(entry["input"]), expected)
+    came = outcome(entry, one, table, tmp_path)
+    if came is None:  # rlpost stops, where a framework goes on to train on nothing
+        found = [
+            f"final_response_mask: row {row} is kept"
+            for row, kept in enumerate(rows.kept)
+            if "final_response_mask" in expected and kept.any()
+        ]
+        loose = replace(one, recipe=one.recipe.model_copy(update=NO_MASKS))
+        written, _, _ = outcome(entry, loose, table, tmp_path)
+        one = replace(loose, columns={k: k for k in one.columns if k == "response_level_rewards"})
+    else:
+        found = []
+        written, summary, moments = came
+        for name, (theirs, ours) in metrics_of(entry, one, table, summary, moments).items():
+            if not np.isclose(ours, theirs, rtol=RTOL, atol=ATOL):
+                found.append(f"metric {name}: expected {theirs}, came {ours}")
+    for name, ours in one.columns.items():
+        theirs = expected.get(entry["same_as"].get(name, name))
+        if theirs is not None:
+            mine = column_of(written[ours])
+            found += column_differences(name, one.recipe, theirs, mine, rows)
+    return found
+
+
+def named(entry) -> str:
+    return f"{entry['peer']} {entry.get('what')} {entry.get('case')}"
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_numbers_of(peer, tmp_path, capsys):
+    matched, defects, skipped, wrong = 0, Counter(), Counter(), []
+    for entry in (entry for entry in CASES.entries if entry["peer"] == peer):
+        defect = defect_of(entry)
+        runs = runs_of(entry, CASES.table(entry["input"])) if defect is None else []
+        if defect:
+            defects[defect] += 1
+        elif isinstance(runs, str):
+            skipped[runs] += 1
+        else:
+            found = [line for one in runs for line in run_differences(entry, one, tmp_path)]
+            matched += not found
+            wrong += [f"{named(entry)}: {line}" for line in found]
+    with capsys.disabled():
+        print(f"\ngolden cases of {peer}: {matched} matched", end="")
+        for counts, word in ((defects, "defect"), (skipped, "skipped")):
+            for reason, count in sorted(counts.items()):
+                print(f"\n  {word} {count}: {reason}", end="")
+    assert not wrong, "\n".join([f"{len(wrong)} differences", *wrong])
+    if CASES.path == OWN:
+        assert matched >= FLOOR.get(peer, 0)
