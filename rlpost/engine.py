@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -156,7 +157,11 @@ class Engine:
 
     def _worked(self, work: Callable[[Piece], R], pieces: Iterator[Piece]) -> Iterator[R]:
         timed = self.clock.timed("read", pieces)
-        return in_order(work, ahead(timed, _AHEAD), self.workers)
+        first = list(islice(timed, 2))
+        if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
+            yield from map(work, first)
+        else:
+            yield from in_order(work, ahead(chain(first, timed), _AHEAD), self.workers)
 
     def _row(self, piece: Piece) -> int:
         return self.job.source.first_rows[piece.file] + piece.first_row

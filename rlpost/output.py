@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import UsageError
-from rlpost.kernels.segments import last_true, put_at, spread
-from rlpost.token_stages import kept_mask
+from rlpost.kernels.segments import spread
+from rlpost.token_stages import kept_mask, place_rewards
 
 if TYPE_CHECKING:
     from rlpost.batch import Batch
@@ -33,7 +33,6 @@ TYPES = {
     "group_size": pa.int32(),
     "group_pass_rate": pa.float32(),
 }
-GROUP_COLUMNS = frozenset({"group_mean", "group_std", "group_size", "group_pass_rate"})
 
 
 def emitted(shape: Shape) -> tuple[str, ...]:
@@ -114,7 +113,9 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
     if name == "final_response_mask":
         return kept_mask(batch)
     if name == "token_level_rewards":
-        return torch.where(batch.mask, batch[name], 0.0) if name in batch else _terminal(batch)
+        if name not in batch:  # no stage needed the one terminal reward of each response
+            batch = place_rewards(batch, recipe=shape.recipe)
+        return torch.where(batch.mask, batch[name], 0.0)
     if name in batch:
         return batch[name]
     rows = batch.responses
@@ -126,9 +127,3 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
 
 
 _CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}
-
-
-def _terminal(batch: Batch) -> Tensor:
-    """The one terminal reward of each response, where no stage needed it per token."""
-    zeros = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
-    return put_at(zeros, last_true(batch.mask, batch.offsets), batch.responses["rewards"])

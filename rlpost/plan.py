@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlpost.recipe import GROUP_COLUMNS
 from rlpost.schema import ROLES, missing
 from rlpost.stages import Shape, Stage, stages_of, token_roles
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
-    from rlpost.schema import ColumnMap
+    from rlpost.recipe import GROUP_COLUMNS
+from rlpost.schema import ColumnMap
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def _needed_roles(shape: Shape) -> dict[str, str]:
         f"estimator {estimator.name}": on_groups,
         "the difficulty mask": recipe.difficulty_mask,
         "drop_zero_variance": recipe.drop_zero_variance,
+        "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
     }
     needed = {"reward": "every recipe needs it"}
     reasons = [why for why, needs in grouped.items() if needs]

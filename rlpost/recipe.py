@@ -23,15 +23,13 @@ Count = Annotated[int, Field(gt=0)]
 
 KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 WRITTEN = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")
+GROUP_COLUMNS = ("group_mean", "group_std", "group_size", "group_pass_rate")
 EXTRA = (
     "raw_advantages",
     "token_level_rewards",
     "kl",
     "final_response_mask",
-    "group_mean",
-    "group_std",
-    "group_size",
-    "group_pass_rate",
+    *GROUP_COLUMNS,
 )
 
 
@@ -48,8 +46,8 @@ class Numerics(_Model):
     """Added to the variance in whitening, inside the square root."""
     log_ratio_clamp: Annotated[float, Field(gt=0)] = 40.0
     """|old - ref| is clamped to this before anything is exponentiated; inf: never."""
-    kl_clamp: Positive = 10.0
-    """k3 is clamped to this on both sides; large values carry no gradient worth having."""
+    kl_clamp: Annotated[float, Field(gt=0)] = 10.0
+    """k3 is clamped to this on both sides; inf: never."""
     terminal_reward: Literal["last_policy_token", "last_token"] = "last_policy_token"
     """Where the response's reward lands. `last_token` loses it where that is an observation."""
     observations: Literal["skip", "states"] = "skip"
@@ -122,6 +120,9 @@ class Recipe(_Model):
     """Weight responses by 0.5 + 1.5·difficulty."""
     length_weight: bool = False
     """Weight short responses up: 1.5 minus the batch's min-max normalised length."""
+
+    pass_threshold: float = 1.0
+    """A response passes with at least this reward; for group_pass_rate."""
 
     columns: dict[str, str] = Field(default_factory=dict)
     """Role to column name, where the file uses names of its own."""

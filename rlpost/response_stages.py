@@ -81,6 +81,20 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
     return flags
 
 
+def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds size, mean, deviation and pass rate of each response's group, by raw reward."""
+    rows, reward = responses["valid"], responses["reward"]
+    moments, _ = group_statistics(responses, reward, rows=rows)
+    passed = (reward >= recipe.pass_threshold).to(torch.float64)
+    rate, _ = group_statistics(responses, passed, rows=rows)
+    return responses.with_(
+        group_size=moments.number,
+        group_mean=moments.mean,
+        group_std=moments.std,
+        group_pass_rate=rate.mean,
+    )
+
+
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Adds `rewards`: the raw reward and the overlong penalty."""
     shaped = responses["reward"]
@@ -188,9 +202,11 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     def function(sorted_columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
         return torch.stack(estimator(sorted_columns, offsets, recipe), dim=1)
 
-    credit, returns = per_group(
-        responses, columns, function, rows=counted(responses, recipe)
-    ).unbind(1)
+    rows = counted(responses, recipe)
+    credit, returns = per_group(responses, columns, function, rows=rows).unbind(1)
+    if recipe.numerics.single == "raw" and "offsets" in estimator.parameters:
+        single = group_statistics(responses, values, rows=rows)[0].number == 1
+        credit, returns = (torch.where(single, values, part) for part in (credit, returns))
     return responses.with_(credit=credit, credit_returns=returns)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rlpost import response_stages as on_responses
 from rlpost import token_stages as on_tokens
 from rlpost.estimators import estimator_named
+from rlpost.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,8 +122,10 @@ def _response_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> lis
         measures_file=True,
         settle=on_responses.leave_out_nonfinite,
     )
+    groups = Stage("group columns", settle=partial(on_responses.group_columns, recipe=recipe))
     return [
         *([finite] if recipe.nonfinite == "mask" else []),
+        *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
         Stage("sample masks", settle=partial(on_responses.sample_masks, recipe=recipe)),
         Stage("reward shaping", settle=partial(on_responses.shape_rewards, recipe=recipe)),
         Stage(

@@ -38,7 +38,7 @@ from training import POLICY_RATE, Batch, imitate, improve, warm_up_critic
 
 SEED = 20250
 STEPS, GROUP, DIFFICULTY_SAMPLES = 4, 8, 16
-LESSONS, LESSON_SIZE, CALCULATOR_SHARE = 850, 64, 0.3
+LESSONS, LESSON_SIZE, CALCULATOR_SHARE = 900, 64, 0.35
 BEGAN = time.perf_counter()
 
 Row = dict[str, Any]
@@ -119,7 +119,7 @@ TASKS = (
         "calculator",
         "Multi-turn: the model calls a calculator. One row is one turn; the reply has mask 0.",
         calculator_problem,
-        Limits(turns=4, turn_tokens=12, tool=calculator),
+        Limits(turns=4, turn_tokens=9, tool=calculator),
         8,
         judge_calculator,
         {

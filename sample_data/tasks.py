@@ -19,6 +19,7 @@ PAD, EOS = 0, 1
 VOCABULARY = ("", "", *"0123456789+-*=;#?<>[]")  # padding and end-of-text have no text
 TOKEN_IDS = {character: token for token, character in enumerate(VOCABULARY) if character}
 CALL_END = TOKEN_IDS[">"]
+SECOND_PRODUCT, WASTED_CALL = 0.6, 0.15  # how often, in a calculator problem
 
 Digits = Sequence[int]
 
@@ -106,20 +107,24 @@ def arithmetic_problem(rng: np.random.Generator) -> Problem:
 
 
 def calculator_problem(rng: np.random.Generator) -> Problem:
-    """A product and a term, or two products, joined by one operator; calls in either order."""
+    """A product and another (or a plain number), joined by one operator.
+
+    The worked solution makes its calls in either order, and now and then one of them twice.
+    """
     domain, joint = (("add", "+"), ("sub", "-"), ("mul", "*"))[rng.integers(3)]
-    products = [f"{number(rng, 2)}*{number(rng, 1)}" for _ in range(rng.integers(1, 3))]
-    values = [calculate(product) for product in products]
-    calls = [f"<{product}>[{value}]" for product, value in zip(products, values, strict=True)]
-    if len(products) == 1:
-        products.append(str(number(rng, 2)))
-        values.append(int(products[1]))
-    elif rng.integers(2):
+    terms = [f"{number(rng, 2)}*{number(rng, 1)}", f"{number(rng, 2)}"]
+    if rng.random() < SECOND_PRODUCT:
+        terms[1] += f"*{number(rng, 1)}"
+    values = [calculate(term) if "*" in term else int(term) for term in terms]
+    calls = [term for term in terms if "*" in term]
+    if rng.integers(2):
         calls.reverse()
-    last = f"{values[0]}{joint}{values[1]}"
-    answer = calculate(last)
-    calls.append(f"<{last}>[{answer}]")
-    return Problem(domain, f"{joint.join(products)}?", answer, f"{''.join(calls)}#{answer}")
+    calls.append(f"{values[0]}{joint}{values[1]}")
+    if rng.random() < WASTED_CALL:
+        calls.insert(again := int(rng.integers(len(calls))), calls[again])
+    answer = calculate(calls[-1])
+    work = "".join(f"<{call}>[{calculate(call)}]" for call in calls)
+    return Problem(domain, f"{joint.join(terms)}?", answer, f"{work}#{answer}")
 
 
 def calculate(expression: str) -> int:
@@ -166,9 +171,7 @@ def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
     made: set[str] = set()
     steps = []
     for turn in turns:
-        state = (
-            f"{problem.prompt}{','.join(sorted(f'{call}={reply}' for call, reply in made.items()))}"
-        )
+        state = problem.prompt + ",".join(sorted(made))
         match = re.fullmatch(r"<((\d+)[-+*](\d+))>\[(-?\d+)\]", turn)
         if match is None:
             steps.append(Step(state, float(is_correct(problem, turn)) if "<" not in turn else -0.1))

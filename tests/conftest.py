@@ -13,7 +13,7 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def uninitialised_is_nan():
     """Memory that torch hands out uninitialised holds NaN, so that reading it shows."""
     assert torch.utils.deterministic.fill_uninitialized_memory

@@ -63,10 +63,13 @@ class Cases:
         return Column("tokens", rows)
 
     def expected(self, entry: dict) -> dict[str, Column]:
+        """The columns of an entry, those that the framework returned twice under both names."""
         if self.packed is not None:
-            return self.packed[entry["expected"]]
-        table = pq.read_table(self.path / entry["expected"])
-        return {name: column_of(table[name]) for name in table.column_names}
+            found = self.packed[entry["expected"]]
+        else:
+            table = pq.read_table(self.path / entry["expected"])
+            found = {name: column_of(table[name]) for name in table.column_names}
+        return found | {name: found[equal] for name, equal in entry["same_as"].items()}
 
 
 def column_of(column: pa.ChunkedArray) -> Column:

@@ -15,7 +15,7 @@ def metrics_of(entry, one, table, summary, state) -> dict[str, tuple[float, floa
         values = [record.get(name) for record in records]
         if name not in METRICS or not all(isinstance(value, int | float) for value in values):
             continue
-        ours = [METRICS[name](fact, table) for fact in facts]
+        ours = [METRICS[name](fact, table, one.recipe) for fact in facts]
         if None in ours:
             continue
         if not by_step:  # the mean over the framework's calls is that over the whole input
@@ -23,30 +23,30 @@ def metrics_of(entry, one, table, summary, state) -> dict[str, tuple[float, floa
             values = [sum(value * count for value, count in weighted) / sum(counts)]
         for place, pair in enumerate(zip(values, ours, strict=True)):
             found[f"{name}[{place}]"] = pair
-    return found | _coefficients(records, one, summary) | _running(records, one, state)
+    return found | _coefficients(records, summary) | _running(records, state)
 
 
-def _coefficients(records, one, summary) -> dict[str, tuple[float, float]]:
+def _coefficients(records, summary) -> dict[str, tuple[float, float]]:
     """The KL coefficient of each batch, before its own update."""
     name = next((name for name in COEFFICIENTS if name in records[0]), None)
     if name is None:
         return {}
     ours = summary["kl"]["coefficients"]
     if not isinstance(ours, list):
-        return {
-            f"{name}[{place}]": (record[name], ours) for place, record in enumerate(records)
-        }
+        return {f"{name}[{place}]": (record[name], ours) for place, record in enumerate(records)}
     used = [batch["coefficient"] for batch in ours]
     pairs = zip(records, used, strict=True)
     found = {f"{name}[{at}]": (record[name], mine) for at, (record, mine) in enumerate(pairs)}
     after = "kl_coef_after_update"
     if after in records[0]:
         pairs = zip(records, used[1:], strict=False)
-        found |= {f"{after}[{at}]": (record[after], mine) for at, (record, mine) in enumerate(pairs)}
+        found |= {
+            f"{after}[{at}]": (record[after], mine) for at, (record, mine) in enumerate(pairs)
+        }
     return found
 
 
-def _running(records, one, state) -> dict[str, tuple[float, float]]:
+def _running(records, state) -> dict[str, tuple[float, float]]:
     """Running moments after the last batch."""
     if "running_mean" not in records[-1] or len(state) != 1:
         return {}
@@ -61,17 +61,20 @@ def _running(records, one, state) -> dict[str, tuple[float, float]]:
 
 
 def _clip(name):
-    def fraction(fact, _table):
+    def fraction(fact, _table, _recipe):
         return fact[name]["fraction"] if fact[name] else 0.0
 
     return fraction
 
 
 def _padded_clip(name):
-    """ROLL's share of all cells: a prompt of two tokens, one of them no target, and padding."""
+    """ROLL's share of all cells: a prompt of two tokens, one of them no target, and padding.
 
-    def fraction(fact, table):
-        if has_observations(table) or "max_response_length" not in table.column_names:
+    It counts rewards clipped on observations, too, which rlpost never places.
+    """
+
+    def fraction(fact, table, _recipe):
+        if name == "token_reward_clip" and has_observations(table):
             return None
         count = fact[name]["count"] if fact[name] else 0
         return count / (fact["responses"] * (limit(table) + 1))
@@ -80,16 +83,17 @@ def _padded_clip(name):
 
 
 def _kept(name):
-    def ratio(fact, _table):
+    def ratio(fact, _table, _recipe):
         return 1 - fact["masked"].get(name, {"rate": 0.0})["rate"]
 
     return ratio
 
 
-def _constant_groups(fact, _table):
+def _constant_groups(fact, _table, recipe):
+    """TRL counts responses, by the deviation that it divides by."""
     groups = fact["groups"]
-    equal_sizes = groups["size"]["min"] == groups["size"]["max"]
-    return groups["zero_variance"] / groups["count"] if equal_sizes else None
+    by_group = recipe.norm_std != "batch" and groups["size"]["min"] == groups["size"]["max"]
+    return groups["zero_variance"] / groups["count"] if by_group else None
 
 
 COEFFICIENTS = ("critic/kl_coef", "actor/reward_kl_penalty_coeff")
@@ -97,8 +101,8 @@ METRICS = {
     "critic/reward_clip_frac": _clip("reward_clip"),
     "critic/token_reward_clip_frac": _padded_clip("token_reward_clip"),
     "critic/advantage_clip_frac": _padded_clip("advantage_clip"),
-    "critic/kl": lambda fact, _table: fact["kl"]["mean"],
-    "actor/reward_kl_penalty": lambda fact, _table: fact["kl"]["mean"],
+    "critic/kl": lambda fact, *_: fact["kl"]["mean"],
+    "actor/reward_kl_penalty": lambda fact, *_: fact["kl"]["mean"],
     "actor/max_len_mask_ratio": _kept("max_len"),
     "actor/difficulty_mask_ratio": _kept("difficulty"),
     "actor/error_len_mask_ratio": _kept("error_max_len"),

@@ -136,7 +136,7 @@ def roll_agentic(_entry, config, table) -> Runs:
         "single": "normalise" if norm["norm_std"] == "none" else "zero_always",
         "constant": "zero" if norm["norm_std"] == "group" else "divide",
     }
-    agentic = len(pc.unique(table["traj_id"])) > 1
+    agentic = "traj_id" in table.column_names and len(pc.unique(table["traj_id"])) > 1
     columns = {"group": keys[config["grouping"]], "reward": "step_score" if agentic else "reward"}
     return [
         run(
@@ -166,4 +166,5 @@ RULES = [
     ("roll", f"{STEPS}compute_token_reward*", "estimator gigpo"),
     ("roll", f"{STEPS}agentic_compute_advantage", "estimator step_reinforce"),
     ("roll", f"{AGENTIC}agentic_compute_advantage*", "estimator agentic_reinforce"),
+    ("roll", "*.compute_train_infer_correction", "off-policy correction"),
 ]

@@ -29,6 +29,7 @@ POPULATION = "numerics: whitening without Bessel's correction"
 COMPONENTS = "weighted reward components"
 
 
+SCALAR = {"advantage_scalar": "advantages"}
 BY_COLUMN = {"pg_loss": "policy loss", "is_weight": CORRECTION}
 
 
@@ -94,13 +95,13 @@ def nemo_grpo(_entry, config, _table) -> Runs:
         return "norm_mean and norm_std of the group's others"
     estimator = "rloo" if others else "grpo" if divided else "dr_grpo"
     numerics = {"batch": "all", "norm_eps": config["epsilon"]}
-    return [run({"advantage_scalar": "advantages"}, estimator=estimator, numerics=numerics)]
+    return [run(SCALAR, estimator=estimator, numerics=numerics)]
 
 
 def nemo_raw(_entry, config, _table) -> Runs:
     if config["normalize_advantages"]:
         return POPULATION
-    return [run(same("advantages"), estimator="raw", numerics={"batch": "all"})]
+    return [run(SCALAR, estimator="raw", numerics={"batch": "all"})]
 
 
 def nemo_gae(_entry, config, _table) -> Runs:
@@ -127,7 +128,8 @@ def nemo_shaping(_entry, config, _table) -> Runs:
         return "reward shaping for truncated responses"
     length, buffer = config["max_response_length"], config["overlong_buffer_length"]
     penalty = (length, buffer, config["overlong_buffer_penalty"])
-    return [run(same("response_level_rewards"), estimator="raw", overlong_penalty=penalty)]
+    columns = same("response_level_rewards")
+    return [run(columns, prepare=no_mask, estimator="raw", overlong_penalty=penalty)]
 
 
 # --- TRL, open-instruct --------------------------------------------------------------------------
@@ -138,14 +140,13 @@ def trl_advantages(_entry, config, _table) -> Runs:
         return COMPONENTS
     numerics = {"batch": "all", "norm_eps": 1e-4}
     norm = {"norm_mean": "group", "norm_std": config["scale_rewards"]}
-    return [run({"advantage_scalar": "advantages"}, estimator="raw", numerics=numerics, **norm)]
+    return [run(SCALAR, estimator="raw", numerics=numerics, **norm)]
 
 
 def openinstruct_advantages(_entry, config, _table) -> Runs:
     if config["advantage_normalization_type"] != "centered":
         return "numerics: reward normalisation without Bessel's correction"
-    columns = {"advantage_scalar": "advantages"}
-    return [run(columns, estimator="dr_grpo", numerics={"batch": "all"})]
+    return [run(SCALAR, estimator="dr_grpo", numerics={"batch": "all"})]
 
 
 def openinstruct_gae(_entry, config, table) -> Runs:

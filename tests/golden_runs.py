@@ -14,6 +14,7 @@ from rlpost import Recipe
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
 NEVER = 1e300  # a clamp that does nothing
+NO_MASKS = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": None}
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Run:
 Runs = list[Run] | str
 
 
-def run(columns, *, prepare=None, numerics=None, **options) -> Run:
-    """`columns` is {expected: written}; an expected column that is not in the file is passed by."""
-    emit = tuple(dict.fromkeys(columns.values()))
+def run(compared, *, prepare=None, numerics=None, **options) -> Run:
+    """`compared` is {expected: written}; what a file does not hold is passed by."""
+    emit = tuple(dict.fromkeys(compared.values()))
     recipe = Recipe.of({**options, "numerics": numerics or {}, "emit": emit})
-    return Run(recipe, columns, prepare or (lambda table: table))
+    return Run(recipe, compared, prepare or (lambda table: table))
 
 
 def same(*names) -> dict[str, str]:
@@ -126,6 +127,3 @@ def kl_of(option, clamps_of):
         return [run(same("kl"), estimator="raw", **options)]
 
     return rule
-
-
-NO_MASKS = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": None}

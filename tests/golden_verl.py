@@ -12,6 +12,7 @@ from golden_runs import (
     same,
 )
 
+
 def verl_clamps(kind) -> dict:
     return clamps(kind, inside=20, outside=10) if kind in ("k3", "low_var_kl") else clamps(kind)
 
@@ -91,11 +92,12 @@ def verl_penalty(entry, config, _table) -> Runs:
 
 
 CORE = "verl.trainer.ppo.core_algos.compute_"
+VERL_NORM = {"norm_mean": "group", "norm_std": "group"}
 VERL_CENTRED = {"norm_mean": "group", "norm_std": "none"}
 
 RULES = [
-    ("verl", f"{CORE}grpo_outcome_advantage", verl_outcome("grpo")),
-    ("verl", f"{CORE}grpo_vectorized_outcome_advantage", verl_outcome("grpo")),
+    ("verl", f"{CORE}grpo_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
+    ("verl", f"{CORE}grpo_vectorized_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
     ("verl", f"{CORE}grpo_passk_*", "estimator grpo_passk"),
     ("verl", f"{CORE}rloo_*", verl_outcome("rloo")),
     ("verl", f"{CORE}opo_*", "estimator opo"),
@@ -111,4 +113,5 @@ RULES = [
     ("verl", f"{CORE}gae_advantage_return", verl_tokens("gae")),
     ("verl", "*.kl_penalty", kl_of("kl_penalty", verl_clamps)),
     ("verl", "*.apply_kl_penalty", verl_penalty),
+    ("verl", "*.rollout_corr_helper.*", "off-policy correction"),
 ]

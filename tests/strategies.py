@@ -183,6 +183,13 @@ def rollouts(
 
 ESTIMATORS = ("grpo", "reinforce", "reinforce_pp", "gae", "raw", "dr_grpo", "rloo")
 
+# Mean and deviation of reward normalisation. Left out are pairs where equal rewards are far from
+# the mean that is taken from them: they would be divided by next to nothing.
+SCOPES = (
+    ("batch", "batch"), ("group", "batch"), ("group", "running"), ("running", "running"),
+    *((mean, std) for mean in ("batch", "group", "running", "none") for std in ("group", "none")),
+)  # fmt: skip
+
 
 def recipes(
     estimators: Sequence[str] = ESTIMATORS, *, gammas: Sequence[float] = (1.0, 0.9, 0.0)
@@ -192,7 +199,6 @@ def recipes(
     Bounds are ones that no mean of a few rewards is next to, so that no comparison hangs on
     the last bit of a sum.
     """
-    scopes = st.sampled_from(["batch", "group", "running", "none"])
     often = st.sampled_from([False, False, True])
     numerics = {
         "norm_eps": st.sampled_from([1e-6, 1e-4]),
@@ -230,8 +236,6 @@ def recipes(
             "gamma": st.sampled_from(gammas),
             "lam": st.sampled_from([0.0, 0.5, 1.0]),
             "overlong_penalty": st.sampled_from([(8, 4, 1.0), (5, 5, 0.3)]),
-            "norm_mean": scopes,
-            "norm_std": scopes,
             "reward_clip": st.sampled_from([0.4, 1.1]),
             "whiten_rewards": often,
             "whiten_advantages": st.booleans(),
@@ -241,8 +245,10 @@ def recipes(
             "numerics": st.fixed_dictionaries({}, optional=numerics),
         },
     )
+    norms = st.sampled_from([{"norm_mean": mean, "norm_std": std} for mean, std in SCOPES])
     none: st.SearchStrategy[dict[str, object]] = st.just({})
-    return st.tuples(others, none | masks, none | kl).map(lambda parts: parts[0] | parts[1] | parts[2])
+    parts = st.tuples(others, none | norms, none | masks, none | kl)
+    return parts.map(lambda found: {k: v for part in found for k, v in part.items()})
 
 
 # Tables

@@ -39,7 +39,15 @@ PANELS = {
         "difficulty_weight",
         "length_weight",
     ),
-    "Columns": ("columns", "rollout_id", "nonfinite", "emit", "emit_only", "replace"),
+    "Columns": (
+        "columns",
+        "rollout_id",
+        "nonfinite",
+        "emit",
+        "emit_only",
+        "replace",
+        "pass_threshold",
+    ),
     "Numerics": ("numerics",),
 }
 FLAGS = {"columns": "--map", "lam": "--lam"}

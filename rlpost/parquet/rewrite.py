@@ -163,8 +163,8 @@ class Encoder:
 
     def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
         """Make the pages of a column of lists of floats, where nothing is null."""
-        offsets = array.offsets.to_numpy()
-        values = array.values.to_numpy()
+        offsets, span = _span(array)
+        values = span.to_numpy()
         split = _dotted(leaf) in self._split
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
@@ -236,9 +236,15 @@ def _has_plain_lists(array: pa.Array) -> bool:
         return False
     if not (pa.types.is_float32(kind.value_type) or pa.types.is_float64(kind.value_type)):
         return False
+    offsets, values = _span(array)
+    return not values.null_count and np.diff(offsets).max(initial=0) < MOST_VALUES
+
+
+def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Return a list column's offsets, from 0 on, and its own values: a slice shares others'."""
     offsets = array.offsets.to_numpy()
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-    return not values.null_count and np.diff(offsets).max(initial=0) < MOST_VALUES
+    return offsets - offsets[0], values
 
 
 def _renamed(piece: Piece, name: str) -> Piece:
@@ -316,7 +322,7 @@ class SourceRows:
         self.fields = pa.schema(kept)
         self._group = -1
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._batch: pa.RecordBatch | None = None
+        self._batch: pa.RecordBatch | None = None  # None behind a row group's last rows
 
     def skeleton(self, encoder: Encoder) -> Struct:
         """Return FileMetaData with the source's row groups and key-values and no column."""
@@ -345,8 +351,13 @@ class SourceRows:
         with self._naming():
             if row_group != self._group:
                 self._open(row_group)
-            while self._batch is None or not self._batch.num_rows:
-                self._batch = next(self._batches)
+            while self._batch is not None and not self._batch.num_rows:
+                self._batch = next(self._batches, None)
+        if self._batch is None:
+            raise DataError(
+                f"{self._path}: row group {row_group} has fewer rows than the footer says; "
+                "the file is damaged"
+            )
         taken = self._batch.slice(0, most)
         self._batch = self._batch.slice(most)
         return taken
@@ -357,13 +368,13 @@ class SourceRows:
         self._batches = self._file.iter_batches(
             min(max(rows, 1), 1 << 16), [row_group], columns=self.fields.names
         )
-        self._group, self._batch = row_group, None
+        self._group, self._batch = row_group, pa.record_batch({})
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, FooterError, StopIteration) as error:
+        except (pa.ArrowException, OSError, FooterError) as error:
             raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
 
 

@@ -86,6 +86,14 @@ def test_nulls_at_either_level_come_back(tmp_path):
     assert read_back(tmp_path, batches)["x"].to_pylist() == [*itertools.chain(*rows)]
 
 
+def test_a_slice_beside_nulls_comes_back(tmp_path):
+    lists = pa.array([[None], [1.0, 2.0], None, [], [3.0], [None]], pa.list_(pa.float32()))
+    batch = pa.record_batch({"x": lists})
+    batches = [batch[1:2], batch[3:5], batch[:1], batch[4:]]
+    rows = [[1.0, 2.0], [], [3.0], [None], [3.0], [None]]
+    assert read_back(tmp_path, batches)["x"].to_pylist() == rows
+
+
 def test_special_floats_come_back_bit_for_bit(tmp_path):
     bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF], np.uint32)
     lists = pa.ListArray.from_arrays([0, 7], pa.array(bits.view(np.float32)))
@@ -222,6 +230,16 @@ def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
         sink.write(0, new_columns(60))
     sink.abort()
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    pq.write_table(source_table(), source)
+    sink = open_sink(source, target, FIELDS, force_rewrite=True)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
+    with pytest.raises(DataError, match="row group 0 has fewer rows than the footer says"):
+        sink.write(0, new_columns(60))
+    sink.abort()
 
 
 @pytest.mark.parametrize("read", READERS)

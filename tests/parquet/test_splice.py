@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from splicing import (
     FIELDS,
@@ -257,7 +257,7 @@ def tables(draw):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     table=tables(),
@@ -278,6 +278,8 @@ def tables(draw):
 def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
     source = tmp_path / "source.parquet"
     pq.write_table(table, source, **options)
+    # pyarrow cannot read its own uncompressed second-version pages of nothing but null booleans
+    assume(pq.read_table(source).num_rows == table.num_rows)
     spliced = check_splice(source, tmp_path, sub_rows=sub_rows, drop=drop)
     names = [name for name in table.column_names if name not in drop]
     before = pq.read_table(source, columns=names)

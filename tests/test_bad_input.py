@@ -1,0 +1,348 @@
+"""Whatever is wrong is said in one line, with its exit code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from test_cli import rollout, run, save
+
+FLOATS = pa.list_(pa.float32())
+
+
+def tree(top: Path) -> dict[str, bytes | None]:
+    """Everything below a directory, hidden or not."""
+    return {
+        str(path.relative_to(top)): path.read_bytes() if path.is_file() else None
+        for path in sorted(top.rglob("*"))
+    }
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current directory, with the good file in.parquet."""
+    monkeypatch.chdir(tmp_path)
+    save(rollout(), tmp_path / "in.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def refused(here):
+    """Runs a job that must end with an exit code and these texts, and change no file."""
+
+    def check(code: int, words: str, *texts: str) -> None:
+        before = tree(here)
+        ran = run("advantages", *words.split())
+        assert (ran.code, ran.out) == (code, ""), ran.err
+        for text in texts:
+            assert text in ran.err
+        assert ran.err.startswith("rlpost: ")
+        assert tree(here) == before
+
+    return check
+
+
+def with_value(name: str, row: int, value, kind: pa.DataType | None = None) -> pa.Table:
+    """The good table with one value replaced."""
+    values = rollout()[name].to_pylist()
+    values[row] = value
+    return with_column(name, values, kind or rollout().schema.field(name).type)
+
+
+def at_9(name: str, value, kind: pa.DataType | None = None) -> pa.Table:
+    """The good table with the value of row 9 replaced, which is in the third row group."""
+    return with_value(name, 9, value, kind)
+
+
+def with_column(name: str, values, kind: pa.DataType | None = None) -> pa.Table:
+    table = rollout()
+    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    if name not in table.schema.names:
+        return table.append_column(name, array)
+    return table.set_column(table.schema.get_field_index(name), name, array)
+
+
+def without(*names: str, **renamed: str) -> pa.Table:
+    """The good table without columns, and with some under other names."""
+    table = rollout().drop_columns(list(names))
+    return table.rename_columns([renamed.get(name, name) for name in table.schema.names])
+
+
+# What the data lacks
+
+ROW_9 = "bad.parquet, row 9: "
+NAMES = rollout().column_names
+OLD = rollout()["old_log_probs"].to_pylist()[9]
+BAD_TABLES = {
+    "no reward": (without("reward"), "", ["no column for reward", "it would be called reward"]),
+    "near rewards": (without(reward="rewards"), "",
+        ["no column for reward", "did you mean rewards?", "--map reward=rewards"]),
+    "near promt_id": (without(prompt_id="promt_id"), "",
+        ["no column for group (norm_mean group and norm_std group)", "--map group=promt_id"]),
+    "no lists": (rollout().select(["prompt_id", "reward"]), "",
+        ["no column for mask", "no list column says how many tokens"]),
+    "no values": (rollout(), "--estimator gae",
+        ["no column for values (estimator gae)", "--map values=COLUMN"]),
+    "no reference": (without("ref_log_probs"), "--kl-coef 0.1",
+        ["no column for ref_log_probs (kl_coef 0.1)"]),
+    "no difficulty": (rollout(), "--difficulty-weight",
+        ["no column for difficulty (difficulty_weight)"]),
+    "no finish reason": (rollout(), "--drop-truncated", ["finish_reason or truncated"]),
+    "lengths": (at_9("old_log_probs", [*OLD, 0.5]), "",
+        [ROW_9, "`old_log_probs` has 5 values but `response_mask` has 4", "needs the same length"]),
+    "mask length": (at_9("response_mask", [1]), "", [ROW_9, "but `response_mask` has 1"]),
+    "null list": (at_9("old_log_probs", None), "",
+        [ROW_9, "`old_log_probs` is null", "fill or drop the row"]),
+    "null mask": (at_9("response_mask", None), "", [ROW_9, "`response_mask` is null"]),
+    "null element": (at_9("old_log_probs", [None, *OLD[1:]]), "",
+        [ROW_9, "`old_log_probs` has nan at token 0", "finite numbers are", "--nonfinite mask"]),
+    "nan": (at_9("ref_log_probs", [*OLD[:-1], math.nan]), "",
+        [ROW_9, "`ref_log_probs` has nan at token 3"]),
+    "inf": (at_9("old_log_probs", [-math.inf, *OLD[1:]]), "",
+        [ROW_9, "`old_log_probs` has -inf at token 0"]),
+    "nan reward": (at_9("reward", math.nan), "", [ROW_9, "`reward` is nan", "--nonfinite mask"]),
+    "inf reward": (at_9("reward", math.inf), "", [ROW_9, "`reward` is inf"]),
+    "null reward": (at_9("reward", None), "", [ROW_9, "`reward` is null"]),
+    "null group": (at_9("prompt_id", None), "",
+        [ROW_9, "`prompt_id` is null", "fill or drop the row"]),
+    "mask of 2": (at_9("response_mask", [2, *OLD[1:]], FLOATS), "",
+        [ROW_9, "`response_mask` has 2.0 at token 0", "a mask holds 1 where"]),
+    "null in the mask": (at_9("response_mask", [None] * len(OLD)), "",
+        [ROW_9, "`response_mask` has"]),
+    "string reward": (with_column("reward", ["0.5"] * 12), "",
+        ["row 0: `reward` is string; a number per row is needed"]),
+    "decimal reward": (with_column("reward", [1] * 12, pa.decimal128(9, 2)), "",
+        ["`reward` is decimal128(9, 2)"]),
+    "string mask": (with_column("response_mask", [["1"]] * 12), "",
+        ["`response_mask` is list<element: string>", "a list of floats, integers or bools"]),
+    "scalar log-probs": (with_column("old_log_probs", [0.5] * 12), "",
+        ["`old_log_probs` is double; a list of"]),
+    "nested log-probs": (with_column("old_log_probs", [[[0.5]]] * 12), "",
+        ["`old_log_probs` is list<element: list<"]),
+    "list group": (with_column("prompt_id", [["a"]] * 12), "",
+        ["`prompt_id` is list<element: string>; a string or an integer"]),
+    "fractional group": (with_column("prompt_id", [0.5] * 12), "",
+        ["`prompt_id` is double; a string or an integer"]),
+    "infinite group": (with_column("prompt_id", [math.inf] * 12), "",
+        ["`prompt_id`", "a string or an integer"]),
+    "huge group": (with_column("prompt_id", [2**64 - 1] * 12, pa.uint64()), "", ["`prompt_id`"]),
+    "numbers for finish reasons": (with_column("finish_reason", [1] * 12), "--drop-truncated",
+        ["`finish_reason` is int64; a bool or a finish reason"]),
+    "no rows": (rollout().slice(0, 0), "", ["there are no rows"]),
+    "none left": (with_column("reward", [0.5] * 12, pa.float32()), "--drop-zero-variance",
+        ["no response is left of 12", "zero_variance keeps 0", "loosen a mask"]),
+    "none finite": (with_column("reward", [math.nan] * 12, pa.float32()), "--nonfinite mask",
+        ["no response is left of 12", "none has finite numbers"]),
+    "unknown column": (rollout(), "--map reward=rewrd",
+        ["--map reward=rewrd: no column 'rewrd'; did you mean reward?"]),
+    "unknown rollout": (rollout(), "--rollout-id promt_id",
+        ["no column 'promt_id'; did you mean prompt_id?"]),
+    "two of one name": (with_column("x", [1.0] * 12).rename_columns([*NAMES, "reward"]), "",
+        ["reward"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_bad_data_is_refused_with_its_place(refused, here, case):
+    table, words, texts = BAD_TABLES[case]
+    save(table, here / "bad.parquet")
+    refused(3, f"bad.parquet out.parquet {words}", *texts)
+
+
+def test_a_row_is_counted_in_its_own_file(refused, here):
+    save(with_value("reward", 9, math.nan), here / "d" / "b.parquet", rows=5)
+    save(rollout(), here / "d" / "a.parquet", rows=5)
+    refused(3, "d out", "d/b.parquet, row 9: `reward` is nan")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words", "wrong"),
+    [
+        ("reward", "", "--map reward=response_mask"),
+        ("ref_log_probs", "--kl-coef 0.1", "--map ref_log_probs=old_log_probs"),
+        ("old_log_probs", "--kl-coef 0.1", "--map old_log_probs=ref_log_probs"),
+    ],
+)
+def test_a_column_that_has_a_role_of_its_own_is_not_suggested(here, lacking, words, wrong):
+    save(without(lacking), here / "bad.parquet")
+    ran = run("advantages", "bad.parquet", "out.parquet", *words.split())
+    assert ran.code == 3
+    assert wrong not in ran.err
+
+
+# Where things are and where they go
+
+
+def test_an_output_that_is_an_input_is_refused(refused, here):
+    (here / "link.parquet").symlink_to(here / "in.parquet")
+    (here / "up").symlink_to(here)
+    for target in ("in.parquet", "./in.parquet", "link.parquet", "up/in.parquet", "up"):
+        refused(2, f"in.parquet {target} --overwrite", "output and input are the same file")
+    refused(2, "link.parquet in.parquet --overwrite", "output and input are the same file")
+
+
+def test_an_output_that_exists_is_kept_unless_told_otherwise(refused, here):
+    (here / "out.parquet").write_text("precious")
+    refused(2, "in.parquet out.parquet", "out.parquet: exists already; --overwrite replaces it")
+    assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
+    assert pq.read_metadata(here / "out.parquet").num_rows == 12
+
+
+def test_a_failed_overwrite_keeps_what_was_there(refused, here):
+    save(with_value("old_log_probs", 9, [0.5] * 9), here / "bad.parquet")
+    (here / "out.parquet").write_text("precious")
+    refused(3, "bad.parquet out.parquet --overwrite", "row 9")
+
+
+def test_a_failure_leaves_no_directory_behind(refused, here):
+    save(with_value("old_log_probs", 9, [0.5] * 9), here / "bad.parquet")
+    refused(3, "bad.parquet new/directory/out.parquet", "row 9")
+
+
+def test_of_several_files_all_or_none_are_written(refused, here):
+    save(rollout(), here / "d" / "a.parquet")
+    save(with_value("old_log_probs", 9, [0.5] * 9), here / "d" / "b.parquet")
+    refused(3, "d out", "d/b.parquet, row 9")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "text"),
+    [
+        (4, "missing.parquet out.parquet", "missing.parquet: no such file or directory"),
+        (4, f"{'x' * 300}.parquet out.parquet", "name too long"),
+        (4, f"in.parquet {'x' * 300}.parquet", "name too long"),
+        (2, "*.pq out", "*.pq: the pattern matches no file"),
+        (4, "nothing out", "nothing: the directory holds no .parquet file"),
+        (2, "in.parquet nothing/in.parquet out", "2 input files are called in.parquet"),
+        (4, "in.parquet in.parquet/out.parquet", "in.parquet/out.parquet: cannot be written"),
+        (4, "in.parquet /proc/out.parquet", "/proc/out.parquet: cannot be written"),
+        (4, "in.parquet out.parquet --config none.toml", "none.toml: cannot read the recipe"),
+        (4, "in.parquet out.parquet --state nothing", "nothing: cannot be read"),
+        (3, "in.parquet out.parquet --state in.parquet", "in.parquet: not a state file"),
+        (3, "in.parquet out.parquet --state list.json", "list.json: not a state file"),
+    ],
+)
+def test_paths_that_will_not_do_are_named(refused, here, code, words, text):
+    (here / "nothing").mkdir()
+    (here / "list.json").write_text("[]")
+    if "nothing/in" in words:
+        save(rollout(), here / "nothing" / "in.parquet")
+    refused(code, words, text)
+
+
+@pytest.mark.parametrize("option", ["--summary-json", "--state"])
+def test_a_side_file_that_cannot_be_written_is_found_out_before_the_work(refused, option):
+    refused(4, f"in.parquet out.parquet {option} no/such/place.json", "no/such/place.json: cannot")
+
+
+@contextmanager
+def nobody():
+    """Without the rights of root, to whom every file is open."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "locked.parquet open/out.parquet",
+        "closed/in.parquet open/out.parquet",
+        "in.parquet shown/out.parquet",
+        "in.parquet shown/new/out.parquet",
+        "in.parquet closed/out.parquet",
+        "in.parquet open/out.parquet --config locked.parquet",
+        "in.parquet open/out.parquet --state closed/state.json",
+    ],
+)
+def test_what_is_forbidden_is_named(monkeypatch, words):
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        monkeypatch.chdir(top)
+        for path in ("in.parquet", "locked.parquet", "closed/in.parquet"):
+            save(rollout(), top / path)
+        modes = {".": 0o755, "locked.parquet": 0, "closed": 0, "shown": 0o555, "open": 0o777}
+        for path, mode in modes.items():
+            if "." not in path:
+                (top / path).mkdir(exist_ok=True)
+            (top / path).chmod(mode)
+        with nobody():
+            ran = run("advantages", *words.split())
+        (top / "closed").chmod(0o755)
+        (culprit,) = re.findall(r"\b(?:closed|locked|shown)\S*", words)
+        assert ran.code == 4
+        assert culprit in ran.err
+        assert "ermission denied" in ran.err
+        assert not list((top / "open").iterdir())
+        shutil.rmtree(top / "shown")
+
+
+# The command line and the recipe
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        ("--estimator grop", ["no estimator 'grop'; did you mean grpo?"]),
+        ("--estimator nosuchthing", ["no estimator 'nosuchthing'; there are gae, "]),
+        ("--kl-coef -1", ["kl_coef is -1.0", "greater than or equal to 0"]),
+        ("--gamma 2", ["gamma is 2.0", "less than or equal to 1"]),
+        ("--norm-std grup", ["norm_std is 'grup'", "'group'"]),
+        ("--max-len-mask", ["max_len_mask needs max_response_length"]),
+        ("--kl-target 1", ["kl_target needs kl_coef"]),
+        ("--emit-only --replace", ["emit_only and replace exclude each other"]),
+        ("--difficulty-low 0.9 --difficulty-high 0.1", ["difficulty_low", "difficulty_high"]),
+        ("--overlong-penalty 10 20 1", ["BUFFER must not exceed MAX_LEN"]),
+        ("--map rewrd=reward", ["no role 'rewrd'; did you mean reward?"]),
+        ("--map reward", ["--map reward: write it NAME=VALUE"]),
+        ("--numerics single", ["--numerics single: write it NAME=VALUE"]),
+        ("--numerics sinlge=raw", ["--numerics sinlge: no such field; did you mean single?"]),
+        ("--emit advantage", ["no column 'advantage' to write; did you mean advantages"]),
+        ("--emit kl,kl", ["kl"]),
+        ("--emit sample_weight", ["--emit sample_weight needs difficulty_weight or length_weight"]),
+        ("--device tpu", ["--device tpu: auto, cpu, cuda or cuda:N is needed"]),
+        ("--device cuda:x", ["--device cuda:x"]),
+        ("--config broken.toml", ["broken.toml: not valid TOML"]),
+        ("--config unknown.toml", ["unknown.toml: no option 'gama'; did you mean gamma?"]),
+        ("--config number.toml --map reward=reward", ["number.toml: columns is 3"]),
+        ("--config numerics.toml --numerics single=raw", ["numerics.toml: numerics is 3"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_refused(refused, here, words, texts):
+    (here / "broken.toml").write_text("gamma =\n")
+    (here / "unknown.toml").write_text("gama = 1\n")
+    (here / "number.toml").write_text("columns = 3\n")
+    (here / "numerics.toml").write_text("numerics = 3\n")
+    refused(2, f"in.parquet out.parquet {words}", *texts)
+
+
+def test_kl_without_its_columns_cannot_be_emitted(refused, here):
+    save(without("ref_log_probs"), here / "few.parquet")
+    refused(2, "few.parquet out.parquet --emit kl", "--emit kl needs old_log_probs and ref_log")
+
+
+def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
+    save(with_column("returns", [1.0] * 12), here / "old.parquet")
+    refused(
+        2, "old.parquet out.parquet", "old.parquet: has a column 'returns' already", "--replace"
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
+    refused(5, "in.parquet out.parquet --device cuda", "--device cuda: this machine has 0 CUDA")
+    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu gives the same numbers")

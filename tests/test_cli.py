@@ -1,0 +1,306 @@
+"""The command line: exit codes, streams, and whole processes; test_recipe.py has the options.
+
+The tests beside this one start the command line through `run` and take their data from `rollout`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlpost.cli import COMMANDS, main
+from rlpost.errors import ReadWriteError
+
+PROGRAM = Path(sys.executable).with_name("rlpost")
+COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-9]|4[0-9]|9[0-7]|10[0-7])[0-9;]*m")
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(*words: object) -> Ran:
+    """`rlpost WORDS` in this process; what `main` does not translate to an exit code is raised."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["rlpost", *map(str, words)]
+    with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            return Ran(int(end.code or 0), out.getvalue(), err.getvalue())
+    return Ran(0, out.getvalue(), err.getvalue())
+
+
+def rollout(count: int = 12, size: int = 4) -> pa.Table:
+    """Groups of `size` responses of 1 to 5 tokens, the second of five an observation."""
+    lengths = [1 + i * 7 % 5 for i in range(count)]
+    masks = [[int(n < 5 or t != 1) for t in range(n)] for n in lengths]
+    old = [[-(1 + (i + t) % 7) / 4 for t in range(n)] for i, n in enumerate(lengths)]
+    ref = [[-(1 + (i + 2 * t) % 5) / 4 for t in range(n)] for i, n in enumerate(lengths)]
+    floats = pa.list_(pa.float32())
+    return pa.table(
+        {
+            "prompt_id": [f"p{i // size}" for i in range(count)],
+            "reward": pa.array([i * 5 % 8 / 8 for i in range(count)], pa.float32()),
+            "response_mask": pa.array(masks, pa.list_(pa.uint8())),
+            "old_log_probs": pa.array(old, floats),
+            "ref_log_probs": pa.array(ref, floats),
+        }
+    )
+
+
+def save(table: pa.Table, path: Path, rows: int = 4) -> Path:
+    """The table as a Parquet file with row groups of that many rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def strict_json(text: str):
+    """JSON without NaN and Infinity, which many readers refuse."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# In this process
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--version", 0),
+        ("--help", 0),
+        ("advantages --help", 0),
+        ("estimators -h", 0),
+        ("no-such-command", 2),
+        ("advantages", 2),
+        ("advantages one.parquet", 2),
+        ("advantages a b --no-such-flag", 2),
+        ("advantages a b --gamma x", 2),
+        ("advantages a b --chunk-tokens 0", 2),
+        ("advantages missing.parquet b", 4),
+    ],
+)
+def test_exit_codes(words, code):
+    assert run(*words.split()).code == code
+
+
+def test_errors_go_to_stderr_with_the_programs_name_and_nothing_else():
+    ran = run("advantages", "missing.parquet", "out.parquet")
+    assert ran == (4, "", "rlpost: missing.parquet: no such file or directory\n")
+
+
+def test_debug_keeps_the_traceback_wherever_it_stands():
+    with pytest.raises(ReadWriteError):
+        run("--debug", "advantages", "missing.parquet", "out.parquet")
+    with pytest.raises(ReadWriteError):
+        run("advantages", "missing.parquet", "out.parquet", "--debug")
+
+
+def test_a_near_miss_of_an_option_is_answered_with_it():
+    ran = run("advantages", "a", "b", "--gama", "1")
+    assert ran.code == 2
+    assert "--gamma" in ran.err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_names_every_option_in_full_when_piped(command):
+    ran = run(*command.split(), "--help")
+    assert ran.code == 0
+    assert "…" not in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_the_estimators_have_formula_columns_and_source():
+    ran = run("estimators")
+    assert ran.code == 0
+    for part in ("grpo", "dr_grpo", "token_rewards, values", "arXiv 1506.02438", "r - mean_g"):
+        assert part in ran.out
+    assert "…" not in ran.out
+
+
+def test_the_plan_is_printed_and_nothing_is_written(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    ran = run("advantages", source, tmp_path / "out.parquet", "--plan", "--kl-coef", "0.1")
+    assert ran.code == 0
+    assert ran.err == ""
+    for part in ("12 responses", "1 responses", "2 write", "MB", "old_log_probs", "kl, token rewa"):
+        assert part in ran.out
+    assert list(tmp_path.iterdir()) == [source]
+    assert run("advantages", source, "--plan", "--kl-coef", "0.1") == ran
+
+
+def test_quiet_prints_nothing(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    assert run("advantages", source, tmp_path / "out.parquet", "--quiet") == (0, "", "")
+
+
+def test_the_summary_as_json_goes_to_a_file_or_to_stdout(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    ran = run("advantages", source, tmp_path / "a.parquet", "--summary-json", "-")
+    summary = strict_json(ran.out)
+    assert summary["schema_version"] == 1
+    assert summary["responses"] == 12
+    assert summary["outputs"] == [str(tmp_path / "a.parquet")]
+    run("advantages", source, tmp_path / "b.parquet", "--summary-json", tmp_path / "s.json", "-q")
+    assert set(strict_json((tmp_path / "s.json").read_text())) == set(summary)
+
+
+# Whole processes
+
+
+def start(*words: object, env: dict[str, str] | None = None, **streams):
+    """`rlpost WORDS` as a process of its own, without the colour settings of this one."""
+    own = {
+        name: text for name, text in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}
+    }
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams}
+    return subprocess.Popen([PROGRAM, *map(str, words)], env=own | (env or {}), **pipes)
+
+
+def finished(process) -> Ran:
+    out, err = process.communicate(timeout=60)
+    return Ran(process.returncode, out, err)
+
+
+IMPORTED = """
+import sys
+from rlpost.cli import main
+try:
+    main()
+except SystemExit:
+    heavy = {"torch", "polars", "pyarrow", "numpy"}
+    print(*(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["no-such-command"],
+        ["advantages", "--help"],
+        ["advantages", "only-one-path"],
+        ["advantages", "a", "b", "--gamma", "2"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_numbers_does_not_wait_for_torch(words):
+    command = [sys.executable, "-c", IMPORTED, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stderr.splitlines()[-1] == ""
+
+
+def test_completion_does_not_wait_for_torch():
+    shell = {"_RLPOST_COMPLETE": "complete_bash", "COMP_WORDS": "rlpost adv", "COMP_CWORD": "1"}
+    command = [sys.executable, "-X", "importtime", PROGRAM]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | shell
+    )
+    assert ran.stdout == "advantages\n"
+    assert not re.search(r"\| +(torch|polars|pyarrow|numpy)\n", ran.stderr)
+
+
+def test_the_main_job_in_a_pipe_has_a_plain_summary_on_stderr_and_nothing_on_stdout(tmp_path):
+    long = tmp_path / ("a-directory-with-a-long-name-" * 5)
+    source = save(rollout(), long / "in.parquet")
+    ran = finished(start("advantages", source, long / "out.parquet", "--reward-clip", "1"))
+    assert (ran.code, ran.out) == (0, "")
+    for part in (
+        "12 responses",
+        "3 groups of 4",
+        "response rewards clipped",
+        "mask = response_mask",
+    ):
+        assert part in ran.err
+    assert "\x1b" not in ran.err
+    assert "…" not in ran.err
+    assert str(long / "out.parquet") in ran.err.replace("\n", "")
+    assert "advantages" in pq.read_schema(long / "out.parquet").names
+    assert sorted(path.name for path in long.iterdir()) == ["in.parquet", "out.parquet"]
+
+
+def on_a_terminal(*words: object, env: dict[str, str]) -> tuple[int, str]:
+    """Exit code, and what a terminal is sent."""
+    main_end, program_end = pty.openpty()
+    process = start(*words, env=env, stdout=program_end, stderr=program_end, text=False)
+    os.close(program_end)
+    sent = b""
+    try:
+        while piece := os.read(main_end, 1 << 16):
+            sent += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(main_end)
+    return process.wait(), sent.decode()
+
+
+def test_a_terminal_that_wants_no_colour_gets_none(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    plain = {"TERM": "xterm-256color", "NO_COLOR": "1"}
+    code, sent = on_a_terminal("advantages", source, tmp_path / "a.parquet", env=plain)
+    assert code == 0
+    assert "12 responses" in sent
+    assert not COLOUR.search(sent)
+    code, sent = on_a_terminal("advantages", source, tmp_path / "b.parquet", env={"TERM": "dumb"})
+    assert code == 0
+    assert "12 responses" in sent
+    assert "\x1b" not in sent
+
+
+def test_an_interrupt_ends_with_130_and_leaves_nothing_behind(tmp_path):
+    source = save(rollout(6_000), tmp_path / "in.parquet", rows=6_000)
+    target = tmp_path / "out"
+    target.mkdir()
+    process = start("advantages", source, target / "o.parquet", "--chunk-tokens", "1")
+    while not list(target.iterdir()) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    ran = finished(process)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "redirected"),
+    [
+        ("estimators", ">&-"),
+        ("estimators", "| true"),
+        ("advantages in.parquet out.parquet -q --summary-json -", ">/dev/full"),
+        ("advantages in.parquet out.parquet -q --summary-json -", "| true"),
+    ],
+)
+def test_a_stdout_that_takes_nothing_gives_no_traceback(tmp_path, words, redirected):
+    save(rollout(), tmp_path / "in.parquet")
+    command = ["sh", "-c", f"{PROGRAM} {words} {redirected}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "Traceback" not in ran.stderr
+    assert "Exception ignored" not in ran.stderr
+
+
+def test_a_stream_of_ascii_gets_what_ascii_can_say():
+    ran = finished(start("estimators", env={"PYTHONIOENCODING": "ascii"}))
+    assert ran.code == 0
+    assert "grpo" in ran.out

@@ -1,0 +1,291 @@
+"""Laws that every estimator keeps, and those that tie one to another."""
+
+import doctest
+import importlib
+import pkgutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rlpost
+import rlpost.estimators
+import rlpost.kernels
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Response
+from reference_pipeline import pipeline
+from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.estimators.gae import gae
+from rlpost.estimators.raw import raw
+from rlpost.estimators.reinforce import reinforce
+from strategies import rollouts, to_table
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+
+RECIPE = rlpost.Recipe()
+WRITTEN = ("advantages", "returns")
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+        ],
+    ),
+]
+every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+def without(rows, *roles):
+    return [replace(r, **dict.fromkeys(roles)) for r in rows]
+
+
+def responses(rewards, *, masks=None, group="p", **fields):
+    """A group of responses, of three policy tokens unless masks say otherwise."""
+    masks = masks or [[1, 1, 1]] * len(rewards)
+    return [
+        Response(group=group, reward=x, mask=m, values=[0.5] * len(m), **fields)
+        for x, m in zip(rewards, masks, strict=True)
+    ]
+
+
+def written(rows, name, **options):
+    """Advantages and returns of all tokens, [T] each."""
+    table, _ = rlpost.enrich(to_table(rows), rlpost.Recipe(estimator=name, **options))
+    return [table.column(column).combine_chunks().flatten().to_numpy() for column in WRITTEN]
+
+
+def flat(lists):
+    return np.array([x for xs in lists for x in xs], dtype=np.float64)
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def agrees(rows, name, **options):
+    """Check that the estimator gives what its reference gives."""
+    want = pipeline(rows, {"estimator": name, **options})
+    for got, expected in zip(written(rows, name, **options), (want.advantages, want.returns), strict=True):
+        close(got, flat(expected))
+
+
+# Every estimator, through the pipeline
+
+
+@every_estimator
+@settings(max_examples=15)
+@given(rows=rollouts(), gamma=st.sampled_from([1.0, 0.9]), process=st.booleans())
+def test_an_estimator_equals_its_reference(name, rows, gamma, process):
+    rows = rows if process else without(rows, "token_rewards")
+    agrees(rows, name, gamma=gamma)
+
+
+@every_estimator
+@settings(max_examples=10)
+@given(rows=rollouts())
+def test_an_estimator_equals_its_reference_under_a_kl_penalty(name, rows):
+    agrees(rows, name, kl_coef=0.2, kl_estimator="k3")
+
+
+@every_estimator
+@pytest.mark.parametrize("width", [0, 1])
+def test_constant_rewards_give_finite_numbers(name, width):
+    agrees(responses([0.7] * 4, masks=[[1] * width] * 4), name)
+    advantages, _ = written(responses([0.7] * 4), name)
+    if name in ("grpo", "dr_grpo", "rloo", "reinforce_pp"):
+        assert not advantages.any()
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("rewards", "masks"),
+    [
+        pytest.param([1.0], [[1, 1]], id="a group of one"),
+        pytest.param([2.0], [[1]], id="one token"),
+        pytest.param([2.0], [[]], id="no token"),
+        pytest.param([1.0, 0.0], [[0, 0], [0]], id="no policy token"),
+        pytest.param([1.0, 0.0, 4.0], [[0, 1, 1, 0], [0, 0], []], id="one response of policy tokens"),
+        pytest.param([1.0, 0.0, 4.0], [[], [0, 1, 0, 1], [1]], id="an empty response first"),
+    ],
+)
+def test_the_smallest_inputs(name, rewards, masks):
+    agrees(responses(rewards, masks=masks), name)
+
+
+@every_estimator
+def test_advantages_and_returns_are_zero_on_observations_and_in_dropped_responses(name):
+    masks = [[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]]
+    rows = responses([1.0, 0.0, 3.0], masks=masks)
+    rows[2] = replace(rows[2], finish_reason="length")
+    rows[:2] = [replace(r, finish_reason="stop") for r in rows[:2]]
+    outside = flat([[1, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]]) == 0
+    for column in written(rows, name, drop_truncated=True):
+        assert not column[outside].any()
+        assert np.isfinite(column).all()
+
+
+# Every estimator, as a pure function
+
+
+def columns_of(estimator, size, dtype=torch.float64, device="cpu"):
+    generator = torch.Generator().manual_seed(1)
+    return {
+        name: torch.randn(size, generator=generator, dtype=torch.float64).to(device, dtype)
+        for name in estimator.columns
+    }
+
+
+@every_estimator
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inputs_stay_as_they_are_and_outputs_are_of_their_kind(name, dtype, device):
+    estimator = ESTIMATORS[name]
+    columns = columns_of(estimator, 9, dtype, device)
+    offsets = torch.tensor([0, 0, 4, 5, 9, 9], device=device)
+    before = {key: column.clone() for key, column in columns.items()}, offsets.clone()
+    credit = estimator(columns, offsets, RECIPE)
+    assert all(torch.equal(column, before[0][key]) for key, column in columns.items())
+    assert torch.equal(offsets, before[1])
+    for out in credit:
+        assert (out.shape, out.dtype, out.device.type) == ((9,), dtype, device)
+        assert torch.isfinite(out).all()
+
+
+@every_estimator
+@pytest.mark.parametrize("segments", [0, 1, 3])
+def test_no_numbers_in_give_no_numbers_out(name, segments):
+    estimator = ESTIMATORS[name]
+    offsets = torch.zeros(segments + 1, dtype=torch.int64)
+    assert [out.shape for out in estimator(columns_of(estimator, 0), offsets, RECIPE)] == [(0,)] * 2
+
+
+@every_estimator
+def test_a_segment_does_not_see_its_neighbours(name):
+    estimator = ESTIMATORS[name]
+    columns, bounds = columns_of(estimator, 400), [0, 1, 1, 140, 270, 400]
+    whole = estimator(columns, torch.tensor(bounds), RECIPE)
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        part = {key: column[start:stop] for key, column in columns.items()}
+        alone = estimator(part, torch.tensor([0, stop - start]), RECIPE)
+        for out, expected in zip(whole, alone, strict=True):
+            torch.testing.assert_close(out[start:stop], expected, rtol=1e-12, atol=1e-12)
+
+
+@every_estimator
+def test_the_table_says_what_an_estimator_is(name):
+    estimator = ESTIMATORS[name]
+    assert estimator.name == name
+    assert estimator.formula
+    assert estimator.level == ("token" if "token_rewards" in estimator.columns else "response")
+    assert set(estimator.knobs) <= set(rlpost.Recipe.model_fields)
+    assert estimator_named(name) is estimator
+
+
+def test_a_near_miss_of_a_name_is_answered_with_the_closest():
+    with pytest.raises(rlpost.errors.UsageError, match="did you mean grpo"):
+        estimator_named("gpro")
+
+
+# One estimator as a special case of another
+
+plain = rollouts().map(lambda rows: without(rows, "token_rewards"))
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_rloo_is_dr_grpo_times_k_over_k_minus_one(rows):
+    sizes = [sum(r.batch == q.batch and r.group == q.group for q in rows) for r in rows]
+    factors = flat([[k / max(k - 1, 1)] * len(r.mask) for k, r in zip(sizes, rows, strict=True)])
+    close(written(rows, "rloo")[0], written(rows, "dr_grpo")[0] * factors)
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_grpo_is_dr_grpo_over_the_deviation_of_the_group(rows):
+    deviations = []
+    for r in rows:
+        group = [q.reward for q in rows if (q.batch, q.group) == (r.batch, r.group)]
+        deviation = np.std(group, ddof=1) if len(set(group)) > 1 else np.inf
+        deviations.append([deviation] * len(r.mask))
+    centred = written(rows, "dr_grpo")[0]
+    close(written(rows, "grpo")[0], centred / (flat(deviations) + 1e-6))
+
+
+@settings(max_examples=25)
+@given(plain, st.sampled_from([1.0, 0.9]))
+def test_gae_with_lambda_one_and_no_values_is_the_discounted_return(rows, gamma):
+    rows = [replace(r, values=[0.0] * len(r.mask)) for r in rows]
+    returns = written(rows, "reinforce", gamma=gamma)[0]
+    for column in written(rows, "gae", gamma=gamma, lam=1.0):
+        close(column, returns)
+
+
+@settings(max_examples=25)
+@given(plain, st.sampled_from([1.0, 0.9]))
+def test_gae_with_lambda_zero_is_the_td_error(rows, gamma):
+    errors = []
+    for r in rows:
+        row, following, reward = [0.0] * len(r.mask), 0.0, r.reward
+        for t in reversed(range(len(r.mask))):
+            if r.mask[t]:
+                row[t] = reward + gamma * following - r.values[t]
+                following, reward = r.values[t], 0.0
+        errors.append(row)
+    close(written(rows, "gae", gamma=gamma, lam=0.0)[0], flat(errors))
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([1.0, 0.9]))
+def test_reinforce_pp_without_whitening_is_reinforce(rows, gamma):
+    bare = written(rows, "reinforce_pp", gamma=gamma, whiten_advantages=False)
+    for got, want in zip(bare, written(rows, "reinforce", gamma=gamma), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_raw_is_the_reward_and_an_undiscounted_return(rows):
+    spread = flat([[r.reward * m for m in r.mask] for r in rows])
+    for name in ("raw", "reinforce"):
+        for column in written(rows, name):
+            np.testing.assert_array_equal(column, spread.astype(np.float32))
+
+
+def test_by_hand_the_functions_alone():
+    offsets, rewards = torch.tensor([0, 2, 2, 3]), torch.tensor([1.0, 2.0, 4.0])
+    assert raw(rewards).advantages is rewards
+    assert reinforce(rewards, offsets, gamma=0.5).returns.tolist() == [2.0, 2.0, 4.0]
+    credit = gae(rewards, torch.tensor([1.0, 3.0, 0.5]), offsets, gamma=0.5, lam=0.5)
+    assert credit.advantages.tolist() == [1.25, -1.0, 3.5]
+    assert credit.returns.tolist() == [2.25, 2.0, 4.0]
+
+
+# Docstrings
+
+
+MODULES = [
+    info.name
+    for package in (rlpost.estimators, rlpost.kernels)
+    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_are_true(name):
+    outcome = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
+    assert outcome.failed == 0
+
+
+def test_every_estimator_of_its_own_has_an_example():
+    attempted = {
+        name: doctest.testmod(
+            importlib.import_module(f"rlpost.estimators.{name}"), extraglobs={"torch": torch}
+        ).attempted
+        for name in ESTIMATORS
+        if ESTIMATORS[name].function.__name__ == name
+    }
+    assert attempted
+    assert all(attempted.values())

@@ -1,0 +1,300 @@
+"""Which files an input means."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_cli import rollout, run, save
+
+from rlpost import enrich
+from rlpost.errors import ReadWriteError, UsageError
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.source import Source
+
+
+@pytest.fixture
+def dumps(tmp_path, monkeypatch):
+    """Empty files below a directory, which is the current one; an input is found by its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(*names):
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    return make
+
+
+def found(*inputs):
+    return [str(file.path) for file in find_inputs(inputs)]
+
+
+def relative(*inputs):
+    return [str(file.relative) for file in find_inputs(inputs)]
+
+
+def test_a_file_is_itself_whatever_its_name(dumps):
+    dumps("dump.pq", "a/_hidden.parquet")
+    assert found("dump.pq") == ["dump.pq"]
+    assert found("a/_hidden.parquet") == ["a/_hidden.parquet"]
+    assert relative("a/_hidden.parquet") == ["_hidden.parquet"]
+
+
+def test_several_files_keep_their_order(dumps):
+    dumps("b.parquet", "a.parquet")
+    assert found("b.parquet", "a.parquet") == ["b.parquet", "a.parquet"]
+
+
+def test_a_directory_is_the_parquet_files_below_it_in_sorted_order(dumps):
+    dumps("d/b.parquet", "d/a.parquet", "d/deep/er/c.parquet", "d/notes.txt", "e.parquet")
+    assert found("d") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet"]
+    assert relative("d") == ["a.parquet", "b.parquet", "deep/er/c.parquet"]
+    assert found("d/") == found("d")
+    assert relative(".") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet", "e.parquet"]
+
+
+def test_hidden_files_and_directories_of_a_directory_are_skipped(dumps):
+    dumps("d/a.parquet", "d/.a.parquet", "d/_a.parquet", "d/.git/a.parquet", "d/_tmp/b.parquet")
+    dumps("d/.a.parquet.rlpost-1-2.tmp", "d/x.parquet/inner.txt")
+    assert found("d") == ["d/a.parquet"]
+
+
+def test_a_hidden_directory_is_read_where_it_is_asked_for(dumps):
+    dumps(".cache/_d/a.parquet")
+    assert found(".cache/_d") == [".cache/_d/a.parquet"]
+
+
+def test_a_glob_is_its_files_in_sorted_order(dumps):
+    dumps("b.parquet", "a.parquet", "c.txt", "d/e.parquet", "d/f/g.parquet")
+    assert found("*.parquet") == ["a.parquet", "b.parquet"]
+    assert found("?.parquet") == ["a.parquet", "b.parquet"]
+    assert found("[ab].*") == ["a.parquet", "b.parquet"]
+    assert found("**/[eg].parquet") == ["d/e.parquet", "d/f/g.parquet"]
+    assert found("*") == ["a.parquet", "b.parquet", "c.txt"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(dumps):
+    dumps("a[1].parquet", "a1.parquet")
+    assert found("a[1].parquet") == ["a[1].parquet"]
+
+
+def test_a_file_named_twice_is_read_once(dumps):
+    dumps("d/a.parquet", "d/b.parquet")
+    Path("link.parquet").symlink_to("d/a.parquet")
+    inputs = ["d/a.parquet", "d", "d/*.parquet", "./d/a.parquet", "link.parquet"]
+    assert found(*inputs) == ["d/a.parquet", "d/b.parquet"]
+
+
+def test_a_linked_file_is_found_in_a_directory(dumps):
+    dumps("real.parquet")
+    Path("d").mkdir()
+    Path("d/link.parquet").symlink_to(Path("real.parquet").absolute())
+    assert found("d") == ["d/link.parquet"]
+
+
+def test_a_path_that_does_not_exist_is_a_reading_error(dumps):
+    dumps("a.parquet")
+    with pytest.raises(ReadWriteError, match=r"^b\.parquet: no such file or directory$"):
+        find_inputs(["a.parquet", "b.parquet"])
+
+
+def test_a_glob_that_matches_nothing_is_an_error(dumps):
+    dumps("a.txt", "d.parquet/e.txt")
+    with pytest.raises(UsageError, match=r"^\*\.parquet: the pattern matches no file$"):
+        find_inputs(["*.parquet"])
+
+
+def test_a_directory_without_parquet_is_an_error(dumps):
+    dumps("d/a.txt", "d/_b.parquet")
+    with pytest.raises(ReadWriteError, match=r"^d: the directory holds no \.parquet file$"):
+        find_inputs(["d"])
+
+
+def test_two_files_of_one_name_would_have_one_output(dumps):
+    dumps("d/a.parquet", "e/a.parquet", "e/b.parquet")
+    with pytest.raises(UsageError, match=r"2 input files are called a\.parquet"):
+        find_inputs(["d/a.parquet", "e"])
+
+
+def test_hive_partitions_come_from_the_path(dumps):
+    dumps(
+        "run=r1/step=3/a.parquet", "run=r1/step=-4/b.parquet", "plain/c.parquet", "=x/y=/d.parquet"
+    )
+    partitions = {str(file.path): file.partitions for file in find_inputs(["."])}
+    assert partitions == {
+        "run=r1/step=3/a.parquet": (("run", "r1"), ("step", "3")),
+        "run=r1/step=-4/b.parquet": (("run", "r1"), ("step", "-4")),
+        "plain/c.parquet": (),
+        "=x/y=/d.parquet": (("y", ""),),
+    }
+
+
+def column(path: Path, name: str) -> tuple[pa.DataType, list]:
+    """A column of every piece that the source reads."""
+    source = Source(find_inputs([str(path)]))
+    pieces = [piece.table.column(name) for piece in source.read([name, "reward"], 1 << 20)]
+    return pieces[0].type, [value for piece in pieces for value in piece.to_pylist()]
+
+
+def test_partition_values_are_whole_numbers_or_text(tmp_path):
+    save(rollout(2), tmp_path / "step=07" / "domain=math" / "a.parquet")
+    save(rollout(1), tmp_path / "step=-3" / "domain=1.5" / "b.parquet")
+    assert column(tmp_path, "step") == (pa.int64(), [-3, 7, 7])
+    assert column(tmp_path, "domain") == (pa.string(), ["1.5", "math", "math"])
+
+
+def test_partition_values_are_decoded_as_writers_encode_them(tmp_path):
+    table = rollout(2).append_column("domain", pa.array(["web search/ü", "web search/ü"]))
+    pq.write_to_dataset(table, tmp_path, partition_cols=["domain"])
+    assert column(tmp_path, "domain")[1] == ["web search/ü"] * 2
+
+
+def test_a_column_of_the_file_beats_the_partition(tmp_path):
+    table = rollout(2).append_column("step", pa.array([1, 2]))
+    save(table, tmp_path / "step=3" / "a.parquet")
+    assert column(tmp_path, "step") == (pa.int64(), [1, 2])
+    assert Source(find_inputs([str(tmp_path)])).columns.count("step") == 1
+
+
+def test_the_columns_of_several_files_are_those_that_all_have(tmp_path):
+    save(rollout(2), tmp_path / "a.parquet")
+    save(rollout(2).drop_columns(["ref_log_probs"]).append_column("x", [[1, 2]]), tmp_path / "b.pq")
+    files = find_inputs([str(tmp_path / "a.parquet"), str(tmp_path / "b.pq")])
+    names = ["prompt_id", "reward", "response_mask", "old_log_probs"]
+    assert Source(files).columns == names
+    assert Source(files).name == f"{tmp_path}/a.parquet and 1 more"
+
+
+def test_rows_are_counted_over_files_and_pieces_within_them(tmp_path):
+    save(rollout(12), tmp_path / "a.parquet", rows=5)
+    save(rollout(3), tmp_path / "b.parquet", rows=2)
+    source = Source(find_inputs([str(tmp_path)]))
+    assert source.rows == 15
+    assert source.first_rows == [0, 12, 15]
+    for tokens in (1, 7, 1 << 20):
+        pieces = list(source.read(["response_mask", "reward"], tokens))
+        starts = [(piece.file, piece.row_group, piece.first_row) for piece in pieces]
+        assert starts == sorted(starts)
+        assert sum(piece.table.num_rows for piece in pieces) == 15
+    assert [(p.file, p.row_group, p.first_row) for p in pieces] == [
+        (0, 0, 0), (0, 1, 5), (0, 2, 10), (1, 0, 0), (1, 1, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "p.parquet")
+    with pytest.raises(ReadWriteError, match="directory holds no"):
+        find_inputs([str(tmp_path)])
+
+
+# Where their outputs go
+
+NEW = ["advantages", "returns", "response_level_rewards"]
+
+
+def written(top: Path) -> list[str]:
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+
+
+def test_a_directory_is_mirrored_and_its_steps_are_the_batches(tmp_path):
+    tables = {step: rollout(8).slice(0, 8 - step) for step in (2, 10, 3)}
+    for step, table in tables.items():
+        save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
+    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
+    assert ran.code == 0
+    assert [row["step"] for row in json.loads(ran.out)["steps"]] == [2, 3, 10]
+    assert written(tmp_path / "out") == [f"step={step}/part.parquet" for step in (10, 2, 3)]
+    for step, table in tables.items():
+        out = pq.ParquetFile(tmp_path / "out" / f"step={step}" / "part.parquet").read()
+        assert out.column_names == [*table.column_names, *NEW]  # the partition stays in the path
+        assert out.equals(enrich(table)[0])
+
+
+def test_a_group_may_lie_in_several_files(tmp_path):
+    table = rollout(12)
+    save(table.slice(0, 6), tmp_path / "a.parquet")
+    save(table.slice(6), tmp_path / "b.parquet")
+    whole, _ = enrich(table)
+    for words in (["a.parquet", "b.parquet"], ["[ab].parquet"], ["b.parquet", "*.parquet"]):
+        out = tmp_path / f"out {len(words)} {words[0][0]}"
+        ran = run("advantages", *(tmp_path / word for word in words), out, "-q")
+        assert ran.code == 0
+        assert written(out) == ["a.parquet", "b.parquet"]
+        assert pq.read_table(out / "a.parquet").equals(whole.slice(0, 6))
+        assert pq.read_table(out / "b.parquet").equals(whole.slice(6))
+
+
+def test_one_file_goes_to_a_file_or_into_a_directory_that_is_there(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    (tmp_path / "d").mkdir()
+    assert run("advantages", source, tmp_path / "new" / "out.parquet", "-q").code == 0
+    assert run("advantages", source, tmp_path / "d", "-q").code == 0
+    assert written(tmp_path) == ["d/in.parquet", "in.parquet", "new/out.parquet"]
+
+
+def test_every_file_holds_the_summary_of_its_own_rows(tmp_path):
+    save(rollout(8), tmp_path / "in" / "a.parquet")
+    save(rollout(4), tmp_path / "in" / "b.parquet")
+    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
+    summary = json.loads(ran.out)
+    assert summary["responses"] == 12
+    assert summary["outputs"] == [
+        str(tmp_path / "out" / name) for name in ("a.parquet", "b.parquet")
+    ]
+    for name, rows in (("a.parquet", 8), ("b.parquet", 4)):
+        metadata = pq.read_schema(tmp_path / "out" / name).metadata
+        assert json.loads(metadata[b"rlpost.summary"])["responses"] == rows
+        assert metadata[b"rlpost.input"].decode() == name
+
+
+# Files that are no Parquet, or no longer
+
+
+def refused(path: Path) -> str:
+    """What is said of a file that cannot be read; nothing may be left beside it."""
+    ran = run("advantages", path, path.with_name("out.parquet"), "--quiet")
+    assert ran.code == 3
+    assert ran.err.startswith(f"rlpost: {path}: ")
+    assert list(path.parent.iterdir()) == [path]
+    return ran.err
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8, 12, 0.1, 0.5, 0.9, -9, -8, -5, -4, -1])
+def test_a_truncated_file_is_refused(tmp_path, kept):
+    path = save(rollout(), tmp_path / "cut.parquet")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else kept])
+    assert "not a Parquet file, or damaged" in refused(path)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "empty.parquet").touch()
+    assert "the file is empty (0 bytes)" in refused(tmp_path / "empty.parquet")
+
+
+@pytest.mark.parametrize("content", ["text\n" * 99, "PAR1" * 99, "PAR1" + "\0" * 99 + "PAR1"])
+def test_a_file_of_something_else_is_refused(tmp_path, content):
+    (tmp_path / "other.parquet").write_text(content)
+    assert "not a Parquet file, or damaged" in refused(tmp_path / "other.parquet")
+
+
+def test_one_wrong_byte_is_refused_or_does_not_matter(tmp_path):
+    path, out = save(rollout(), tmp_path / "bad.parquet"), tmp_path / "out.parquet"
+    whole = path.read_bytes()
+    for at in range(4, len(whole) - 8, 37):
+        path.write_bytes(whole[:at] + b"\xfe" + whole[at + 1 :])
+        ran = run("advantages", path, out, "--quiet")
+        if ran.code:
+            assert ran.code == 3, at
+            assert str(path) in ran.err
+            assert not out.exists()
+        else:
+            out.unlink()
+        assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,302 @@
+"""What must not change a result: chunk size, workers, row order, files, row groups, layout."""
+
+import json
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import rlpost
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rlpost.errors import DataError
+from strategies import layouts, recipes, rollouts, same_length, to_table
+
+EVERYTHING = 1 << 20
+OUTCOMES = ("raw", "dr_grpo", "rloo")
+CONSTANT = ("grpo", "reinforce", "reinforce_pp")  # where γ is 1 and only the last token is paid
+SCANS = ("gae", "reinforce", "grpo", "reinforce_pp")
+MANNER = {"inputs", "outputs", "seconds", "rewritten"}
+
+
+class Passes:
+    """A reporter that counts the pieces of each pass."""
+
+    def __init__(self):
+        self.pieces = Counter()
+        self.purpose = ""
+
+    def start(self, purpose, rows):
+        self.purpose = purpose
+        assert rows > 0
+
+    def advance(self, rows):
+        self.pieces[self.purpose] += 1
+        assert rows > 0
+
+
+def enriched(table, recipe, chunk_tokens=EVERYTHING, workers=1):
+    """The new columns, the summary as text, and how many pieces each pass had."""
+    passes = Passes()
+    options = rlpost.Options(chunk_tokens=chunk_tokens, workers=workers, reporter=passes)
+    out, summary = rlpost.enrich(table, recipe, options)
+    return new_columns(out), json.dumps(summary), passes.pieces
+
+
+def new_columns(table):
+    names = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")
+    return table.select([name for name in names if name in table.schema.names]).combine_chunks()
+
+
+def bits(column):
+    """The type, the lengths and the very bytes of a column."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = pa.concat_arrays([array])  # drops what a slice hides
+    lengths = array.value_lengths().to_pylist() if pa.types.is_list(array.type) else []
+    flat = array.flatten() if lengths else array
+    values = flat.to_numpy(zero_copy_only=False)
+    return lengths, str(values.dtype), values.tobytes()
+
+
+def same_bits(got, want):
+    assert got.schema.names == want.schema.names
+    for name in want.schema.names:
+        assert bits(got.column(name)) == bits(want.column(name)), name
+
+
+def same_numbers(got, want):
+    assert got.schema.names == want.schema.names
+    for name in want.schema.names:
+        a, b = (table.column(name).combine_chunks() for table in (got, want))
+        if pa.types.is_list(a.type):
+            assert a.value_lengths() == b.value_lengths()
+            a, b = a.flatten(), b.flatten()
+        a, b = (x.to_numpy(zero_copy_only=False).astype(np.float64) for x in (a, b))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@st.composite
+def outcome_cases(draw, *, extreme=True):
+    """Rows and a recipe whose results must agree to the last bit."""
+    rows = draw(rollouts(extreme=extreme and draw(st.booleans())))
+    options = draw(recipes((*OUTCOMES, *CONSTANT), gammas=(1.0,)))
+    if options["estimator"] in CONSTANT:
+        options = {k: v for k, v in options.items() if k not in ("kl_coef", "kl_target")}
+        options["whiten_rewards"] = False
+        rows = [replace(r, token_rewards=None) for r in rows]
+    elif draw(st.booleans()):
+        rows = [replace(r, token_rewards=None) for r in rows]
+    return rows, rlpost.Recipe(**options)
+
+
+@st.composite
+def scan_cases(draw):
+    """Rows and a recipe with a scan, whose results must agree to 1e-5."""
+    return draw(rollouts()), rlpost.Recipe(**draw(recipes(SCANS, gammas=(0.9, 1.0))))
+
+
+def base(rows, recipe):
+    """The table and what all at once gives for it; cases with nothing left are passed over."""
+    table = to_table(rows)
+    try:
+        return table, *enriched(table, recipe)[:2]
+    except DataError:
+        assume(False)  # noqa: FBT003
+        raise
+
+
+def unchanged_in_chunks(rows, recipe, same):
+    table, want, summary = base(rows, recipe)
+    for chunk_tokens, workers in ((1, 2), (1, 1), (40, 3), (1000, 1)):
+        got, own, pieces = enriched(table, recipe, chunk_tokens, workers)
+        same(got, want)
+        if same is same_bits:
+            assert own == summary
+        if chunk_tokens == 1:
+            assert set(pieces.values()) == {len(rows)}
+
+
+@settings(max_examples=40)
+@given(outcome_cases())
+def test_chunks_and_workers_change_no_bit_of_outcomes_or_summary(case):
+    unchanged_in_chunks(*case, same_bits)
+
+
+@settings(max_examples=20)
+@given(scan_cases())
+def test_chunks_and_workers_change_scans_by_rounding_only(case):
+    unchanged_in_chunks(*case, same_numbers)
+
+
+def unchanged_in_another_order(rows, recipe, order, same):
+    table, want, _ = base(rows, recipe)
+    got, _, _ = enriched(table.take(order), recipe, 40)
+    same(got.take(np.argsort(order)), want)
+
+
+def orders(case):
+    return st.tuples(st.just(case), st.permutations(range(len(case[0]))))
+
+
+def has_ordered_batches(case):
+    """Batches by domain come in the order in which domains appear, which a KL that adapts sees."""
+    recipe = case[1]
+    return recipe.kl_target is None or recipe.numerics.batch != "step_domain"
+
+
+@settings(max_examples=40)
+@given(outcome_cases().filter(has_ordered_batches).flatmap(orders))
+def test_the_order_of_rows_changes_no_bit_of_outcomes(case):
+    (rows, recipe), order = case
+    unchanged_in_another_order(rows, recipe, order, same_bits)
+
+
+@settings(max_examples=20)
+@given(scan_cases().filter(has_ordered_batches).flatmap(orders))
+def test_the_order_of_rows_changes_scans_by_rounding_only(case):
+    (rows, recipe), order = case
+    unchanged_in_another_order(rows, recipe, order, same_numbers)
+
+
+# Files
+
+
+def files_of(table, cuts, row_groups, directory):
+    """The table as files, cut before these rows; some may have no rows."""
+    bounds = [0, *sorted(cuts), table.num_rows]
+    for place, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        part = table.slice(start, stop - start)
+        size = row_groups[place % len(row_groups)]
+        pq.write_table(part, directory / f"part-{place}.parquet", row_group_size=size)
+
+
+def unchanged_in_files(rows, recipe, cuts, row_groups, same):
+    table, want, summary = base(rows, recipe)
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        (top / "in").mkdir()
+        files_of(table, [cut % (len(rows) + 1) for cut in cuts], row_groups, top / "in")
+        options = rlpost.Options(chunk_tokens=30, workers=2)
+        own = rlpost.advantages(top / "in", top / "out", recipe, options)
+        parts = [pq.read_table(path) for path in sorted((top / "out").glob("*.parquet"))]
+    assert len(parts) == len(cuts) + 1
+    got = pa.concat_tables(parts)
+    same(new_columns(got), want)
+    assert got.select(table.schema.names).equals(table)
+    if same is same_bits:
+        facts = {key: own[key] for key in json.loads(summary)}
+        assert json.dumps(facts) == summary
+        assert set(own) - set(facts) >= MANNER
+
+
+cuts = st.lists(st.integers(0, 100), min_size=6, max_size=6)
+row_groups = st.lists(st.integers(1, 6), min_size=1, max_size=3)
+
+
+@settings(max_examples=20)
+@given(outcome_cases(), cuts, row_groups)
+def test_seven_files_are_one_file_to_the_last_bit(case, places, sizes):
+    unchanged_in_files(*case, places, sizes, same_bits)
+
+
+@settings(max_examples=10)
+@given(scan_cases(), cuts, row_groups)
+def test_seven_files_are_one_file_for_scans(case, places, sizes):
+    unchanged_in_files(*case, places, sizes, same_numbers)
+
+
+def test_files_may_have_no_rows(tmp_path):
+    table = to_table(big(4))
+    (tmp_path / "in").mkdir()
+    files_of(table, [0, 2, 2, 4], [2], tmp_path / "in")
+    rlpost.advantages(tmp_path / "in", tmp_path / "out")
+    read = [pq.read_table(path).num_rows for path in sorted((tmp_path / "out").iterdir())]
+    assert read == [0, 2, 0, 2, 0]
+
+
+# Many rows, so that chunks of 1,000 tokens are several
+
+
+def big(size, seed=3):
+    """Rows with masks, in groups and steps, none like another."""
+    rng = np.random.default_rng(seed)
+    row = rollouts(max_groups=1, max_group_size=1).example  # noqa: F841
+    from reference import Response  # noqa: PLC0415
+
+    rows = []
+    for i in range(size):
+        n = int(rng.integers(0, 40))
+        old = rng.normal(-1, 0.5, n)
+        rows.append(
+            Response(
+                group=f"p{rng.integers(size // 4 + 1)}", reward=float(rng.normal()), batch=i % 3,
+                mask=(rng.random(n) < 0.8).astype(int).tolist(), domain=str(rng.integers(2)),
+                old=old.tolist(), ref=(old + rng.normal(0, 0.1, n)).tolist(),
+                values=rng.normal(size=n).tolist(), difficulty=float(rng.random()),
+            )
+        )  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"estimator": "grpo", "whiten_advantages": True, "length_weight": True}, same_bits),
+        ({"estimator": "rloo", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 9.0}, same_bits),
+        ({"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"}, same_bits),
+        ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
+        ({"estimator": "gae", "gamma": 0.99, "whiten_advantages": True}, same_numbers),
+        ({"estimator": "grpo", "kl_coef": 0.1}, same_numbers),
+    ],
+    ids=lambda value: value.get("estimator") if isinstance(value, dict) else "",
+)
+def test_a_thousand_tokens_at_a_time(options, same):
+    table, recipe = to_table(big(400)), rlpost.Recipe(**options)
+    want, summary, one = enriched(table, recipe)
+    order = np.random.default_rng(1).permutation(400)
+    for rows, places in ((table, np.arange(400)), (table.take(order), np.argsort(order))):
+        got, own, pieces = enriched(rows, recipe, 1000, 3)
+        same(got.take(places), want)
+        assert min(pieces.values()) > 5
+        assert max(one.values()) == 1
+        if same is same_bits and rows is table:
+            assert own == summary
+
+
+# Layout
+
+
+@settings(max_examples=40)
+@given(rollouts(), recipes(), layouts())
+def test_every_type_of_list_and_number_gives_the_same(rows, options, layout):
+    if layout.lists == "fixed_size_list":
+        rows = same_length(rows)
+    recipe = rlpost.Recipe(**options)
+    _, want, summary = base(rows, recipe)
+    got, own, _ = enriched(to_table(rows, layout), recipe)
+    same_bits(got, want)
+    assert own == summary
+
+
+@settings(max_examples=20)
+@given(rollouts(), recipes(), st.sampled_from(["list", "large_list", "fixed_size_list"]))
+def test_slices_and_chunked_columns_give_the_same(rows, options, lists):
+    rows = same_length(rows) if lists == "fixed_size_list" else rows
+    recipe = rlpost.Recipe(**options)
+    table, want, _ = base(rows, recipe)
+    middle = len(rows) // 2
+    around = pa.concat_tables([table, table, table]).combine_chunks().slice(len(rows), len(rows))
+    in_parts = pa.concat_tables([table.slice(0, middle), table.slice(middle)])
+    for other in (around, in_parts):
+        same_bits(enriched(other, recipe)[0], want)
+
+
+def test_a_polars_frame_is_as_good_as_an_arrow_table():
+    table = to_table(big(30))
+    got, _ = rlpost.enrich(pl.from_arrow(table))
+    same_bits(new_columns(got), enriched(table, rlpost.Recipe())[0])

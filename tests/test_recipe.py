@@ -1,0 +1,324 @@
+"""Recipe: defaults, where its values come from, what it refuses, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+from test_cli import run
+
+from rlpost import api
+from rlpost.commands.options import PANELS
+from rlpost.errors import ReadWriteError, UsageError
+from rlpost.recipe import EXTRA, WRITTEN, Numerics, Recipe
+
+# Words, environment and file to Recipe
+
+# field: (words on the command line, the field's value, words that it needs beside it)
+CASES = {
+    "estimator": ("--estimator rloo", "rloo", ""),
+    "gamma": ("--gamma 0.5", 0.5, ""),
+    "lam": ("--lam 0.25", 0.25, ""),
+    "max_len_mask": ("--max-len-mask", True, "--max-response-length 8"),
+    "max_response_length": ("--max-response-length 8", 8, ""),
+    "difficulty_mask": ("--difficulty-mask", True, ""),
+    "difficulty_low": ("--difficulty-low 0.2", 0.2, ""),
+    "difficulty_high": ("--difficulty-high 0.9", 0.9, ""),
+    "error_max_len_clip": ("--error-max-len-clip 64", 64, ""),
+    "drop_zero_variance": ("--drop-zero-variance", True, ""),
+    "drop_truncated": ("--drop-truncated", True, ""),
+    "mask_before_norm": ("--mask-before-norm", True, ""),
+    "overlong_penalty": ("--overlong-penalty 16 4 0.5", (16, 4, 0.5), ""),
+    "norm_mean": ("--norm-mean batch", "batch", ""),
+    "norm_std": ("--norm-std none", "none", ""),
+    "reward_clip": ("--reward-clip 5", 5.0, ""),
+    "kl_coef": ("--kl-coef 0.125", 0.125, ""),
+    "kl_estimator": ("--kl-estimator k3", "k3", ""),
+    "kl_target": ("--kl-target 0.5", 0.5, "--kl-coef 0.1"),
+    "kl_horizon": ("--kl-horizon 100", 100.0, ""),
+    "whiten_rewards": ("--whiten-rewards", True, ""),
+    "whiten_advantages": ("--whiten-advantages", True, ""),
+    "advantage_clip": ("--advantage-clip 2.5", 2.5, ""),
+    "difficulty_weight": ("--difficulty-weight", True, ""),
+    "length_weight": ("--length-weight", True, ""),
+    "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
+    "rollout_id": ("--rollout-id traj", "traj", ""),
+    "nonfinite": ("--nonfinite mask", "mask", ""),
+    "emit": ("--emit advantages,kl", ("advantages", "kl"), ""),
+    "emit_only": ("--emit-only", True, ""),
+    "replace": ("--replace", True, ""),
+    "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Takes what `api.advantages` is asked for, in its place."""
+    calls = []
+
+    def spy(inputs, output, recipe, options):
+        calls.append((inputs, output, recipe, options))
+        return {}
+
+    monkeypatch.setattr(api, "advantages", spy)
+
+    def ask(*words):
+        ran = run("advantages", "in.parquet", "out.parquet", "-q", *words)
+        assert ran == (0, "", "")
+        return calls[-1]
+
+    return ask
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_flag_sets_its_field_and_no_other(asked, field):
+    words, value, needs = CASES[field]
+    recipe = asked(*shlex.split(words), *shlex.split(needs))[2]
+    beside = asked(*shlex.split(needs))[2].model_dump() if needs else {}
+    assert recipe == Recipe.of({**beside, field: value})
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_an_environment_variable_sets_its_field(asked, monkeypatch, field):
+    words, value, needs = CASES[field]
+    flag, *values = shlex.split(words)
+    text = " ".join(word for word in values if word != flag) or "1"
+    monkeypatch.setenv("RLPOST_" + flag[2:].upper().replace("-", "_"), text)
+    assert getattr(asked(*shlex.split(needs))[2], field) == value
+
+
+def toml_of(field, value) -> str:
+    if isinstance(value, Numerics):
+        value = {"single": value.single}
+    if isinstance(value, dict):
+        pairs = "".join(f"{name} = {json.dumps(text)}\n" for name, text in value.items())
+        return f"[{field}]\n{pairs}"
+    return f"{field} = {json.dumps(value)}\n"
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_file_sets_its_field(asked, tmp_path, field):
+    _, value, needs = CASES[field]
+    path = tmp_path / "recipe.toml"
+    path.write_text(toml_of(field, value))
+    recipe = asked("--config", path, *shlex.split(needs))[2]
+    assert getattr(recipe, field) == value
+
+
+def test_the_table_above_and_the_panels_of_the_help_have_every_field():
+    assert set(CASES) == set(Recipe.model_fields)
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(CASES)
+
+
+def test_without_any_option_the_recipe_is_the_default(asked):
+    assert asked()[2] == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("field", "file", "env", "words", "expected"),
+    [
+        ("gamma", "gamma = 0.1", {}, "", 0.1),
+        ("gamma", "gamma = 0.1", {"RLPOST_GAMMA": "0.2"}, "", 0.2),
+        ("gamma", "gamma = 0.1", {"RLPOST_GAMMA": "0.2"}, "--gamma 0.3", 0.3),
+        ("kl_coef", "kl-coef = 0.5", {}, "--kl-coef 0", 0.0),
+        ("emit_only", "emit_only = true", {}, "--no-emit-only", False),
+        ("emit_only", "", {"RLPOST_EMIT_ONLY": "1"}, "--no-emit-only", False),
+        ("emit_only", "emit_only = true", {"RLPOST_EMIT_ONLY": "0"}, "", False),
+        ("whiten_advantages", "whiten_advantages = true", {}, "--no-whiten-advantages", False),
+        ("overlong_penalty", "", {"RLPOST_OVERLONG_PENALTY": "9 3 1"}, "", (9, 3, 1.0)),
+        ("columns", "columns = {group = 'g'}", {}, "--map reward=r", {"group": "g", "reward": "r"}),
+        ("columns", "", {"RLPOST_MAP": "group=g reward=r"}, "", {"group": "g", "reward": "r"}),
+        ("columns", "", {"RLPOST_MAP": "group=g"}, "--map group=h", {"group": "h"}),
+        ("emit", "emit = ['kl']", {}, "--emit advantages", ("advantages",)),
+    ],
+)
+def test_flags_beat_the_environment_which_beats_the_file(
+    asked, monkeypatch, tmp_path, field, file, env, words, expected
+):
+    (tmp_path / "c.toml").write_text(file)
+    monkeypatch.setenv("RLPOST_CONFIG", str(tmp_path / "c.toml"))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert getattr(asked(*shlex.split(words))[2], field) == expected
+
+
+def test_how_a_run_is_done_comes_from_flags_and_environment(asked, monkeypatch):
+    monkeypatch.setenv("RLPOST_DEVICE", "cpu")
+    monkeypatch.setenv("RLPOST_CHUNK_TOKENS", "77")
+    inputs, output, _, options = asked("--overwrite", "--state", "s.json", "--chunk-tokens", "78")
+    assert (inputs, output) == (["in.parquet"], "out.parquet")
+    assert (options.device, options.chunk_tokens, options.overwrite) == ("cpu", 78, True)
+    assert options.state == Path("s.json")
+
+
+# Defaults
+
+DEFAULTS = {
+    "estimator": "grpo",
+    "gamma": 1.0,
+    "lam": 0.95,
+    "difficulty_low": 0.1,
+    "difficulty_high": 0.95,
+    "kl_coef": 0.0,
+    "kl_estimator": "k1",
+    "kl_horizon": 10_000.0,
+    "nonfinite": "error",
+    "columns": {},
+    "numerics": Numerics(),
+}
+
+
+def test_the_defaults_are_plain_grpo_and_everything_else_off():
+    for name, value in Recipe():
+        assert value in ([DEFAULTS[name]] if name in DEFAULTS else [None, False]), name
+
+
+def test_numerics_are_by_default_what_the_documentation_says():
+    assert Numerics().model_dump() | {} == {
+        **Numerics().model_dump(),
+        "norm_eps": 1e-6,
+        "whiten_eps": 1e-8,
+        "log_ratio_clamp": 40.0,
+        "kl_clamp": 10.0,
+        "terminal_reward": "last_policy_token",
+        "observations": "skip",
+        "batch": "step",
+        "single": "zero",
+        "constant": "zero",
+    }
+
+
+# Keeping
+
+
+SEVERAL = {
+    "estimator": "gae",
+    "gamma": 0.1,
+    "overlong_penalty": [100, 20, 0.5],
+    "kl_coef": 1e-300,
+    "kl_target": 0.30000000000000004,
+    "columns": {"group": 'a column, "quoted"'},
+    "emit": ["kl"],
+    "numerics": {"norm_eps": 0.0, "single": "raw"},
+}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, SEVERAL, {"numerics": {"log_ratio_clamp": math.inf}}], ids=str
+)
+def test_json_keeps_a_recipe(values):
+    recipe = Recipe.of(values)
+    text = recipe.model_dump_json()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert Recipe.model_validate_json(text) == recipe
+    assert Recipe.of(recipe.model_dump(mode="json")) == recipe
+
+
+def test_a_file_says_the_same_as_python(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        """
+        estimator = "gae"
+        gamma = 0.1
+        overlong-penalty = [100, 20, 0.5]
+        kl-coef = 1e-300
+        kl_target = 0.30000000000000004
+        columns = {group = 'a column, "quoted"'}
+        emit = ["kl"]
+        [numerics]
+        norm_eps = 0
+        single = "raw"
+        """
+    )
+    assert Recipe.from_toml(path) == Recipe.of(SEVERAL)
+
+
+def test_dashes_are_as_good_as_underscores_in_every_table_of_a_file(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text("kl-coef = 0.5\n[numerics]\nnorm-eps = 0.5\n")
+    assert Recipe.from_toml(path) == Recipe(kl_coef=0.5, numerics=Numerics(norm_eps=0.5))
+
+
+def test_recipes_are_values():
+    assert Recipe() == Recipe(gamma=1)
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().gamma = 0.5
+
+
+@pytest.mark.parametrize(("name", "means"), [("kl", "k1"), ("mse", "k2"), ("low_var_kl", "k3")])
+def test_kl_estimators_have_the_names_of_other_frameworks(name, means):
+    assert Recipe.of({"kl_estimator": name}).kl_estimator == means
+    with_flag = run("advantages", "missing.parquet", "o", "--kl-estimator", name)
+    assert with_flag.code == 4
+
+
+# Refusing
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"gama": 1}, ["no option 'gama'", "did you mean", "gamma"]),
+        ({"clip": 1}, ["no option 'clip'"]),
+        ({"numerics": {"nrm_eps": 1}}, ["no option 'numerics.nrm_eps'", "norm_eps"]),
+        ({"gamma": 2}, ["gamma is 2", "less than or equal to 1"]),
+        ({"gamma": math.nan}, ["gamma is nan"]),
+        ({"difficulty_low": math.nan}, ["difficulty_low is nan"]),
+        ({"difficulty_high": math.nan}, ["difficulty_high is nan"]),
+        ({"kl_coef": -1}, ["kl_coef is -1", "greater than or equal to 0"]),
+        ({"kl_coef": math.inf}, ["kl_coef is inf", "finite"]),
+        ({"reward_clip": 0}, ["reward_clip is 0", "greater than 0"]),
+        ({"max_response_length": 1.5}, ["max_response_length is 1.5"]),
+        ({"norm_mean": "grup"}, ["norm_mean is 'grup'", "'group'"]),
+        ({"estimator": 3}, ["estimator is 3", "string"]),
+        ({"columns": 3}, ["columns is 3", "dictionary"]),
+        ({"overlong_penalty": [100, 20]}, ["overlong_penalty"]),
+        ({"overlong_penalty": [10, 20, 1]}, ["BUFFER", "MAX_LEN"]),
+        ({"max_len_mask": True}, ["max_len_mask", "max_response_length"]),
+        ({"kl_target": 1}, ["kl_target", "kl_coef"]),
+        ({"difficulty_low": 0.9, "difficulty_high": 0.5}, ["difficulty_low", "difficulty_high"]),
+        ({"emit_only": True, "replace": True}, ["emit_only", "replace"]),
+        ({"emit": ["advantage"]}, ["no column 'advantage'", "did you mean", "advantages"]),
+        ({"emit": ["kl", "kl"]}, ["emit", "kl", "twice"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_in_a_line_that_says_where_and_what(values, parts):
+    with pytest.raises(UsageError) as refused:
+        Recipe.of(values, "recipe.toml")
+    text = str(refused.value)
+    assert text.startswith("recipe.toml: ")
+    assert "\n" not in text
+    for part in parts:
+        assert part in text
+
+
+def test_every_problem_has_its_line():
+    with pytest.raises(UsageError) as refused:
+        Recipe.of({"gamma": 2, "lam": -1, "nosuch": 0})
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def test_a_flag_is_not_blamed_on_the_file(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text("lam = 0.5\n")
+    ran = run("advantages", "a", "b", "--config", path, "--gamma", "2")
+    assert ran.code == 2
+    assert "gamma is 2.0" in ran.err
+    assert "recipe.toml" not in ran.err
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ReadWriteError, match=r"none\.toml: cannot read the recipe"):
+        Recipe.from_toml(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_bytes(b"gamma = \xff")
+    with pytest.raises(UsageError, match=r"broken\.toml: not valid TOML"):
+        Recipe.from_toml(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, *EXTRA])
+def test_every_column_that_can_be_written_can_be_asked_for(name):
+    assert Recipe(emit=(name,)).emit == (name,)
