@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
-    from rlpost.recipe import GROUP_COLUMNS
 from rlpost.schema import ColumnMap
 
 

@@ -88,9 +88,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def show_summary(summary: Json) -> None:
-    """The summary of a run, on stderr."""
-    out = console(sys.stderr)
+def show_summary(summary: Json, out: Console | None = None) -> None:
+    """The summary of a run, on stderr or another console."""
+    out = out or console(sys.stderr)
     parts: list[RenderableType] = [
         _overview(summary),
         _numbers(summary),
@@ -169,6 +169,7 @@ def _statistic(facts: Json) -> list[str]:
 
 def _rates(summary: Json) -> Table:
     table = _table("clipped and masked", "count", "rate", "")
+    table.columns[3].justify = "left"
     clips = {
         "reward_clip": ("response rewards clipped", "responses"),
         "token_reward_clip": ("token rewards clipped", "policy tokens"),

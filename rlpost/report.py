@@ -104,11 +104,16 @@ def _tables(responses: Responses, tally: Tally, shape: Shape, column: str) -> li
     cells = torch.tensor(responses.labels["cell"], dtype=torch.int64)
     codes = cells // domains if column == "step" else cells % domains
     found = []
-    for code, label in enumerate(labels):
+    order = enumerate(labels) if column == "step" else sorted(enumerate(labels), key=_label)
+    for code, label in order:
         totals = tally.over((codes == code).nonzero().squeeze(1))
         if totals.count("rows"):
             found.append({column: label, **_facts(totals, shape)})
     return found
+
+
+def _label(item: tuple[int, str | int]) -> str:
+    return str(item[1])
 
 
 def _groups(job: Job, responses: Responses) -> Json | None:

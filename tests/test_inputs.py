@@ -204,7 +204,7 @@ def written(top: Path) -> list[str]:
 
 
 def test_a_directory_is_mirrored_and_its_steps_are_the_batches(tmp_path):
-    tables = {step: rollout(8).slice(0, 8 - step) for step in (2, 10, 3)}
+    tables = {step: rollout(step + 2, 2) for step in (2, 10, 3)}
     for step, table in tables.items():
         save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
@@ -229,6 +229,14 @@ def test_a_group_may_lie_in_several_files(tmp_path):
         assert written(out) == ["a.parquet", "b.parquet"]
         assert pq.read_table(out / "a.parquet").equals(whole.slice(0, 6))
         assert pq.read_table(out / "b.parquet").equals(whole.slice(6))
+
+
+def test_a_file_without_rows_among_others_is_written_without_rows(tmp_path):
+    save(rollout(8), tmp_path / "in" / "a.parquet")
+    save(rollout(8).slice(0, 0), tmp_path / "in" / "b.parquet")
+    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q").code == 0
+    assert pq.read_table(tmp_path / "out" / "a.parquet").equals(enrich(rollout(8))[0])
+    assert pq.read_table(tmp_path / "out" / "b.parquet").num_rows == 0
 
 
 def test_one_file_goes_to_a_file_or_into_a_directory_that_is_there(tmp_path):

@@ -374,7 +374,7 @@ class SourceRows:
     def _naming(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, FooterError) as error:
+        except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
             raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
 
 

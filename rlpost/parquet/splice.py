@@ -127,8 +127,11 @@ def _top_level(elements: list[Struct]) -> list[_Column]:
             pending += max(elements[at].integer(Element.CHILDREN, 0), 0) - 1
             leaf += Element.TYPE in elements[at]
             at += 1
-        name = elements[begin].binary(Element.NAME).decode(errors="surrogateescape")
-        columns.append(_Column(name, elements[begin:at], range(first, leaf)))
+        name = elements[begin].binary(Element.NAME)
+        try:
+            columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
+        except UnicodeDecodeError:
+            raise FooterError(f"the column name {name!r} is not UTF-8") from None
     if not elements or elements[0].integer(Element.CHILDREN, 0) != len(columns):
         raise FooterError(f"its schema has {len(columns)} columns and says otherwise")
     return columns

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from splicing import (
     FIELDS,
+    by_pyarrow,
     check_splice,
     copy_by_duckdb,
     enrich,
     new_columns,
+    readable,
     source_table,
 )
 
@@ -279,7 +281,7 @@ def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
     source = tmp_path / "source.parquet"
     pq.write_table(table, source, **options)
     # pyarrow cannot read its own uncompressed second-version pages of nothing but null booleans
-    assume(pq.read_table(source).num_rows == table.num_rows)
+    assume(readable(by_pyarrow, source) and pq.read_table(source).num_rows == table.num_rows)
     spliced = check_splice(source, tmp_path, sub_rows=sub_rows, drop=drop)
     names = [name for name in table.column_names if name not in drop]
     before = pq.read_table(source, columns=names)
