@@ -270,12 +270,13 @@ def test_a_terminal_that_wants_no_colour_gets_none(tmp_path):
 
 
 def test_an_interrupt_ends_with_130_and_leaves_nothing_behind(tmp_path):
-    source = save(rollout(6_000), tmp_path / "in.parquet", rows=6_000)
+    source = save(rollout(4_000), tmp_path / "in.parquet", rows=4_000)
     target = tmp_path / "out"
     target.mkdir()
     process = start("advantages", source, target / "o.parquet", "--chunk-tokens", "1")
     while not list(target.iterdir()) and process.poll() is None:
         time.sleep(0.01)
+    time.sleep(0.2)  # let it write
     process.send_signal(signal.SIGINT)
     ran = finished(process)
     assert ran.code == 130

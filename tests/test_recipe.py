@@ -50,6 +50,7 @@ CASES = {
     "emit": ("--emit advantages,kl", ("advantages", "kl"), ""),
     "emit_only": ("--emit-only", True, ""),
     "replace": ("--replace", True, ""),
+    "pass_threshold": ("--pass-threshold 0.5", 0.5, ""),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }
 
@@ -166,6 +167,7 @@ DEFAULTS = {
     "kl_estimator": "k1",
     "kl_horizon": 10_000.0,
     "nonfinite": "error",
+    "pass_threshold": 1.0,
     "columns": {},
     "numerics": Numerics(),
 }
@@ -207,7 +209,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize(
-    "values", [{}, SEVERAL, {"numerics": {"log_ratio_clamp": math.inf}}], ids=str
+    "values", [{}, SEVERAL, {"numerics": dict.fromkeys(["log_ratio_clamp", "kl_clamp"], math.inf)}]
 )
 def test_json_keeps_a_recipe(values):
     recipe = Recipe.of(values)

@@ -51,14 +51,14 @@ def group_moments(values: Tensor, offsets: Tensor) -> Moments:
     """Mean and Bessel standard deviation of each group, in two passes.
 
     Args:
-        values: [N] float64 in canonical order.
+        values: [N] in canonical order.
         offsets: [G+1].
 
     Returns:
         [G] each. The deviation of a group of one is 0; the mean of an empty group is 0. Where
         all values are equal the mean is that value and the deviation 0, without rounding noise.
     """
-    count = lengths(offsets).to(torch.float64)
+    count = lengths(offsets).to(values.dtype)
     mean = segment_sum(values, offsets) / count.clamp(min=1)
     constant = is_constant(values, offsets)
     mean = torch.where(constant, first_values(values, offsets), mean)
