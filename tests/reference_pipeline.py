@@ -93,9 +93,13 @@ def in_batches(rows: Rollout, scope: str) -> list[Response]:
     return [replace(r, batch=keys[scope](r)) for r in rows]
 
 
-def one_row_each(rows: Rollout, values: Sequence[float], units: Units) -> tuple[list[Response], list[int]]:
+def one_row_each(
+    rows: Rollout, values: Sequence[float], units: Units
+) -> tuple[list[Response], list[int]]:
     """A row per rollout of a group, its reward the mean of its rows'; and each row's new place."""
-    keys = [(*key, unit) for key, unit in zip(ref.groups(rows), units or range(len(rows)), strict=True)]
+    keys = [
+        (*key, unit) for key, unit in zip(ref.groups(rows), units or range(len(rows)), strict=True)
+    ]
     members = ref.rows_by(keys)
     places = {key: place for place, key in enumerate(members)}
     joined = [

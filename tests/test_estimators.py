@@ -68,7 +68,9 @@ def close(got, want):
 def agrees(rows, name, **options):
     """Check that the estimator gives what its reference gives."""
     want = pipeline(rows, {"estimator": name, **options})
-    for got, expected in zip(written(rows, name, **options), (want.advantages, want.returns), strict=True):
+    for got, expected in zip(
+        written(rows, name, **options), (want.advantages, want.returns), strict=True
+    ):
         close(got, flat(expected))
 
 
@@ -107,7 +109,9 @@ def test_constant_rewards_give_finite_numbers(name, width):
         pytest.param([2.0], [[1]], id="one token"),
         pytest.param([2.0], [[]], id="no token"),
         pytest.param([1.0, 0.0], [[0, 0], [0]], id="no policy token"),
-        pytest.param([1.0, 0.0, 4.0], [[0, 1, 1, 0], [0, 0], []], id="one response of policy tokens"),
+        pytest.param(
+            [1.0, 0.0, 4.0], [[0, 1, 1, 0], [0, 0], []], id="one response of policy tokens"
+        ),
         pytest.param([1.0, 0.0, 4.0], [[], [0, 1, 0, 1], [1]], id="an empty response first"),
     ],
 )

@@ -14,8 +14,12 @@ from dataclasses import replace
 def lists(table, name):
     return table.column(name).to_pylist()
 
+
 def close(got, want):
-    np.testing.assert_allclose(np.array(got, dtype=float), np.array(want, dtype=float), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        np.array(got, dtype=float), np.array(want, dtype=float), rtol=1e-5, atol=1e-6
+    )
+
 
 def close_lists(got, want):
     assert [len(xs) for xs in got] == [len(xs) for xs in want]
@@ -25,11 +29,23 @@ def close_lists(got, want):
 @st.composite
 def rollouts_with_roles(draw):
     rows = draw(rollouts())
-    for name in draw(st.sampled_from([(), ("token_rewards",), ("token_rewards",), ("token_rewards", "ref")])):
+    for name in draw(
+        st.sampled_from([(), ("token_rewards",), ("token_rewards",), ("token_rewards", "ref")])
+    ):
         rows = [replace(r, **{name: None}) for r in rows]
     return rows
 
-EMIT = ("advantages", "returns", "response_level_rewards", "raw_advantages", "token_level_rewards", "final_response_mask", "sample_mask")
+
+EMIT = (
+    "advantages",
+    "returns",
+    "response_level_rewards",
+    "raw_advantages",
+    "token_level_rewards",
+    "final_response_mask",
+    "sample_mask",
+)
+
 
 @settings(max_examples=int(__import__("os").environ.get("N", "100")))
 @given(rollouts_with_roles(), recipes())

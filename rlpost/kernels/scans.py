@@ -7,16 +7,17 @@ from torch import Tensor
 
 from rlpost.kernels.segments import lengths, offsets_of, spread
 
-BLOCK = 128
+BLOCK = 32
 
 
 def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     """yₜ = xₜ + decay·yₜ₊₁ within each segment, y = 0 behind its last element.
 
-    Segments are cut into blocks of 128 from their end. One product with the matrix of powers of
-    the decay solves every block by itself; the carries then pass from block to block, all
-    segments of that many blocks at once; a rank-one update adds them. Nothing is padded to the
-    longest segment, and no power of the decay is divided by, so long segments stay finite.
+    Segments are cut into blocks of 32 from their end. One product with the matrix of powers of
+    the decay solves every block by itself. What a block takes over from the one behind it is the
+    same recursion over the blocks' first elements, a thirty-second of the size, with decay³²; a
+    rank-one update adds it. Nothing is padded to the longest segment, and no power of the decay
+    is divided by, so long segments stay finite.
 
     Args:
         values: [T] float32 or float64.
@@ -28,20 +29,18 @@ def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     """
     if values.numel() == 0 or decay == 0:
         return values.clone()
-    sizes = lengths(offsets)
-    blocks = (sizes + BLOCK - 1) // BLOCK
+    blocks = (lengths(offsets) + BLOCK - 1) // BLOCK
     block_offsets = offsets_of(blocks)
     # Segments are right-aligned in their blocks: the pad stands before the first element.
     shift = block_offsets[1:] * BLOCK - offsets[1:]
-    slots = torch.arange(values.numel(), device=values.device) + spread(shift, offsets)
+    slots = spread(shift, offsets).add_(torch.arange(values.numel(), device=values.device))
     padded = values.new_zeros(int(block_offsets[-1]) * BLOCK)
     padded[slots] = values
-    powers = values.new_full((), decay, dtype=torch.float64) ** torch.arange(
-        BLOCK + 1, device=values.device
-    )
+    powers = decay ** torch.arange(BLOCK + 1, device=values.device, dtype=torch.float64)
     local = padded.view(-1, BLOCK) @ _decay_matrix(powers).to(values.dtype)
-    carries = _carries(local[:, 0], blocks, block_offsets, float(powers[BLOCK]))
-    local.addr_(carries, powers[1:].flip(0).to(values.dtype))
+    if int(blocks.max()) > 1:
+        heads = reverse_scan(local[:, 0].contiguous(), block_offsets, float(powers[BLOCK]))
+        local.addr_(_from_behind(heads, block_offsets), powers[1:].flip(0).to(values.dtype))
     return local.view(-1)[slots]
 
 
@@ -52,18 +51,8 @@ def _decay_matrix(powers: Tensor) -> Tensor:
     return torch.where(distance >= 0, powers[distance.clamp(min=0)], 0.0)
 
 
-def _carries(heads: Tensor, blocks: Tensor, block_offsets: Tensor, decay: float) -> Tensor:
-    """What each block takes over from the block behind it, [blocks]."""
-    heads = heads.clone()
-    carries = torch.zeros_like(heads)
-    longest = int(blocks.max())
-    if longest < 2:  # noqa: PLR2004
-        return carries
-    order = torch.argsort(blocks, descending=True, stable=True)
-    last = (block_offsets[1:] - 1)[order]
-    longer = blocks.numel() - torch.bincount(blocks, minlength=longest + 1).cumsum(0)
-    for step, alive in enumerate(longer[1:longest].tolist(), start=1):
-        block = last[:alive] - step
-        carries[block] = heads[block + 1]
-        heads[block] += decay * carries[block]
-    return carries
+def _from_behind(values: Tensor, offsets: Tensor) -> Tensor:
+    """Each element's successor in its segment, [T]; 0 for the last."""
+    behind = torch.cat([values[1:], values.new_zeros(1)])
+    behind[offsets[1:][offsets[1:] > offsets[:-1]] - 1] = 0.0
+    return behind

@@ -8,243 +8,244 @@ files where only some columns have one.
 
 from __future__ import annotations
 
-import base64
-import struct
-from dataclasses import dataclass
+import errno
+import os
+import secrets
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from rlpost.parquet.footer import (
-    MAGIC,
-    Chunk,
-    DamagedError,
-    Element,
-    EncryptedError,
-    FileMeta,
-    FooterError,
-    Group,
-    Meta,
-    Struct,
-    Wire,
-)
+from rlpost.errors import ReadWriteError
+from rlpost.parquet.footer import MAGIC, Chunk, FileMeta, Group, Meta, Struct, Wire, seal
+from rlpost.parquet.plan import add_key_values, extent, joined_meta, metas_of, move
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
-    from rlpost.parquet.rewrite import Encoder
+    import pyarrow as pa
 
-ARROW_SCHEMA = b"ARROW:schema"
-_ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
-_NULLS, _HIGHEST, _LOWEST = 3, 5, 6
-_OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
+    from rlpost.parquet.encode import Encoded, Encoder
+
+COPY_STEP = 64 << 20
+_NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
-def plan(
-    footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
-) -> list[str]:
-    """Check a footer against its file, cut it down to the columns that stay, join the new ones.
+@contextmanager
+def naming(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into one that says which file and what failed."""
+    try:
+        yield
+    except OSError as error:
+        raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
 
-    Row groups keep the chunks of the columns that stay; `SpliceSink` moves them and adds the rest.
+
+class Staged:
+    """A file that is written beside its target and takes its name when it is complete."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._stopped = False
+        self.path = target.with_name(
+            f".{target.name}.rlpost-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with self._naming():
+            self._file: int | None = os.open(self.path, flags, 0o666)
+
+    def write(self, at: int, data: bytes | memoryview) -> int:
+        """Write bytes at an offset, and return the offset behind them."""
+        assert self._file is not None
+        with self._naming(), memoryview(data) as left:
+            done = 0
+            while done < len(left):
+                done += os.pwrite(self._file, left[done:], at + done)
+        return at + done
+
+    def copy(self, source: int, begin: int, size: int, at: int) -> None:
+        """Copy bytes of an open file to an offset, unless `stop` is called."""
+        assert self._file is not None
+        with self._naming():
+            while size and not self._stopped:
+                done = _copy_some(source, self._file, begin, min(size, COPY_STEP), at)
+                if not done:
+                    raise OSError("the source became shorter while it was copied")
+                begin, size, at = begin + done, size - done, at + done
+
+    def publish(self) -> None:
+        """Sync the file, close it, and give it the target's name."""
+        assert self._file is not None
+        with self._naming():
+            os.fsync(self._file)
+            self.path.replace(self.target)
+            file, self._file = self._file, None
+            os.close(file)
+
+    def stop(self) -> None:
+        """Let a copy in another thread end soon."""
+        self._stopped = True
+
+    def discard(self) -> None:
+        """Remove the file unless it is published; no other thread may use it any more."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                os.close(file)
+            with suppress(OSError):
+                self.path.unlink()
+
+    def _naming(self) -> AbstractContextManager[None]:
+        return naming(self.target, "cannot be written")
+
+
+def _copy_some(source: int, target: int, begin: int, size: int, at: int) -> int:
+    """Copy some bytes between files, in the kernel where it can; return how many, 0 at the end."""
+    try:
+        return os.copy_file_range(source, target, size, begin, at)
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+    return os.pwrite(target, os.pread(source, size, begin), at)
+
+
+class SpliceSink:
+    """Writes kept columns by copying and new ones by encoding; see `Sink`.
+
+    Copying runs in a thread of its own. Encoded pages wait in memory until their row group is full:
+    a chunk's pages must follow one another.
 
     Args:
-        footer: FileMetaData; changed in place.
-        end: where the footer begins, so where column chunks end.
-        encoder: knows the new columns.
-        keep: names of the top-level columns that stay, None for all.
-        drop: names of those that do not.
-
-    Returns:
-        The names of the columns that stay.
-
-    Raises:
-        DamagedError: a column chunk lies outside of the file.
-        EncryptedError: a column is encrypted.
-        FooterError: splicing cannot serve this file, and a reader might.
+        footer: what `plan` made of the source's.
+        encoder: makes the new columns' pages.
+        output: the file to write; published or discarded here.
+        source: the open source file, closed here; None where no column stays.
     """
-    elements = footer.structs(FileMeta.SCHEMA)
-    columns = _top_level(elements)
-    kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
-    leaves = [leaf for column in kept for leaf in column.leaves]
-    count = sum(len(column.leaves) for column in columns)
-    groups = footer.structs(FileMeta.ROW_GROUPS)
-    _check_overlap([extent for group in groups for extent in _extents(group, count, end)])
-    for group in groups:
-        _cut(group, leaves)
-    new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
-    root = Struct(elements[0]).put(Element.CHILDREN, Wire.I32, len(kept) + len(encoder.fields))
-    schema = [root, *(element for column in kept for element in column.elements), *new]
-    footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, schema)
-    orders = footer.structs(FileMeta.COLUMN_ORDERS)
-    footer.pop(FileMeta.COLUMN_ORDERS, None)
-    if len(orders) == count:
-        orders = [orders[leaf] for leaf in leaves]
-        orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
-        footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
-    names = [column.name for column in kept]
-    for pair in footer.structs(FileMeta.KEY_VALUES):
-        if pair.binary(1) == ARROW_SCHEMA:
-            schema = _arrow_schema(pair.binary(2))
-            pair.put(2, Wire.BINARY, _base64(_joined_arrow(schema, names, encoder.fields)))
-    return names
 
+    def __init__(
+        self,
+        footer: Struct,
+        encoder: Encoder,
+        output: Staged,
+        source: int | None,
+    ) -> None:
+        self.reason: str | None = None
+        self._footer = footer
+        self._groups = footer.structs(FileMeta.ROW_GROUPS)
+        self._encoder = encoder
+        self._output = output
+        self._source = source
+        self._end = output.write(0, MAGIC)
+        self._current = -1
+        self._parts: list[Encoded] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
+        self._copies: deque[Future[None]] = deque()
+        self._begin_group()
 
-def _arrow_schema(value: bytes) -> pa.Schema:
-    """Decode the Arrow schema that pyarrow and others keep beside Parquet's own."""
-    try:
-        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
+    def encode(self, columns: pa.RecordBatch) -> Encoded:
+        """Encode new columns; any thread may."""
+        return self._encoder.encode(columns)
 
+    def append(self, row_group: int, encoded: Encoded) -> None:
+        """Add the next rows of a row group."""
+        if not encoded.rows:
+            return
+        while self._current < min(row_group, len(self._groups)):
+            self._finish_group()
+        if row_group != self._current or encoded.rows > self._missing():
+            raise ValueError(f"row group {row_group} got more rows than it has")
+        self._parts.append(encoded)
+        if not self._missing():
+            self._finish_group()
 
-def _joined_arrow(schema: pa.Schema, names: list[str], fields: pa.Schema) -> pa.Schema:
-    missing = [name for name in names if schema.get_field_index(name) < 0]
-    if missing:
-        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
-    return pa.schema([*(schema.field(name) for name in names), *fields], schema.metadata)
+    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
+        """Encode and add the next rows of a row group."""
+        self.append(row_group, self.encode(columns))
 
+    def close(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these entries added, and publish the file."""
+        while self._current < len(self._groups):
+            self._finish_group()
+        self._copy_blooms()
+        self._pool.shutdown()
+        for copy in self._copies:
+            copy.result()
+        add_key_values(self._footer, metadata)
+        self._output.write(self._end, seal(self._footer))
+        self._output.publish()
+        self._release()
 
-def _base64(schema: pa.Schema) -> bytes:
-    return base64.b64encode(schema.serialize())
+    def abort(self) -> None:
+        """Remove what was written; harmless after `close` and when called again."""
+        self._output.stop()
+        self._pool.shutdown(cancel_futures=True)
+        self._output.discard()
+        self._release()
 
+    def _release(self) -> None:
+        if self._source is not None:
+            os.close(self._source)
+        self._source = None
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    elements: list[Struct]
-    leaves: range
+    def _missing(self) -> int:
+        """Count the rows that the current row group still lacks; there are none behind the last."""
+        if self._current == len(self._groups):
+            return 0
+        rows = sum(part.rows for part in self._parts)
+        return self._groups[self._current].integer(Group.ROWS) - rows
 
+    def _begin_group(self) -> None:
+        """Give the next row group's kept chunks their places, and start to copy them."""
+        self._current += 1
+        self._parts = []
+        if self._current == len(self._groups):
+            return
+        group = self._groups[self._current]
+        group.put(Group.OFFSET, Wire.I64, self._end)
+        runs: list[list[int]] = []
+        for meta in sorted(metas_of(group), key=extent):
+            begin, stop = extent(meta)
+            move(meta, self._end - begin)
+            if runs and runs[-1][1] == begin:
+                runs[-1][1] = stop
+            else:
+                runs.append([begin, stop, self._end])
+            self._end += stop - begin
+        for begin, stop, at in runs:
+            self._copy(begin, stop - begin, at)
 
-def _top_level(elements: list[Struct]) -> list[_Column]:
-    """Group the flattened schema tree by top-level column."""
-    columns: list[_Column] = []
-    at, leaf = 1, 0
-    while at < len(elements):
-        begin, first, pending = at, leaf, 1
-        while pending > 0:
-            if at == len(elements):
-                raise FooterError("its schema ends too early")
-            pending += max(elements[at].integer(Element.CHILDREN, 0), 0) - 1
-            leaf += Element.TYPE in elements[at]
-            at += 1
-        name = elements[begin].binary(Element.NAME)
-        try:
-            columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
-        except UnicodeDecodeError:
-            raise FooterError(f"the column name {name!r} is not UTF-8") from None
-    if not elements or elements[0].integer(Element.CHILDREN, 0) != len(columns):
-        raise FooterError(f"its schema has {len(columns)} columns and says otherwise")
-    return columns
+    def _finish_group(self) -> None:
+        """Write the new chunks of a row group that has all of its rows."""
+        if self._missing():
+            raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
+        group = self._groups[self._current]
+        parts = self._parts or [self._encoder.encode(self._encoder.nothing)]
+        columns = group.structs(Group.COLUMNS)
+        for pieces in zip(*(part.pieces for part in parts), strict=True):
+            meta = joined_meta([piece.meta for piece in pieces])
+            meta.put(Meta.DATA_PAGE, Wire.I64, self._end)
+            columns.append(Struct({Chunk.META: (Wire.STRUCT, meta)}).put(Chunk.OFFSET, Wire.I64, 0))
+            for piece in pieces:
+                for page in piece.pages:
+                    self._end = self._output.write(self._end, page)
+        group.put_list(Group.COLUMNS, Wire.STRUCT, columns)
+        metas = metas_of(group)
+        for total, part in ((Group.BYTES, Meta.UNCOMPRESSED), (Group.COMPRESSED, Meta.COMPRESSED)):
+            group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
+        while self._copies and self._copies[0].done():
+            self._copies.popleft().result()
+        self._begin_group()
 
+    def _copy(self, begin: int, size: int, at: int) -> None:
+        assert self._source is not None
+        self._copies.append(self._pool.submit(self._output.copy, self._source, begin, size, at))
 
-def extent(meta: Struct) -> tuple[int, int]:
-    """Return where a column chunk begins and ends."""
-    size = meta.integer(Meta.COMPRESSED)
-    begin = min((at for f in _OFFSETS if (at := meta.integer(f, 0)) > 0), default=0)
-    return begin, begin + size
-
-
-def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
-    """Return where a row group's chunks and Bloom filters lie, or say what is wrong with one."""
-    chunks = group.structs(Group.COLUMNS)
-    if len(chunks) != leaves or group.integer(Group.ROWS) < 0:
-        raise FooterError(f"a row group has {len(chunks)} columns, the schema {leaves}")
-    extents = []
-    for chunk in chunks:
-        if Chunk.CRYPTO in chunk:
-            raise EncryptedError("some of its columns are encrypted")
-        if Chunk.FILE_PATH in chunk:
-            raise FooterError("some of its columns lie in other files")
-        meta = chunk.struct(Chunk.META)
-        begin, stop = extent(meta)
-        last = max(meta.integer(offset, 0) for offset in _OFFSETS)
-        if stop != begin and not len(MAGIC) <= begin <= last < stop <= end:
-            raise DamagedError(f"a column chunk at bytes {begin} to {stop} is not in its data")
-        bloom = meta.integer(Meta.BLOOM, 0)
-        filtered = bloom + meta.integer(Meta.BLOOM_LENGTH, 0)
-        if not len(MAGIC) <= bloom < filtered <= end:
-            meta.pop(Meta.BLOOM, None)
-            bloom = filtered = 0
-        extents += [(begin, stop), (bloom, filtered)]
-    return extents
-
-
-def _check_overlap(extents: list[tuple[int, int]]) -> None:
-    """Refuse overlaps: copying what is used twice could make a small file a huge one."""
-    last = 0
-    for begin, stop in sorted(extents):
-        if begin < last and stop > begin:
-            raise FooterError("some of its column chunks overlap")
-        last = max(last, stop)
-
-
-def _cut(group: Struct, leaves: list[int]) -> None:
-    """Leave a row group with some of its columns, and with pointers to nothing else."""
-    chunks = group.structs(Group.COLUMNS)
-    kept = [
-        Struct({Chunk.META: chunks[leaf][Chunk.META]}).put(Chunk.OFFSET, Wire.I64, 0)
-        for leaf in leaves
-    ]
-    group.put_list(Group.COLUMNS, Wire.STRUCT, kept)
-    places = {leaf: place for place, leaf in enumerate(leaves)}
-    order = []
-    for column in group.structs(Group.SORTING):
-        if column.integer(1) not in places:
-            break  # rows are sorted by what comes before a dropped column, not by what comes after
-        order.append(Struct(column).put(1, Wire.I32, places[column.integer(1)]))
-    group.pop(Group.SORTING, None)
-    if order:
-        group.put_list(Group.SORTING, Wire.STRUCT, order)
-
-
-def metas_of(group: Struct) -> list[Struct]:
-    """Return the metadata of a row group's column chunks."""
-    return [chunk.struct(Chunk.META) for chunk in group.structs(Group.COLUMNS)]
-
-
-def move(meta: Struct, delta: int) -> None:
-    """Shift a column chunk's offsets."""
-    for offset in _OFFSETS:
-        if meta.integer(offset, 0) > 0:
-            meta.put(offset, Wire.I64, meta.integer(offset) + delta)
-
-
-def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
-    """Set key-value entries of FileMetaData, and of its Arrow schema: pyarrow shows only those."""
-    new = {key.encode(): value.encode() for key, value in metadata.items()}
-    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
-    for pair in pairs:
-        if pair.binary(1) == ARROW_SCHEMA and new:
-            schema = _arrow_schema(pair.binary(2))
-            schema = schema.with_metadata((schema.metadata or {}) | new)
-            pair.put(2, Wire.BINARY, _base64(schema))
-    pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
-    footer.pop(FileMeta.KEY_VALUES, None)
-    if pairs:
-        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
-
-
-def joined_meta(metas: list[Struct]) -> Struct:
-    """Return the metadata of a column chunk that is made of these pieces, in this order."""
-    if len(metas) == 1:
-        return Struct(metas[0])
-    joined = metas[0].without(Meta.STATISTICS, Meta.ENCODING_STATS, 16, 17)
-    for total in (Meta.VALUES, Meta.UNCOMPRESSED, Meta.COMPRESSED):
-        joined.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
-    encodings = {e for meta in metas for e in meta.values_of(Meta.ENCODINGS, Wire.I32)}
-    joined.put_list(Meta.ENCODINGS, Wire.I32, sorted(encodings))
-    if all(Meta.STATISTICS in meta for meta in metas):
-        statistics = [meta.struct(Meta.STATISTICS) for meta in metas]
-        order = _ORDERED.get(joined.integer(Meta.TYPE))
-        joined.put(Meta.STATISTICS, Wire.STRUCT, _joined_statistics(statistics, order))
-    return joined
-
-
-def _joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
-    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
-    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
-    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
-        values = [part.binary(bound) for part in statistics if bound in part]
-        if order and values:
-            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
-    return joined
+    def _copy_blooms(self) -> None:
+        for group in self._groups:
+            for meta in metas_of(group):
+                if Meta.BLOOM in meta:
+                    size = meta.integer(Meta.BLOOM_LENGTH)
+                    self._copy(meta.integer(Meta.BLOOM), size, self._end)
+                    meta.put(Meta.BLOOM, Wire.I64, self._end)
+                    self._end += size

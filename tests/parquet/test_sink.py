@@ -14,7 +14,7 @@ import pytest
 from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
-from rlpost.parquet import sink as sink_module
+from rlpost.parquet import splice
 from rlpost.parquet.footer import (
     Chunk,
     Element,
@@ -156,7 +156,7 @@ def test_copying_works_where_the_kernel_cannot(source, target, monkeypatch, code
     enrich(source, target)
     expected = target.read_bytes()
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(sink_module, "COPY_STEP", 100)
+    monkeypatch.setattr(splice, "COPY_STEP", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
@@ -176,7 +176,7 @@ def test_a_full_disk_names_the_target(source, target, monkeypatch):
 def test_a_source_that_shrinks_is_an_error(source, target):
     sink = open_sink(source, target, FIELDS, keep=[])
     sink.abort()
-    staged = sink_module.Staged(target)
+    staged = splice.Staged(target)
     with source.open("rb") as file, pytest.raises(ReadWriteError, match="became shorter"):
         staged.copy(file.fileno(), source.stat().st_size - 10, 20, 0)
     staged.discard()

@@ -1,0 +1,244 @@
+"""Planning a splice: a source's footer is checked, cut down and joined with new columns'."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rlpost.parquet.footer import (
+    MAGIC,
+    Chunk,
+    DamagedError,
+    Element,
+    EncryptedError,
+    FileMeta,
+    FooterError,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from rlpost.parquet.encode import Encoder
+
+ARROW_SCHEMA = b"ARROW:schema"
+_ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
+_NULLS, _HIGHEST, _LOWEST = 3, 5, 6
+_OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
+
+
+def plan(
+    footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
+) -> list[str]:
+    """Check a footer against its file, cut it down to the columns that stay, join the new ones.
+
+    Row groups keep the chunks of the columns that stay; `SpliceSink` moves them and adds the rest.
+
+    Args:
+        footer: FileMetaData; changed in place.
+        end: where the footer begins, so where column chunks end.
+        encoder: knows the new columns.
+        keep: names of the top-level columns that stay, None for all.
+        drop: names of those that do not.
+
+    Returns:
+        The names of the columns that stay.
+
+    Raises:
+        DamagedError: a column chunk lies outside of the file.
+        EncryptedError: a column is encrypted.
+        FooterError: splicing cannot serve this file, and a reader might.
+    """
+    elements = footer.structs(FileMeta.SCHEMA)
+    columns = _top_level(elements)
+    kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
+    leaves = [leaf for column in kept for leaf in column.leaves]
+    count = sum(len(column.leaves) for column in columns)
+    groups = footer.structs(FileMeta.ROW_GROUPS)
+    _check_overlap([extent for group in groups for extent in _extents(group, count, end)])
+    for group in groups:
+        _cut(group, leaves)
+    new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
+    root = Struct(elements[0]).put(Element.CHILDREN, Wire.I32, len(kept) + len(encoder.fields))
+    schema = [root, *(element for column in kept for element in column.elements), *new]
+    footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, schema)
+    orders = footer.structs(FileMeta.COLUMN_ORDERS)
+    footer.pop(FileMeta.COLUMN_ORDERS, None)
+    if len(orders) == count:
+        orders = [orders[leaf] for leaf in leaves]
+        orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
+        footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
+    names = [column.name for column in kept]
+    for pair in footer.structs(FileMeta.KEY_VALUES):
+        if pair.binary(1) == ARROW_SCHEMA:
+            schema = _arrow_schema(pair.binary(2))
+            pair.put(2, Wire.BINARY, _base64(_joined_arrow(schema, names, encoder.fields)))
+    return names
+
+
+def _arrow_schema(value: bytes) -> pa.Schema:
+    """Decode the Arrow schema that pyarrow and others keep beside Parquet's own."""
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
+
+
+def _joined_arrow(schema: pa.Schema, names: list[str], fields: pa.Schema) -> pa.Schema:
+    missing = [name for name in names if schema.get_field_index(name) < 0]
+    if missing:
+        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
+    return pa.schema([*(schema.field(name) for name in names), *fields], schema.metadata)
+
+
+def _base64(schema: pa.Schema) -> bytes:
+    return base64.b64encode(schema.serialize())
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    elements: list[Struct]
+    leaves: range
+
+
+def _top_level(elements: list[Struct]) -> list[_Column]:
+    """Group the flattened schema tree by top-level column."""
+    columns: list[_Column] = []
+    at, leaf = 1, 0
+    while at < len(elements):
+        begin, first, pending = at, leaf, 1
+        while pending > 0:
+            if at == len(elements):
+                raise FooterError("its schema ends too early")
+            pending += max(elements[at].integer(Element.CHILDREN, 0), 0) - 1
+            leaf += Element.TYPE in elements[at]
+            at += 1
+        name = elements[begin].binary(Element.NAME)
+        try:
+            columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
+        except UnicodeDecodeError:
+            raise FooterError(f"the column name {name!r} is not UTF-8") from None
+    if not elements or elements[0].integer(Element.CHILDREN, 0) != len(columns):
+        raise FooterError(f"its schema has {len(columns)} columns and says otherwise")
+    return columns
+
+
+def extent(meta: Struct) -> tuple[int, int]:
+    """Return where a column chunk begins and ends."""
+    size = meta.integer(Meta.COMPRESSED)
+    begin = min((at for f in _OFFSETS if (at := meta.integer(f, 0)) > 0), default=0)
+    return begin, begin + size
+
+
+def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
+    """Return where a row group's chunks and Bloom filters lie, or say what is wrong with one."""
+    chunks = group.structs(Group.COLUMNS)
+    if len(chunks) != leaves or group.integer(Group.ROWS) < 0:
+        raise FooterError(f"a row group has {len(chunks)} columns, the schema {leaves}")
+    extents = []
+    for chunk in chunks:
+        if Chunk.CRYPTO in chunk:
+            raise EncryptedError("some of its columns are encrypted")
+        if Chunk.FILE_PATH in chunk:
+            raise FooterError("some of its columns lie in other files")
+        meta = chunk.struct(Chunk.META)
+        begin, stop = extent(meta)
+        last = max(meta.integer(offset, 0) for offset in _OFFSETS)
+        if stop != begin and not len(MAGIC) <= begin <= last < stop <= end:
+            raise DamagedError(f"a column chunk at bytes {begin} to {stop} is not in its data")
+        bloom = meta.integer(Meta.BLOOM, 0)
+        filtered = bloom + meta.integer(Meta.BLOOM_LENGTH, 0)
+        if not len(MAGIC) <= bloom < filtered <= end:
+            meta.pop(Meta.BLOOM, None)
+            bloom = filtered = 0
+        extents += [(begin, stop), (bloom, filtered)]
+    return extents
+
+
+def _check_overlap(extents: list[tuple[int, int]]) -> None:
+    """Refuse overlaps: copying what is used twice could make a small file a huge one."""
+    last = 0
+    for begin, stop in sorted(extents):
+        if begin < last and stop > begin:
+            raise FooterError("some of its column chunks overlap")
+        last = max(last, stop)
+
+
+def _cut(group: Struct, leaves: list[int]) -> None:
+    """Leave a row group with some of its columns, and with pointers to nothing else."""
+    chunks = group.structs(Group.COLUMNS)
+    kept = [
+        Struct({Chunk.META: chunks[leaf][Chunk.META]}).put(Chunk.OFFSET, Wire.I64, 0)
+        for leaf in leaves
+    ]
+    group.put_list(Group.COLUMNS, Wire.STRUCT, kept)
+    places = {leaf: place for place, leaf in enumerate(leaves)}
+    order = []
+    for column in group.structs(Group.SORTING):
+        if column.integer(1) not in places:
+            break  # rows are sorted by what comes before a dropped column, not by what comes after
+        order.append(Struct(column).put(1, Wire.I32, places[column.integer(1)]))
+    group.pop(Group.SORTING, None)
+    if order:
+        group.put_list(Group.SORTING, Wire.STRUCT, order)
+
+
+def metas_of(group: Struct) -> list[Struct]:
+    """Return the metadata of a row group's column chunks."""
+    return [chunk.struct(Chunk.META) for chunk in group.structs(Group.COLUMNS)]
+
+
+def move(meta: Struct, delta: int) -> None:
+    """Shift a column chunk's offsets."""
+    for offset in _OFFSETS:
+        if meta.integer(offset, 0) > 0:
+            meta.put(offset, Wire.I64, meta.integer(offset) + delta)
+
+
+def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
+    """Set key-value entries of FileMetaData, and of its Arrow schema: pyarrow shows only those."""
+    new = {key.encode(): value.encode() for key, value in metadata.items()}
+    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
+    for pair in pairs:
+        if pair.binary(1) == ARROW_SCHEMA and new:
+            schema = _arrow_schema(pair.binary(2))
+            schema = schema.with_metadata((schema.metadata or {}) | new)
+            pair.put(2, Wire.BINARY, _base64(schema))
+    pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
+    footer.pop(FileMeta.KEY_VALUES, None)
+    if pairs:
+        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
+
+
+def joined_meta(metas: list[Struct]) -> Struct:
+    """Return the metadata of a column chunk that is made of these pieces, in this order."""
+    if len(metas) == 1:
+        return Struct(metas[0])
+    joined = metas[0].without(Meta.STATISTICS, Meta.ENCODING_STATS, 16, 17)
+    for total in (Meta.VALUES, Meta.UNCOMPRESSED, Meta.COMPRESSED):
+        joined.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
+    encodings = {e for meta in metas for e in meta.values_of(Meta.ENCODINGS, Wire.I32)}
+    joined.put_list(Meta.ENCODINGS, Wire.I32, sorted(encodings))
+    if all(Meta.STATISTICS in meta for meta in metas):
+        statistics = [meta.struct(Meta.STATISTICS) for meta in metas]
+        order = _ORDERED.get(joined.integer(Meta.TYPE))
+        joined.put(Meta.STATISTICS, Wire.STRUCT, _joined_statistics(statistics, order))
+    return joined
+
+
+def _joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
+    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
+    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
+    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
+        values = [part.binary(bound) for part in statistics if bound in part]
+        if order and values:
+            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
+    return joined
