@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ from rlpost import __version__
 from rlpost.decode import Decoder
 from rlpost.device import device_named
 from rlpost.engine import CHUNK_TOKENS, Engine
-from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.memory import TableSource
-from rlpost.parquet.sink import Sink, open_sink
+from rlpost.parquet.sink import open_sink
 from rlpost.parquet.source import Source
 from rlpost.plan import Job, job_of
 from rlpost.progress import Silent
@@ -28,6 +29,7 @@ from rlpost.schema import ROLES, resolve
 from rlpost.stages import shape_of
 from rlpost.state import load_state, save_state
 from rlpost.summary import Tally
+from rlpost.targets import Outputs, check_writable, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Responses
     from rlpost.kernels.rewards import RunningMoments
-    from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.sink import Sink
     from rlpost.progress import Reporter
 
 Json = dict[str, Any]
@@ -110,12 +112,13 @@ def advantages(
     running = load_state(options.state)
     job = plan(paths, recipe, running)
     names = emitted(job.shape)
-    targets = _targets(job.source.files, paths, Path(output))
-    _check_targets(job, targets, names, options)
+    _check_clash(job, names)
+    targets = targets_of(job.source.files, paths, Path(output), overwrite=options.overwrite)
+    check_writable(options.state)
     engine = engine_of(job, options)
     responses = engine.responses()
-    with engine.clock.wall("write"):
-        summary = _write(engine, responses, targets, names, options)
+    with engine.clock.wall("write"), Outputs(targets) as outputs:
+        summary = _write(engine, responses, outputs, names)
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -180,26 +183,6 @@ def engine_of(job: Job, options: Options) -> Engine:
     )
 
 
-def _targets(files: Sequence[InputFile], inputs: Sequence[str | Path], output: Path) -> list[Path]:
-    """Where each file goes: OUT itself for one input file, else below OUT."""
-    single = len(inputs) == 1 and Path(inputs[0]).is_file()
-    if single and not output.is_dir():
-        return [output]
-    return [output / file.relative for file in files]
-
-
-def _check_targets(
-    job: Job, targets: Sequence[Path], names: Sequence[str], options: Options
-) -> None:
-    resolved = {file.path.resolve() for file in job.source.files}
-    for target in targets:
-        if target.resolve() in resolved:
-            raise UsageError(f"{target}: output and input are the same file; name another output")
-        if target.exists() and not options.overwrite:
-            raise UsageError(f"{target}: exists already; --overwrite replaces it")
-    _check_clash(job, names)
-
-
 def _check_clash(job: Job, names: Sequence[str]) -> None:
     if job.shape.recipe.emit_only or job.shape.recipe.replace:
         return
@@ -212,62 +195,45 @@ def _check_clash(job: Job, names: Sequence[str]) -> None:
             )
 
 
-def _write(
-    engine: Engine,
-    responses: Responses,
-    targets: Sequence[Path],
-    names: tuple[str, ...],
-    options: Options,
-) -> Json:
-    source = engine.job.source
-    keys = responses.count("cell")
-    total, fallbacks = Tally(keys), []
-    options.reporter.start("write", source.rows)
-    for index, target in enumerate(targets):
-        tally = Tally(keys)
-        first, last = source.first_rows[index : index + 2]
-        sink = _open(engine.job, index, target, names)
-        try:
-            for made in engine.written(index, responses, names, sink.encode):
-                with engine.clock.busy("copy"):
-                    sink.append(made.row_group, made.columns)
-                tally += made.tally
+def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[str, ...]) -> Json:
+    """Write every file, and publish them when the last is complete."""
+    job, reporter = engine.job, engine.reporter
+    total = Tally(responses.count("cell"))
+    reporter.start("write", job.source.rows)
+    for index in range(len(job.source.files)):
+        first, last = job.source.first_rows[index : index + 2]
+        tally = Tally(total.keys)
+        sink = outputs.open(index, partial(_sink, job, index, names=names))
+        for made in engine.written(index, responses, names, sink.encode):
             with engine.clock.busy("copy"):
-                sink.close(_metadata(engine.job, responses.rows(first, last), tally, index))
-        except OSError as error:
-            raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-        finally:
-            sink.abort()
-        fallbacks += [f"{target.name}: {sink.reason}"] if sink.reason else []
+                sink.append(made.row_group, made.columns)
+            tally += made.tally
+        with engine.clock.busy("copy"):
+            sink.complete(_metadata(job, responses.rows(first, last), tally, index))
         total += tally
-    summary = summarise(engine.job, responses, total)
+    rewritten = outputs.publish()
     return {
-        **summary,
+        **summarise(job, responses, total),
         "rlpost_version": __version__,
-        "recipe": engine.job.shape.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in source.files],
-        "outputs": [str(target) for target in targets],
-        "rewritten": fallbacks,
+        "recipe": job.shape.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in job.source.files],
+        "outputs": [str(target) for target in outputs.targets],
+        "rewritten": rewritten,
     }
 
 
-def _open(job: Job, index: int, target: Path, names: tuple[str, ...]) -> Sink:
+def _sink(job: Job, index: int, target: Path, *, names: tuple[str, ...]) -> Sink:
     recipe = job.shape.recipe
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return open_sink(
-            job.source.files[index].path,
-            target,
-            schema_of(names),
-            drop=names if recipe.replace else (),
-            keep=_keys(job) if recipe.emit_only else None,
-            constant=constant_per_response(job.shape),
-            aliases={"returns": "advantages"}
-            if job.shape.same_returns and {"advantages", "returns"} <= {*names}
-            else {},
-        )
-    except OSError as error:
-        raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
+    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
+    return open_sink(
+        job.source.files[index].path,
+        target,
+        schema_of(names),
+        drop=names if recipe.replace else (),
+        keep=_keys(job) if recipe.emit_only else None,
+        constant=constant_per_response(job.shape),
+        aliases={"returns": "advantages"} if same else {},
+    )
 
 
 def _keys(job: Job) -> list[str]:

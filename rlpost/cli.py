@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
 
 from rlpost import __version__
-from rlpost.errors import RlpostError
+from rlpost.errors import ReadWriteError, RlpostError
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -24,6 +27,7 @@ COMMANDS = {
 }
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 
 
 class _Lazy(TyperGroup):
@@ -86,6 +90,8 @@ def main() -> None:
     4 reading or writing failed, 5 a device or engine is missing, 130 interrupted. With --debug
     anywhere on the line, errors keep their traceback.
     """
+    _mend_streams()
+    signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
@@ -102,6 +108,26 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
+    except OSError as error:
+        if debug:
+            raise
+        _complain(f"{error.filename or 'standard output'}: {error.strerror}")
+        sys.exit(ReadWriteError.exit_code)
+
+
+def _mend_streams() -> None:
+    """Text that a stream's encoding lacks becomes `?`, and a closed stream swallows all."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _terminated(number: int, frame: object) -> None:  # noqa: ARG001
+    """A scheduler's SIGTERM unwinds the run as Ctrl-C does, so that nothing is left behind."""
+    sys.exit(TERMINATED)
 
 
 def _complain(text: str) -> None:

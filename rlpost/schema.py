@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+_NEAR = 0.6
 Kind = Literal["key", "number", "flag", "tokens"]
 
 
@@ -78,7 +79,7 @@ ROLES: dict[str, Role] = {
 
 def closest(name: str, known: Iterable[str]) -> str:
     """`; did you mean a or b?` with the nearest known names, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=_NEAR)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -141,14 +142,22 @@ def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -
 def missing(role: str, available: Collection[str], where: str, why: str) -> DataError:
     """The error for a role that no column serves, with the nearest names there are."""
     aliases = ROLES[role].aliases
-    near = [name for name in available if closest(name, aliases)]
+    # A column that has a role of its own is no candidate, however much its name looks like one.
+    taken = {alias for other in ROLES.values() for alias in other.aliases}
+    free = [name for name in available if name not in taken]
+    near = max(free, key=lambda name: _likeness(name, aliases), default="")
     hint = f"--map {role}=COLUMN names another one"
-    if near:
-        hint = f"did you mean {near[0]}? then say --map {role}={near[0]}"
+    if near and _likeness(near, aliases) >= _NEAR:
+        hint = f"did you mean {near}? then say --map {role}={near}"
     return DataError(
         f"{where}: no column for {role} ({why}): it would be called {' or '.join(aliases[:4])}"
         f"; {hint}{_listing(available)}"
     )
+
+
+def _likeness(name: str, aliases: Sequence[str]) -> float:
+    """How much a name looks like the nearest of some others, 0 to 1."""
+    return max(difflib.SequenceMatcher(None, name, alias).ratio() for alias in aliases)
 
 
 def _listing(available: Collection[str]) -> str:

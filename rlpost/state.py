@@ -24,9 +24,11 @@ def load_state(path: Path | None) -> dict[str, RunningMoments]:
         ReadWriteError: the file can't be read.
         DataError: it is no state file of this version.
     """
-    if path is None or not path.exists():
+    if path is None:
         return {}
     try:
+        if not path.exists():
+            return {}
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["version"] != _VERSION:
             raise DataError(f"{path}: state of version {table['version']}; {_VERSION} is needed")

@@ -115,7 +115,7 @@ class Totals:
 
     def statistic(self, name: str) -> dict[str, float | None]:
         """Mean, Bessel standard deviation, min and max; all None where there is no number."""
-        count, total, squares = (self.sums[f"{name}.{part}"] for part in SPREADS)
+        count, total, squares = (self.sums.get(f"{name}.{part}", Fraction(0)) for part in SPREADS)
         if not count:
             return {"mean": None, "std": None, "min": None, "max": None}
         mean = total / count

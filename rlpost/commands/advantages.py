@@ -71,11 +71,13 @@ def advantages(
     recipe = recipe_of(options, config)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api, render  # noqa: PLC0415
+    from rlpost.targets import check_writable  # noqa: PLC0415
 
     if show_plan:
         inputs = paths if len(paths) == 1 else paths[:-1]
         render.show_plan(api.plan(inputs, recipe))
         return
+    check_writable(None if summary_json == "-" else summary_json)
     with render.progress(quiet=quiet) as reporter:
         run = api.Options(device, chunk_tokens, workers, overwrite, state, reporter)
         summary = api.advantages(paths[:-1], paths[-1], recipe, run)

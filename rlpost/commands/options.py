@@ -138,6 +138,8 @@ def recipe_of(options: Mapping[str, Any], config: Path | None) -> Recipe:
         UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE.
     """
     values = load_toml(config) if config is not None else {}
+    if config is not None:
+        Recipe.of(values, str(config))  # so that what is wrong in the file is said of the file
     given = {name: value for name, value in options.items() if value not in (None, [], ())}
     if "emit" in given:
         given["emit"] = [name.strip() for name in given["emit"].split(",") if name.strip()]
@@ -150,7 +152,7 @@ def recipe_of(options: Mapping[str, Any], config: Path | None) -> Recipe:
                 hint = closest(name, Numerics.model_fields)
                 raise UsageError(f"--numerics {name}: no such field{hint}")
         given["numerics"] = {**values.get("numerics", {}), **pairs}
-    return Recipe.of({**values, **given}, "command line" if config is None else str(config))
+    return Recipe.of({**values, **given}, "command line")
 
 
 def _pairs(words: list[str], flag: str) -> dict[str, str]:

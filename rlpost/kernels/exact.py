@@ -65,9 +65,19 @@ def _carried(digits: Tensor) -> Tensor:
     return out
 
 
-def rounded(digits: Tensor) -> Tensor:
-    """Each sum rounded once to float64 (half to even), [keys]; beyond its range: ±inf."""
-    return torch.tensor([_round(row) for row in digits.tolist()], dtype=torch.float64)
+def rounded(digits: Tensor, divisors: Tensor | None = None) -> Tensor:
+    """Each sum, over a whole number if given, rounded once to float64 (half to even).
+
+    Args:
+        digits: [keys, digits].
+        divisors: [keys], whole and positive; None for 1.
+
+    Returns:
+        [keys]; ±inf beyond the range of float64.
+    """
+    whole = [1] * len(digits) if divisors is None else [int(one) for one in divisors.tolist()]
+    rows = zip(digits.tolist(), whole, strict=True)
+    return torch.tensor([_round(row, divisor) for row, divisor in rows], dtype=torch.float64)
 
 
 def _whole(row: list[int]) -> int:
@@ -75,10 +85,10 @@ def _whole(row: list[int]) -> int:
     return sum(digit << (32 * place) for place, digit in enumerate(row) if digit)
 
 
-def _round(row: list[int]) -> float:
+def _round(row: list[int], divisor: int) -> float:
     total = _whole(row)
     try:
-        return total / (1 << _BIAS)
+        return total / (divisor << _BIAS)
     except OverflowError:
         return float("inf") if total > 0 else float("-inf")
 
@@ -91,3 +101,8 @@ def fraction_of(digits: Tensor) -> Fraction:
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:
     """Correctly rounded sums of finite float64 values by key, [count]; 0 for an absent key."""
     return rounded(exact_digits(values, keys, count))
+
+
+def exact_means(values: Tensor, keys: Tensor, numbers: Tensor) -> Tensor:
+    """Correctly rounded sums by key over `numbers`, [count]; 0 where the number is 0."""
+    return rounded(exact_digits(values, keys, numbers.numel()), numbers.clamp(min=1))

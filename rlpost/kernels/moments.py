@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlpost.kernels.exact import exact_sums
+from rlpost.kernels.exact import exact_means, exact_sums
 from rlpost.kernels.segments import (
     lengths,
     offsets_of,
@@ -85,7 +85,7 @@ def keyed_moments(values: Tensor, keys: Tensor, count: int) -> Moments:
     The deviation of a single value is 0, the mean of none is 0.
     """
     rows = torch.bincount(keys, minlength=count).to(torch.float64)
-    mean = exact_sums(values, keys, count) / rows.clamp(min=1)
+    mean = exact_means(values, keys, rows)
     squares = exact_sums((values - mean[keys]).square(), keys, count)
     return Moments(rows, mean, (squares / (rows - 1).clamp(min=1)).sqrt())
 
@@ -121,7 +121,7 @@ def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
         Moments over all numbers of a key, [count]; Bessel. No number: mean 0; one: deviation 0.
     """
     number = exact_sums(parts.number, keys, count)
-    mean = exact_sums(parts.total, keys, count) / number.clamp(min=1)
+    mean = exact_means(parts.total, keys, number)
     own = parts.total / parts.number.clamp(min=1)
     between = parts.number * (own - mean[keys]).square()
     squares = exact_sums(parts.squares + between, keys, count)

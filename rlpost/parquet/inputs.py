@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from rlpost.errors import ReadWriteError, UsageError
 
@@ -48,10 +49,13 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
 
 def _expand(text: str) -> list[InputFile]:
     path = Path(text)
-    if path.is_dir():
-        return _directory(path)
-    if path.exists():
-        return [InputFile(path, Path(path.name), _partitions(path))]
+    try:
+        if path.is_dir():
+            return _directory(path)
+        if path.exists():
+            return [InputFile(path, Path(path.name), _partitions(path))]
+    except OSError as error:
+        raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if glob.has_magic(text):
         matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
         files = [match for match in matches if match.is_file()]
@@ -75,4 +79,4 @@ def _directory(top: Path) -> list[InputFile]:
 
 def _partitions(path: Path) -> tuple[tuple[str, str], ...]:
     pairs = (part.partition("=") for part in path.parent.parts)
-    return tuple((key, value) for key, equals, value in pairs if equals and key)
+    return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
 
@@ -151,13 +149,19 @@ def key(array: pa.Array, place: Place) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return key(array.cast(kind.value_type), place)
     if pa.types.is_integer(kind):
-        return array.cast(pa.int64())
+        return _whole_numbers(array, place)
     if pa.types.is_string(kind):
         return array
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
-        whole: Callable[[Any], bool] = lambda values: bool((values == np.floor(values)).all())  # noqa: E731
-        if whole(array.to_numpy(zero_copy_only=False)):
-            return array.cast(pa.int64())
+        return _whole_numbers(array, place)
     raise place.error(0, f"is {kind}", "a string or an integer per row is needed")
+
+
+def _whole_numbers(array: pa.Array, place: Place) -> pa.Array:
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid:
+        came = f"is {array.type} with numbers that are no 64-bit integers"
+        raise place.error(0, came, "a string or an integer per row is needed") from None

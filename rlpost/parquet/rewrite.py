@@ -126,8 +126,16 @@ class RewriteSink:
         """Read, encode and add the next rows of a row group."""
         self.append(row_group, columns)
 
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these entries added, and sync the file."""
+        self._inner.complete(metadata)
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+        self._inner.publish()
+
     def close(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these entries added, and publish the file."""
+        """Complete the file and publish it."""
         self._inner.close(metadata)
 
     def abort(self) -> None:

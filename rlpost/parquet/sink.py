@@ -45,8 +45,14 @@ class Sink(Protocol):
     def write(self, row_group: int, columns: pa.RecordBatch) -> None:
         """Encode and add the next rows of a row group of the source."""
 
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these key-value entries added, and sync the file."""
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+
     def close(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these key-value entries added, sync, rename to the target."""
+        """Complete the file and publish it."""
 
     def abort(self) -> None:
         """Remove what was written; never raises, and does nothing after `close`."""

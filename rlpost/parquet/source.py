@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -45,7 +46,9 @@ class Source:
     def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
         self.footers = [_footer(file) for file in self.files]
-        self.schemas = [footer.schema.to_arrow_schema() for footer in self.footers]
+        self.schemas = [
+            _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
+        ]
 
     @cached_property
     def name(self) -> str:
@@ -112,15 +115,31 @@ class Source:
                         if table.num_rows:
                             yield Piece(index, group, row, _with_partitions(table, file, columns))
                         row += table.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except _DAMAGE as error:
             raise _unreadable(file, error) from None
+
+
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def _footer(file: InputFile) -> pq.FileMetaData:
     try:
         return pq.read_metadata(file.path)
-    except (pa.ArrowException, OSError) as error:
+    except _DAMAGE as error:
         raise _unreadable(file, error) from None
+
+
+def _schema(file: InputFile, footer: pq.FileMetaData) -> pa.Schema:
+    try:
+        schema = footer.schema.to_arrow_schema()
+    except _DAMAGE as error:
+        raise _unreadable(file, error) from None
+    (name, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
+    if times > 1:
+        raise DataError(
+            f"{file.path}: {times} columns are called {name!r}; every column needs its own name"
+        )
+    return schema
 
 
 def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError:

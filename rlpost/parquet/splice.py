@@ -54,6 +54,7 @@ class Staged:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with self._naming():
             self._file: int | None = os.open(self.path, flags, 0o666)
+        self._there = True
 
     def write(self, at: int, data: bytes | memoryview) -> int:
         """Write bytes at an offset, and return the offset behind them."""
@@ -74,14 +75,19 @@ class Staged:
                     raise OSError("the source became shorter while it was copied")
                 begin, size, at = begin + done, size - done, at + done
 
-    def publish(self) -> None:
-        """Sync the file, close it, and give it the target's name."""
+    def complete(self) -> None:
+        """Sync and close the file: it is whole, under its own name."""
         assert self._file is not None
         with self._naming():
             os.fsync(self._file)
-            self.path.replace(self.target)
             file, self._file = self._file, None
             os.close(file)
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+        with self._naming():
+            self.path.replace(self.target)
+            self._there = False
 
     def stop(self) -> None:
         """Let a copy in another thread end soon."""
@@ -93,6 +99,8 @@ class Staged:
             file, self._file = self._file, None
             with suppress(OSError):
                 os.close(file)
+        if self._there:
+            self._there = False
             with suppress(OSError):
                 self.path.unlink()
 
@@ -164,7 +172,16 @@ class SpliceSink:
         self.append(row_group, self.encode(columns))
 
     def close(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these entries added, and publish the file."""
+        """Complete the file and publish it."""
+        self.complete(metadata)
+        self.publish()
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+        self._output.publish()
+
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these entries added, and sync the file."""
         while self._current < len(self._groups):
             self._finish_group()
         self._copy_blooms()
@@ -173,7 +190,7 @@ class SpliceSink:
             copy.result()
         add_key_values(self._footer, metadata)
         self._output.write(self._end, seal(self._footer))
-        self._output.publish()
+        self._output.complete()
         self._release()
 
     def abort(self) -> None:
