@@ -14,13 +14,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rlpost.api import Options, advantages, enrich
-    from rlpost.recipe import Numerics, Recipe
+    from rlpost.numerics import Numerics
+    from rlpost.recipe import Recipe
 
 _HOMES = {
     "Options": "rlpost.api",
     "advantages": "rlpost.api",
     "enrich": "rlpost.api",
-    "Numerics": "rlpost.recipe",
+    "Numerics": "rlpost.numerics",
     "Recipe": "rlpost.recipe",
 }
 __all__ = ["Numerics", "Options", "Recipe", "__version__", "advantages", "enrich"]

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from rlpost.correction_options import CorrectionOptions
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.estimator_options import EstimatorOptions
+from rlpost.numerics import Count, Finite, NonNegative, Numerics, Positive
+from rlpost.reward_options import RewardOptions
 from rlpost.schema import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-Scope = Literal["batch", "group", "running", "none"]
 KlEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Unit = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(gt=0)]
 
 KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-WRITTEN = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")
+WRITTEN = (
+    "advantages",
+    "returns",
+    "response_level_rewards",
+    "sample_mask",
+    "sample_weight",
+    "is_weight",
+)
 GROUP_COLUMNS = ("group_mean", "group_std", "group_size", "group_pass_rate")
 EXTRA = (
     "raw_advantages",
@@ -33,46 +39,19 @@ EXTRA = (
 )
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Numerics(_Model):
-    """What frameworks do differently, each with rlpost's own choice as the default."""
-
-    norm_eps: NonNegative = 1e-6
-    """Added to the standard deviation in reward normalisation: ROLL's 1e-6."""
-    whiten_eps: NonNegative = 1e-8
-    """Added to the variance in whitening, inside the square root."""
-    log_ratio_clamp: Annotated[float, Field(gt=0)] = 40.0
-    """|old - ref| is clamped to this before anything is exponentiated; inf: never."""
-    kl_clamp: Annotated[float, Field(gt=0)] = 10.0
-    """k3 is clamped to this on both sides; inf: never."""
-    terminal_reward: Literal["last_policy_token", "last_token"] = "last_policy_token"
-    """Where the response's reward lands. `last_token` loses it where that is an observation."""
-    observations: Literal["skip", "states"] = "skip"
-    """Observation tokens in scans: passed over, or states with a step of γ and λ of their own."""
-    batch: Literal["step", "step_domain", "all"] = "step"
-    """What one batch is: the rows of a step, of a step and domain, or the whole input."""
-    single: Literal["zero", "zero_always", "raw", "normalise"] = "zero"
-    """A group of one: 0 in group statistics, 0 in any, its plain reward, or plain arithmetic."""
-    constant: Literal["zero", "divide"] = "zero"
-    """A group of equal rewards: 0, or its (zero) deviation over the scope's standard deviation."""
-
-
-class Recipe(_Model):
+class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Every option of the pipeline, validated; the defaults are the reference pipeline's.
 
     A field left at None takes the estimator's own default. Raises UsageError (through
     `Recipe.of` and `Recipe.from_toml`) naming the options that do not fit together.
     """
 
-    estimator: str = "grpo"
-    """What turns rewards into advantages; `rlpost estimators` lists them."""
-    gamma: Unit = 1.0
-    """Discount per policy token."""
-    lam: Unit = 0.95
-    """λ of gae."""
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="strings",
+    )
 
     max_len_mask: bool = False
     """Drop responses of exactly --max-response-length policy tokens."""
@@ -80,9 +59,9 @@ class Recipe(_Model):
     """The generation limit, in tokens."""
     difficulty_mask: bool = False
     """Keep groups with low < mean raw reward < high; groups of one are kept."""
-    difficulty_low: float = 0.1
+    difficulty_low: Finite = 0.1
     """Lower bound of the difficulty mask, exclusive."""
-    difficulty_high: float = 0.95
+    difficulty_high: Finite = 0.95
     """Upper bound of the difficulty mask, exclusive."""
     error_max_len_clip: Count | None = None
     """Keep reward 1, and reward 0 only under this many tokens; drop the rest."""
@@ -92,15 +71,6 @@ class Recipe(_Model):
     """Drop responses that ended at the length limit."""
     mask_before_norm: bool = False
     """Masked samples leave the reward statistics, too."""
-
-    overlong_penalty: tuple[Count, Count, NonNegative] | None = None
-    """MAX_LEN BUFFER FACTOR: soft penalty that grows over the last BUFFER tokens."""
-    norm_mean: Scope | None = None
-    """Which mean is subtracted from rewards."""
-    norm_std: Scope | None = None
-    """Which standard deviation divides rewards."""
-    reward_clip: Positive | None = None
-    """Clamp rewards to ±C, per response and again per token."""
 
     kl_coef: NonNegative = 0.0
     """β: subtract β·KL from token rewards. At 0 the KL is only measured."""
@@ -121,7 +91,7 @@ class Recipe(_Model):
     length_weight: bool = False
     """Weight short responses up: 1.5 minus the batch's min-max normalised length."""
 
-    pass_threshold: float = 1.0
+    pass_threshold: Finite = 1.0
     """A response passes with at least this reward; for group_pass_rate."""
 
     columns: dict[str, str] = Field(default_factory=dict)
@@ -148,18 +118,23 @@ class Recipe(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for wrong, text in self._contradictions():
+        for wrong, text in (
+            *self._contradictions(),
+            *self.reward_contradictions(),
+            *self.correction_contradictions(),
+        ):
             if wrong:
                 raise ValueError(text)
         known = {*WRITTEN, *EXTRA}
         for name in self.emit or ():
+            if (self.emit or ()).count(name) > 1:
+                raise ValueError(f"emit: {name!r} is named twice")
             if name not in known:
                 raise ValueError(f"emit: no column {name!r} to write{closest(name, known)}")
         return self
 
     def _contradictions(self) -> list[tuple[bool, str]]:
         """Each pair of options that exclude each other: whether it is there, and why not."""
-        overlong = self.overlong_penalty
         low, high = self.difficulty_low, self.difficulty_high
         return [
             (
@@ -175,18 +150,24 @@ class Recipe(_Model):
                 "kl_target needs kl_coef above 0: it adapts by factors, so 0 would stay 0",
             ),
             (
-                overlong is not None and overlong[1] > overlong[0],
-                "overlong_penalty: BUFFER must not exceed MAX_LEN",
-            ),
-            (
                 self.emit_only and self.replace,
                 "emit_only and replace exclude each other: no input column is kept to replace",
             ),
         ]
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    def of(
+        cls,
+        values: Mapping[str, Any],
+        where: str = "recipe",
+        origins: Mapping[str, str] | None = None,
+    ) -> Recipe:
         """A Recipe of these values.
+
+        Args:
+            values: by field.
+            where: what errors call the place that values come from.
+            origins: the places of single fields, where they differ.
 
         Raises:
             UsageError: a name is unknown (with the nearest ones), a value is out of range, or
@@ -195,7 +176,7 @@ class Recipe(_Model):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(_sentences(error, where))) from None
+            raise UsageError("\n".join(_sentences(error, where, origins or {}))) from None
 
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:
@@ -211,13 +192,19 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ReadWriteError(f"{path}: cannot read the recipe: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
-    return {key.replace("-", "_"): value for key, value in table.items()}
+    table = {key.replace("-", "_"): value for key, value in table.items()}
+    if isinstance(table.get("numerics"), dict):
+        table["numerics"] = {
+            key.replace("-", "_"): value for key, value in table["numerics"].items()
+        }
+    return table
 
 
-def _sentences(error: ValidationError, where: str) -> list[str]:
+def _sentences(error: ValidationError, default: str, origins: Mapping[str, str]) -> list[str]:
     """One line per problem: where, what came, what is needed."""
     lines = []
     for item in error.errors():
+        where = origins.get(str(item["loc"][0]), default) if item["loc"] else default
         name = ".".join(str(part) for part in item["loc"])
         model = Numerics if item["loc"][:1] == ("numerics",) else Recipe
         if item["type"] == "extra_forbidden":

@@ -9,19 +9,19 @@ from torch import Tensor
 
 from rlpost.errors import DataError
 from rlpost.groups import group_statistics, per_group
-from rlpost.kernels import masks, rewards
+from rlpost.kernels import masks
 from rlpost.kernels.exact import exact_sums
 from rlpost.kernels.kl import adaptive_coefficients
-from rlpost.kernels.moments import Moments, TokenMoments, keyed_moments, pooled
+from rlpost.kernels.moments import TokenMoments, keyed_moments, pooled
 from rlpost.kernels.weights import difficulty_weights, keyed_extremes, length_weights
+from rlpost.reward_stages import batch_moments, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from rlpost.batch import Responses
     from rlpost.estimators import Estimator
-    from rlpost.kernels.rewards import RunningMoments
-    from rlpost.recipe import Recipe, Scope
+    from rlpost.recipe import Recipe
 
 
 def leave_out_nonfinite(responses: Responses) -> Responses:
@@ -30,11 +30,6 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
     return responses.with_(
         valid=valid, reward=torch.where(valid, responses["reward"], 0.0), kept=valid
     )
-
-
-def counted(responses: Responses, recipe: Recipe) -> Tensor:
-    """Which responses take part in reward statistics, [N] bool."""
-    return responses["kept"] if recipe.mask_before_norm else responses["valid"]
 
 
 def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -95,81 +90,6 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     )
 
 
-def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `rewards`: the raw reward and the overlong penalty."""
-    shaped = responses["reward"]
-    if recipe.overlong_penalty is not None:
-        max_len, buffer, factor = recipe.overlong_penalty
-        shaped = shaped + rewards.overlong_penalty(
-            responses["tokens"], max_len=max_len, buffer=buffer, factor=factor
-        )
-    return responses.with_(rewards=shaped, shaped=shaped)
-
-
-def normalise_rewards(
-    responses: Responses,
-    *,
-    recipe: Recipe,
-    mean_of: Scope,
-    std_of: Scope,
-    running: Mapping[str, RunningMoments],
-) -> Responses:
-    """Replaces `rewards` by (r - mean) / (std + ε); responses that do not count get 0."""
-    if mean_of == std_of == "none":
-        return responses
-    values, rows = responses["rewards"], counted(responses, recipe)
-    found: dict[str, Moments] = {}
-    if "batch" in (mean_of, std_of):
-        found["batch"] = _batch_moments(responses, values, rows, "batch")
-    if "running" in (mean_of, std_of):
-        responses, found["running"] = _running(responses, values, rows, running)
-    single = constant = torch.zeros(len(responses), dtype=torch.bool)
-    numerics = recipe.numerics
-    if "group" in (mean_of, std_of) or numerics.single == "zero_always":
-        found["group"], constant = group_statistics(responses, values, rows=rows)
-        single = found["group"].number == 1
-    mean = found[mean_of].mean if mean_of != "none" else None
-    std = found[std_of].std if std_of != "none" else None
-    out = rewards.normalised(values, mean, std, eps=numerics.norm_eps)
-    if numerics.constant == "zero":
-        out = torch.where(constant & ~single, 0.0, out)
-    if numerics.single in ("zero", "zero_always"):
-        out = torch.where(single, 0.0, out)
-    elif numerics.single == "raw":
-        out = torch.where(single, values, out)
-    return responses.with_(rewards=torch.where(rows, out, 0.0))
-
-
-def _batch_moments(responses: Responses, values: Tensor, rows: Tensor, key: str) -> Moments:
-    """Moments of each row's own batch, over the rows that count."""
-    codes = responses[key]
-    return keyed_moments(values[rows], codes[rows], responses.count(key)).at(codes)
-
-
-def _running(
-    responses: Responses, values: Tensor, rows: Tensor, start: Mapping[str, RunningMoments]
-) -> tuple[Responses, Moments]:
-    """Running moments of each row's domain as they stand once its batch is folded in."""
-    domains = responses.count("domain")
-    both = responses["batch"] * domains + responses["domain"]
-    sets, codes = torch.unique(both, return_inverse=True)
-    own = keyed_moments(values[rows], codes[rows], sets.numel())
-    labels = [str(label) for label in responses.labels["domain"]]
-    begin = {code: start[label] for code, label in enumerate(labels) if label in start}
-    mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
-    responses = responses.noting(running={labels[code]: state for code, state in after.items()})
-    return responses, Moments(own.number, mean, std).at(codes)
-
-
-def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Clamps `rewards`; `reward_clipped` says where."""
-    bound = recipe.reward_clip
-    if bound is None:
-        return responses
-    values = responses["rewards"]
-    return responses.with_(rewards=values.clamp(-bound, bound), reward_clipped=values.abs() > bound)
-
-
 def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
     """Adds `beta`, the KL coefficient of each response's batch."""
     count = responses.count("batch")
@@ -189,6 +109,13 @@ def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(beta=beta[responses["batch"]])
 
 
+def charge_kl(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds `beta`, and takes the KL of a whole response from its `rewards`."""
+    responses = kl_coefficients(responses, recipe=recipe)
+    charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
+    return responses.with_(rewards=responses["rewards"] - charge)
+
+
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Adds `credit` and `credit_returns`, the advantage and return of all tokens of a response.
 
@@ -197,26 +124,71 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     values = responses["score"] if "score" in responses else responses["rewards"]
     if estimator.level == "token":
         return responses.with_(credit=values, credit_returns=values)
-    columns = {name: values if name == "rewards" else responses[name] for name in estimator.columns}
-
-    def function(sorted_columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
-        return torch.stack(estimator(sorted_columns, offsets, recipe), dim=1)
-
+    if "cohort" in estimator.columns:
+        responses = responses.with_(cohort=_cohorts(responses, recipe.episode_domains))
     rows = counted(responses, recipe)
-    credit, returns = per_group(responses, columns, function, rows=rows).unbind(1)
-    if recipe.numerics.single == "raw" and "offsets" in estimator.parameters:
+    columns = _columns(responses.with_(rewards=values), estimator, recipe)
+
+    def function(chosen: dict[str, Tensor], offsets: Tensor) -> Tensor:
+        return torch.stack(estimator(_stacked(chosen, estimator), offsets, recipe), dim=1)
+
+    if "offsets" in estimator.parameters:
+        both = per_group(responses, columns, function, rows=rows)
+    else:
+        both = values.new_zeros(len(responses), 2)
+        both[rows] = function({name: x[rows] for name, x in columns.items()}, rows)
+    credit, returns = both.unbind(1)
+    alone = "offsets" in estimator.parameters and "single" not in estimator.knobs
+    if recipe.numerics.single == "raw" and alone:
         single = group_statistics(responses, values, rows=rows)[0].number == 1
         credit, returns = (torch.where(single, values, part) for part in (credit, returns))
     return responses.with_(credit=credit, credit_returns=returns)
 
 
-def whiten(responses: Responses, *, recipe: Recipe) -> Responses:
+def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:
+    """The columns that an estimator reads, `components` one by one."""
+    parts = [f"component:{name}" for name in recipe.reward_components or ()]
+    named = [(parts if name == "components" else [name]) for name in estimator.columns]
+    return {name: responses[name] for names in named for name in names}
+
+
+def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:
+    """The same with components as one column, [N, K]."""
+    if "components" not in estimator.columns:
+        return columns
+    parts = [x for name, x in columns.items() if name.startswith("component:")]
+    others = {name: x for name, x in columns.items() if not name.startswith("component:")}
+    return {**others, "components": torch.stack(parts, dim=1)}
+
+
+def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
+    """Codes of (group, domain) in these domains and of (batch, domain) in the others, [N]."""
+    labels = [str(label) for label in responses.labels["domain"]]
+    listed = torch.tensor([label in episode_domains for label in labels])
+    domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
+    inner = torch.where(listed[domain], group + responses.count("batch"), batch)
+    return torch.unique(inner * len(labels) + domain, return_inverse=True)[1]
+
+
+def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Normalises `credit` over the responses of each batch; equal ones become 0."""
+    credit, rows = responses["credit"], counted(responses, recipe)
+    moments = batch_moments(responses, credit, rows)
+    centred = credit - moments.mean
+    scaled = torch.where(moments.std > 0, centred / (moments.std + recipe.numerics.batch_eps), 0.0)
+    credit = torch.where(rows, scaled, 0.0)
+    return responses.with_(credit=credit, credit_returns=credit)
+
+
+def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Whitens `credit` over the kept policy tokens of each batch."""
     credit = responses["credit"]
     count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
     parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
     mean, scale = _scales(responses, parts, recipe)
-    return responses.with_(credit=(credit - mean) * scale, raw_credit=credit)
+    whitened = (credit - mean) * scale
+    returns = whitened if estimator.returns == "whitened" else responses["credit_returns"]
+    return responses.with_(credit=whitened, credit_returns=returns, raw_credit=credit)
 
 
 def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
@@ -228,12 +200,19 @@ def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Res
 
 def _scales(responses: Responses, parts: TokenMoments, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count."""
-    codes = responses["batch"]
+    codes, numerics = responses["batch"], recipe.numerics
     moments = pooled(parts, codes, responses.count("batch"))
+    variance = moments.std.square()
+    if numerics.whiten_ddof == 0:
+        variance = variance * (moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)
+    if numerics.whiten_floor == "add":
+        variance = variance + numerics.whiten_eps
+    scale = variance.clamp(min=numerics.whiten_eps).rsqrt()
     enough = moments.number > 1
+    if numerics.whiten_scale == "none":
+        scale = torch.ones_like(scale)
     mean = torch.where(enough, moments.mean, 0.0)
-    scale = torch.where(enough, (moments.std.square() + recipe.numerics.whiten_eps).rsqrt(), 1.0)
-    return mean[codes], scale[codes]
+    return mean[codes], torch.where(enough, scale, 1.0)[codes]
 
 
 def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:

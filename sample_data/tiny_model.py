@@ -80,7 +80,7 @@ def score(policy: Policy, tokens: Tensor) -> Scores:
     """Teacher-forced scores of right-padded tokens [N, S]."""
     log_pi, values = policy(tokens[:, :-1])
     chosen = log_pi.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-    return Scores(chosen, values, log_pi.exp().square().sum(-1))
+    return Scores(chosen, values, log_pi.detach().exp().square().sum(-1))
 
 
 def padded(rows: Sequence[Sequence[float]]) -> Tensor:
@@ -91,7 +91,10 @@ def padded(rows: Sequence[Sequence[float]]) -> Tensor:
 
 @dataclass(frozen=True)
 class Turn:
-    """A stretch of the response: the policy's tokens, then the observation they led to."""
+    """A stretch of the response: the policy's tokens, then the observation they led to.
+
+    It finishes with "length" where a limit, on its tokens or on the turns, ended the episode.
+    """
 
     start: int
     stop: int
@@ -137,7 +140,8 @@ class Episode:
         self.mask.append(int(not forced))
         self.infer_log_probs.append(float(log_probs[token]))
         if forced and not self.observation:
-            self._end_turn("stop", done=len(self.turns) + 1 == limits.turns)
+            cut = len(self.turns) + 1 == limits.turns
+            self._end_turn("length" if cut else "stop", done=cut)
         elif not forced:
             self._react(token, limits)
 

@@ -21,7 +21,7 @@ SCOPES = {"grpo": ("group", "group")}
 PLAIN = {"reinforce_pp": "reinforce", "reinforce_pp_baseline": "dr_grpo"}  # and then whitened
 OUTCOMES = {"raw", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl", "rae"}
 KNOBS = {
-    "gae": ("gamma", "lam"),
+    "gae": ("gamma", "lam", "lambda_policy", "lambda_value", "length_adaptive_alpha"),
     "reinforce": ("gamma",),
     "grpo": ("gamma",),
     "remax": ("gamma",),

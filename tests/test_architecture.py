@@ -24,7 +24,7 @@ LAYERS = [
     ("cli", "commands"),
     ("render",),
     ("api",),
-    ("engine", "plan", "report", "output", "decode", "table", "state", "device"),
+    ("engine", "plan", "report", "output", "decode", "table", "state", "device", "targets"),
     ("stages", "response_stages", "token_stages", "summary", "groups", "batch"),
     ("estimators",),
     ("kernels",),

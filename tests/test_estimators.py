@@ -4,22 +4,24 @@ import doctest
 import importlib
 import pkgutil
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
-import rlpost
-import rlpost.estimators
-import rlpost.kernels
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
+from strategies import rollouts, to_table
+
+import rlpost
+import rlpost.estimators
+import rlpost.kernels
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.gae import gae
 from rlpost.estimators.raw import raw
 from rlpost.estimators.reinforce import reinforce
-from strategies import rollouts, to_table
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -171,7 +173,7 @@ def test_a_segment_does_not_see_its_neighbours(name):
     estimator = ESTIMATORS[name]
     columns, bounds = columns_of(estimator, 400), [0, 1, 1, 140, 270, 400]
     whole = estimator(columns, torch.tensor(bounds), RECIPE)
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         part = {key: column[start:stop] for key, column in columns.items()}
         alone = estimator(part, torch.tensor([0, stop - start]), RECIPE)
         for out, expected in zip(whole, alone, strict=True):

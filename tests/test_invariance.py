@@ -3,6 +3,7 @@
 import json
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import rlpost
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import Response
-from rlpost.errors import DataError
 from strategies import layouts, recipes, rollouts, same_length, to_table
+
+import rlpost
+from rlpost.errors import DataError
 
 EVERYTHING = 1 << 20
 OUTCOMES = ("raw", "dr_grpo", "rloo")
@@ -167,7 +169,7 @@ def test_the_order_of_rows_changes_scans_by_rounding_only(case):
 def files_of(table, cuts, row_groups, directory):
     """The table as files, cut before these rows; some may have no rows."""
     bounds = [0, *sorted(cuts), table.num_rows]
-    for place, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for place, (start, stop) in enumerate(pairwise(bounds)):
         part = table.slice(start, stop - start)
         size = row_groups[place % len(row_groups)]
         pq.write_table(part, directory / f"part-{place}.parquet", row_group_size=size)
@@ -245,6 +247,7 @@ def big(size, seed=3):
         ({"estimator": "rloo", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 9.0}, same_bits),
         ({"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"}, same_bits),
         ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
+        ({"estimator": "rloo", "rollout_id": "domain"}, same_bits),
         ({"estimator": "gae", "gamma": 0.99, "whiten_advantages": True}, same_numbers),
         ({"estimator": "grpo", "kl_coef": 0.1}, same_numbers),
     ],

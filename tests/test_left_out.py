@@ -5,19 +5,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import rlpost
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
-from rlpost.errors import DataError
 from strategies import recipes, rollouts, to_table
+
+import rlpost
+from rlpost.errors import DataError
 
 BAD = (math.nan, math.inf, -math.inf)
 
 
 def close(got, want):
     np.testing.assert_allclose(np.array(got, float), np.array(want, float), rtol=1e-5, atol=1e-6)
+
+
+def domains(rows):
+    return list(dict.fromkeys(r.domain for r in rows))
 
 
 def flat(lists):
@@ -33,22 +38,23 @@ def written(table, name):
 
 @st.composite
 def poisoned(draw):
-    """Rows, a recipe, and the same rows with a bad number in some: in what this recipe reads."""
-    rows, options = draw(rollouts(max_batches=2)), draw(recipes())
-    attributes = ["reward", "old", "ref", "token_rewards"]
-    attributes += ["values"] if options["estimator"] == "gae" else []
-    spoilt, places = list(rows), set()
-    for i in draw(st.sets(st.integers(0, len(rows) - 1), min_size=1, max_size=4)):
-        name, bad = draw(st.sampled_from(attributes)), draw(st.sampled_from(BAD))
-        policy = [t for t, m in enumerate(rows[i].mask) if m]
-        if name == "reward" or not policy:
-            spoilt[i] = replace(rows[i], reward=bad)
-        else:
-            values = list(getattr(rows[i], name))
-            values[draw(st.sampled_from(policy))] = bad
-            spoilt[i] = replace(rows[i], **{name: values})
-        places.add(i)
-    return rows, options, spoilt, places
+    """Rows, a recipe, and which bad number to put where: in what this recipe reads."""
+    rows = draw(rollouts(max_groups=3, max_group_size=4, max_batches=2, max_tokens=6))
+    options = draw(recipes())
+    names = ["reward", "old", "ref", "token_rewards"]
+    names += ["values"] if options["estimator"] == "gae" else []
+    bad = st.tuples(st.sampled_from(names), st.sampled_from(BAD))
+    places = st.integers(0, len(rows) - 1)
+    return rows, options, draw(st.dictionaries(places, bad, min_size=1, max_size=4))
+
+
+def with_bad(row, name, bad):
+    """The row with its reward, or the value at its first policy token, replaced."""
+    if name == "reward" or 1 not in row.mask:
+        return replace(row, reward=bad)
+    values = list(getattr(row, name))
+    values[row.mask.index(1)] = bad
+    return replace(row, **{name: values})
 
 
 FACTS = ("reward", "response_level_reward", "reward_clip", "token_reward_clip", "advantage",
@@ -64,6 +70,8 @@ def same_facts(got, want):
     elif isinstance(want, list):
         for one, other in zip(got, want, strict=True):
             same_facts(one, other)
+    elif want is None or isinstance(want, str):
+        assert got == want
     else:
         assert got == pytest.approx(want, rel=1e-9, abs=1e-9)
 
@@ -71,12 +79,13 @@ def same_facts(got, want):
 @settings(max_examples=60)
 @given(poisoned())
 def test_a_response_with_a_bad_number_is_as_if_it_were_not_there(case):
-    rows, options, spoilt, places = case
+    rows, options, places = case
+    spoilt = [with_bad(r, *places[i]) if i in places else r for i, r in enumerate(rows)]
     others = [r for i, r in enumerate(rows) if i not in places]
-    assume(others)
+    assume({r.batch for r in others} == {r.batch for r in rows})
     assume(any(r.kept for r in pipeline(others, options).rows))
-    if options.get("numerics", {}).get("batch") == "step_domain":
-        assume(list(dict.fromkeys(r.domain for r in rows)) == list(dict.fromkeys(r.domain for r in others)))
+    if options.get("numerics", {}).get("batch") == "step_domain":  # in order of appearance
+        assume(domains(rows) == domains(others))
     recipe = rlpost.Recipe(**options, nonfinite="mask")
     got, summary = rlpost.enrich(to_table(spoilt), recipe)
     want, expected = rlpost.enrich(to_table(others), recipe)
@@ -92,7 +101,8 @@ def test_a_response_with_a_bad_number_is_as_if_it_were_not_there(case):
     assert not any(written(got.take(sorted(places)), "sample_mask"))
     assert summary["masked"]["nonfinite"]["responses"] == len(places)
     assert summary["responses"] == len(rows)
-    same_facts({name: summary.get(name) for name in FACTS}, {name: expected.get(name) for name in FACTS})
+    for name in FACTS:
+        same_facts(summary.get(name), expected.get(name))
 
 
 def responses(size=4):
@@ -172,14 +182,14 @@ def in_parts(draw):
 @settings(max_examples=60)
 @given(
     in_parts(),
-    st.sampled_from(["grpo", "dr_grpo", "rloo", "raw", "reinforce"]),
+    st.sampled_from(["grpo", "dr_grpo", "rloo", "reinforce"]),
     st.fixed_dictionaries(
         {},
         optional={
             "kl_coef": st.just(0.3),
-            "difficulty_mask": st.just(True),
-            "drop_zero_variance": st.just(True),
-            "mask_before_norm": st.just(True),
+            "difficulty_mask": st.sampled_from([True]),
+            "drop_zero_variance": st.sampled_from([True]),
+            "mask_before_norm": st.sampled_from([True]),
             "whiten_advantages": st.booleans(),
         },
     ),

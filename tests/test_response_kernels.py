@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Response
+
 from rlpost.kernels import kl, masks, moments, rewards, weights
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")

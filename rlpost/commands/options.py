@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from rlpost.errors import UsageError
-from rlpost.recipe import Numerics, Recipe, load_toml
+from rlpost.numerics import Numerics
+from rlpost.recipe import Recipe, load_toml
 from rlpost.schema import closest
 
 if TYPE_CHECKING:
@@ -19,7 +20,22 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 PANELS = {
-    "Estimator": ("estimator", "gamma", "lam"),
+    "Estimator": (
+        "estimator",
+        "gamma",
+        "lam",
+        "lambda_policy",
+        "lambda_value",
+        "length_adaptive_alpha",
+        "step_gamma",
+        "episode_weight",
+        "step_weight",
+        "f_norm",
+        "ema_decay",
+        "otb_is_cap",
+        "episode_domains",
+        "teachers",
+    ),
     "Sample masks": (
         "max_len_mask",
         "max_response_length",
@@ -31,7 +47,19 @@ PANELS = {
         "drop_truncated",
         "mask_before_norm",
     ),
-    "Rewards": ("overlong_penalty", "norm_mean", "norm_std", "reward_clip", "whiten_rewards"),
+    "Rewards": (
+        "reward_components",
+        "component_weights",
+        "reward_scale",
+        "truncation_penalty",
+        "group_length_penalty",
+        "overlong_penalty",
+        "norm_mean",
+        "norm_std",
+        "reward_clip",
+        "reward_clip_low",
+        "whiten_rewards",
+    ),
     "KL": ("kl_coef", "kl_estimator", "kl_target", "kl_horizon"),
     "Advantages": (
         "whiten_advantages",
@@ -50,12 +78,22 @@ PANELS = {
     ),
     "Numerics": ("numerics",),
 }
-FLAGS = {"columns": "--map", "lam": "--lam"}
+FLAGS = {"columns": "--map", "teachers": "--teacher"}
+PAIRS = ("columns", "numerics", "teachers")
+LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
+OFF = "no_"
+_METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 METAVARS = {
     "columns": "ROLE=COLUMN",
     "numerics": "NAME=VALUE",
     "emit": "A,B,...",
+    "reward_components": "A,B,...",
+    "component_weights": "W,W,...",
+    "episode_domains": "A,B,...",
+    "teachers": "COLUMN=WEIGHT",
     "overlong_penalty": "MAX_LEN BUFFER FACTOR",
+    "reward_scale": "LOW HIGH TO_LOW TO_HIGH",
+    "group_length_penalty": "OUTPUT INPUT TURNS",
     "estimator": "NAME",
     "rollout_id": "COLUMN",
 }
@@ -69,29 +107,41 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     made = [
-        _parameter(name, Recipe.model_fields[name], panel)
+        option
         for panel, names in PANELS.items()
         for name in names
+        for option in _options(name, Recipe.model_fields[name], panel)
     ]
     function.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
     return function
 
 
-def _parameter(name: str, info: FieldInfo, panel: str) -> inspect.Parameter:
+def _options(name: str, info: FieldInfo, panel: str) -> list[inspect.Parameter]:
+    """The option of a field; for a flag also its `--no-` form, which help does not list."""
     flag = FLAGS.get(name, "--" + name.replace("_", "-"))
     kind = _plain_type(name, info.annotation)
-    declared = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-    default = info.get_default(call_default_factory=True)
-    shown = None if default in (None, False, {}, ()) or name == "numerics" else str(default)
     option = typer.Option(
-        declared,
-        help=(info.description or "").strip() + (f" [default: {shown}]" if shown else ""),
+        flag,
+        help=_help(name, info),
         rich_help_panel=panel,
         envvar=f"RLPOST_{flag[2:].upper().replace('-', '_')}",
         show_envvar=False,
         show_default=False,
-        metavar=METAVARS.get(name) or _choices(info.annotation),
+        metavar=METAVARS.get(name) or _choices(info.annotation) or _METAVARS[kind],
     )
+    if kind is not bool:
+        return [_parameter(name, kind, option)]
+    off = typer.Option(f"--no-{flag[2:]}", hidden=True)
+    return [_parameter(name, kind, option), _parameter(f"{OFF}{name}", kind, off)]
+
+
+def _help(name: str, info: FieldInfo) -> str:
+    default = info.get_default(call_default_factory=True)
+    shown = default not in (None, False, {}, ()) and name != "numerics"
+    return (info.description or "").strip() + (f" [default: {default}]" if shown else "")
+
+
+def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -102,13 +152,13 @@ def _parameter(name: str, info: FieldInfo, panel: str) -> inspect.Parameter:
 
 def _plain_type(name: str, annotation: Any) -> Any:
     """The type that the shell's words are turned into; the Recipe checks the rest."""
-    if name in ("columns", "numerics"):
+    if name in PAIRS:
         return list[str]
-    if name == "emit":
+    if name in LISTS:
         return str
-    if name == "overlong_penalty":
-        return tuple[int, int, float]
     for part in _parts(annotation):
+        if get_origin(part) is tuple:
+            return tuple.__class_getitem__(tuple(_parts(item)[0] for item in get_args(part)))
         if part in (bool, int, float):
             return part
     return str
@@ -138,21 +188,39 @@ def recipe_of(options: Mapping[str, Any], config: Path | None) -> Recipe:
         UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE.
     """
     values = load_toml(config) if config is not None else {}
-    if config is not None:
-        Recipe.of(values, str(config))  # so that what is wrong in the file is said of the file
-    given = {name: value for name, value in options.items() if value not in (None, [], ())}
-    if "emit" in given:
-        given["emit"] = [name.strip() for name in given["emit"].split(",") if name.strip()]
-    if "columns" in given:
-        given["columns"] = {**values.get("columns", {}), **_pairs(given["columns"], "--map")}
+    given = {
+        name: value
+        for name, value in options.items()
+        if value not in (None, [], ()) and not name.startswith(OFF)
+    }
+    given |= {name.removeprefix(OFF): False for name in options if _turned_off(name, options)}
+    for name in LISTS:
+        if name in given:
+            given[name] = [word.strip() for word in given[name].split(",") if word.strip()]
+    for name in ("columns", "teachers"):
+        if name in given:
+            given[name] = _table(values, name, config) | _pairs(given[name], FLAGS[name])
     if "numerics" in given:
         pairs = _pairs(given["numerics"], "--numerics")
         for name in pairs:
             if name not in Numerics.model_fields:
                 hint = closest(name, Numerics.model_fields)
                 raise UsageError(f"--numerics {name}: no such field{hint}")
-        given["numerics"] = {**values.get("numerics", {}), **pairs}
-    return Recipe.of({**values, **given}, "command line")
+        given["numerics"] = _table(values, "numerics", config) | pairs
+    origins = dict.fromkeys(values.keys() - given.keys(), str(config))
+    return Recipe.of({**values, **given}, "command line", origins)
+
+
+def _turned_off(name: str, options: Mapping[str, Any]) -> bool:
+    return name.startswith(OFF) and bool(options[name])
+
+
+def _table(values: Mapping[str, Any], name: str, config: Path | None) -> dict[str, Any]:
+    """A table of the recipe file; anything else is kept for the Recipe to complain of."""
+    table = values.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{config}: {name} is {table!r}: a table [{name}] is needed")
+    return table
 
 
 def _pairs(words: list[str], flag: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlpost.recipe import Scope
+    from rlpost.reward_options import Scope
 
 STRUCTURE = ("offsets",)
 

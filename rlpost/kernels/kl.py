@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,38 +12,49 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# Each takes d = log π_old - log π_ref of the sampled token (Schulman, "Approximating KL").
-_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "k1": lambda d: d,
-    "abs": torch.abs,
-    "k2": lambda d: d.square() / 2,
+# Each takes d = log π - log π_ref of the sampled token (Schulman, "Approximating KL") and the
+# importance ratio of the policy being trained to the one that sampled.
+_ESTIMATORS: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
+    "k1": lambda d, _: d,
+    "abs": lambda d, _: d.abs(),
+    "k2": lambda d, _: d.square() / 2,
     # exp(-d) - 1 + d with expm1, which keeps its digits where the policies nearly agree
-    "k3": lambda d: torch.expm1(-d) + d,
-    "k4": lambda d: d.exp() * d,
+    "k3": lambda d, _: torch.expm1(-d) + d,
+    "k4": lambda d, ratio: ratio * d,
 }
 
 
 def token_kl(
-    old: Tensor, ref: Tensor, *, estimator: str, log_ratio_clamp: float, clamp: float
+    policy: Tensor,
+    ref: Tensor,
+    *,
+    estimator: str,
+    log_ratio_clamp: float = math.inf,
+    clamp: float = math.inf,
+    clamps: str = "k3",
+    ratio: Tensor | float = 1.0,
 ) -> Tensor:
-    """KL of the old policy from the reference at each sampled token.
+    """KL of a policy from the reference at each sampled token.
 
-    With d = old - ref, clamped to ±log_ratio_clamp: k1 d; abs |d|; k2 d²/2;
-    k3 exp(-d) + d - 1, clamped to ±clamp; k4 exp(d)·d.
+    With d = policy - ref, clamped to ±log_ratio_clamp: k1 d; abs |d|; k2 d²/2;
+    k3 exp(-d) + d - 1; k4 ratio·d. With `clamps="k3"` that one alone is
+    clamped to ±clamp, with `"all"` every estimate.
 
     Args:
-        old: [T] log-probabilities of the policy that sampled.
+        policy: [T] log-probabilities of the policy.
         ref: [T] log-probabilities of the reference policy.
         estimator: k1, abs, k2, k3 or k4.
         log_ratio_clamp: bound on |d|, nats.
-        clamp: bound on |k3|, nats.
+        clamp: bound on the estimate, nats.
+        clamps: k3 or all.
+        ratio: [T] of the policy being trained to the one that sampled; 1 before any update.
 
     Returns:
         [T], in the inputs' dtype.
     """
-    distance = (old - ref).clamp(-log_ratio_clamp, log_ratio_clamp)
-    kl = _ESTIMATORS[estimator](distance)
-    return kl.clamp(-clamp, clamp) if estimator == "k3" else kl
+    distance = (policy - ref).clamp(-log_ratio_clamp, log_ratio_clamp)
+    kl = _ESTIMATORS[estimator](distance, ratio)
+    return kl.clamp(-clamp, clamp) if clamps in (estimator, "all") else kl
 
 
 def adaptive_coefficients(

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlpost.kernels.moments import group_moments
+from rlpost.kernels.segments import segment_max, spread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,17 +18,65 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Moments
 
 
-def overlong_penalty(tokens: Tensor, *, max_len: int, buffer: int, factor: float) -> Tensor:
+def component_sum(components: Tensor, weights: Tensor) -> Tensor:
+    """Σₖ wₖ·cₖ of the components that are there, [N]; NaN where none is.
+
+    Args:
+        components: [N, K] float64; NaN: not scored.
+        weights: [K].
+    """
+    there = ~components.isnan()
+    total = torch.where(there, components * weights, 0.0).sum(1)
+    return torch.where(there.any(1), total, torch.nan)
+
+
+def rescaled(rewards: Tensor, *, scale: tuple[float, float, float, float]) -> Tensor:
+    """Rewards clamped to [low, high], and that interval mapped onto [to_low, to_high], [N]."""
+    low, high, to_low, to_high = scale
+    return to_low + (rewards.clamp(low, high) - low) / (high - low) * (to_high - to_low)
+
+
+def overlong_penalty(
+    tokens: Tensor, *, max_len: int, buffer: int, factor: float, floor: str = "none"
+) -> Tensor:
     """min(0, -(n - (max_len - buffer)) / buffer · factor), [N] float64 (DAPO, arXiv 2503.14476).
 
     Args:
-        tokens: [N] policy tokens of each response.
-        max_len: length at which the penalty reaches -factor; it goes on falling beyond.
+        tokens: [N] tokens of each response.
+        max_len: length at which the penalty reaches -factor.
         buffer: tokens over which it grows.
         factor: penalty at max_len.
+        floor: `none` lets it go on falling beyond max_len, `factor` stops it at -factor.
     """
     over = tokens.to(torch.float64) - (max_len - buffer)
-    return (-over / buffer * factor).clamp(max=0.0)
+    lowest = -factor if floor == "factor" else -torch.inf
+    return (-over / buffer * factor).clamp(min=lowest, max=0.0)
+
+
+def truncation_penalty(rewards: Tensor, truncated: Tensor, *, penalty: float) -> Tensor:
+    """Truncated responses: their reward times the penalty, or a negative penalty itself, [N]."""
+    instead = rewards * penalty if penalty >= 0 else torch.full_like(rewards, penalty)
+    return torch.where(truncated, instead, rewards)
+
+
+def group_length_penalty(
+    rewards: Tensor, lengths: Tensor, offsets: Tensor, *, weights: tuple[float, ...]
+) -> Tensor:
+    """mean(r) · Σₖ wₖ · xₖ / max(xₖ) over the response's group, [N]; to be taken from rewards.
+
+    Args:
+        rewards: [N] sorted by group.
+        lengths: [N, K] what is penalised: output tokens, input tokens, turns.
+        offsets: [G+1] of the groups.
+        weights: K of them.
+
+    A length that is 0 throughout a group costs nothing.
+    """
+    share = torch.zeros_like(rewards)
+    for length, weight in zip(lengths.unbind(1), weights, strict=True):
+        longest = spread(segment_max(length, offsets), offsets)
+        share = share + weight * length / torch.where(longest > 0, longest, 1.0)
+    return spread(group_moments(rewards, offsets).mean, offsets) * share
 
 
 def normalised(rewards: Tensor, mean: Tensor | None, std: Tensor | None, *, eps: float) -> Tensor:

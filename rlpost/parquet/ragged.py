@@ -163,5 +163,5 @@ def _whole_numbers(array: pa.Array, place: Place) -> pa.Array:
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:
-        came = f"is {array.type} with numbers that are no 64-bit integers"
-        raise place.error(0, came, "a string or an integer per row is needed") from None
+        needed = "a string or an integer per row is needed, of at most 64 bits"
+        raise place.error(0, f"is {array.type}", needed) from None

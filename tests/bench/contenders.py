@@ -1,0 +1,134 @@
+"""What people run today: `python tests/bench/contenders.py NAME IN OUT`, each a whole process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    import torch
+
+BATCH = 1024
+GAMMA, LAM, BETA = 1.0, 0.95, 0.05
+
+
+def copy(source: str, target: str) -> None:
+    """Read everything, append two float lists, write everything: the floor of a naive script."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    table = pq.read_table(source)
+    mask = table["response_mask"].combine_chunks()
+    flat = pa.array(np.zeros(len(mask.values), dtype=np.float32))
+    new = pa.ListArray.from_arrays(mask.offsets, flat)
+    table = table.append_column("advantages", new).append_column("returns", new)
+    pq.write_table(table, target, compression="zstd", row_group_size=512)
+
+
+def polars(source: str, target: str) -> None:
+    """GRPO as a polars pipeline: group statistics, then one list per row."""
+    import polars as pl  # noqa: PLC0415
+
+    reward = pl.col("reward")
+    score = (reward - reward.mean().over("step", "prompt_id")) / (
+        reward.std().over("step", "prompt_id") + 1e-6
+    )
+    lists = score.cast(pl.Float32).repeat_by(pl.col("response_mask").list.len())
+    frame = pl.read_parquet(source).with_columns(advantages=lists, returns=lists)
+    frame.write_parquet(target, compression="zstd", row_group_size=512)
+
+
+def cp(source: str, target: str) -> None:
+    """A file copy: the limit."""
+    shutil.copyfile(source, target)
+
+
+def padded_grpo(source: str, target: str) -> None:
+    """GRPO as frameworks compute it: padded batches, a loop over groups."""
+    _padded(source, target, _grpo)
+
+
+def padded_gae(source: str, target: str) -> None:
+    """GAE with a KL penalty and whitening as frameworks compute it: a loop over time steps."""
+    _padded(source, target, _gae)
+
+
+def _grpo(rows: dict[str, torch.Tensor], prompts: list[str], rewards: torch.Tensor) -> torch.Tensor:
+    import torch  # noqa: PLC0415
+
+    groups: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        groups.setdefault(prompt, []).append(row)
+    scores = torch.zeros_like(rewards)
+    for members in groups.values():
+        own = rewards[members]
+        for row in members:
+            scores[row] = (rewards[row] - own.mean()) / (own.std() + 1e-6)
+    return scores[:, None] * rows["response_mask"]
+
+
+def _gae(rows: dict[str, torch.Tensor], prompts: list[str], rewards: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+    import torch  # noqa: PLC0415
+
+    mask, values = rows["response_mask"], rows["values"]
+    token_rewards = -BETA * (rows["old_log_probs"] - rows["ref_log_probs"]) * mask
+    last = mask.sum(1).long() - 1
+    token_rewards[torch.arange(len(last)), last] += rewards
+    running, out = torch.zeros(len(last)), []
+    for step in reversed(range(mask.shape[1])):
+        following = values[:, step + 1] if step + 1 < mask.shape[1] else torch.zeros(len(last))
+        delta = token_rewards[:, step] + GAMMA * following - values[:, step]
+        running = delta + GAMMA * LAM * running
+        out.append(running)
+    advantages = torch.stack(out[::-1], dim=1)
+    mean = (advantages * mask).sum() / mask.sum()
+    variance = ((advantages - mean).square() * mask).sum() / (mask.sum() - 1)
+    return (advantages - mean) * (variance + 1e-8).rsqrt() * mask
+
+
+def _padded(source: str, target: str, estimate: Callable[..., torch.Tensor]) -> None:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    writer = None
+    for batch in pq.ParquetFile(source).iter_batches(BATCH):
+        table = pa.Table.from_batches([batch])
+        offsets = batch.column("response_mask").offsets.to_numpy()
+        lengths = torch.from_numpy(np.diff(offsets))
+        rows = {
+            name: _pad(batch.column(name), lengths)
+            for name in ("response_mask", "old_log_probs", "ref_log_probs", "values")
+        }
+        rewards = torch.from_numpy(batch.column("reward").to_numpy().copy())
+        advantages = estimate(rows, batch.column("prompt_id").to_pylist(), rewards)
+        inside = torch.arange(advantages.shape[1])[None] < lengths[:, None]
+        flat = pa.array(advantages[inside].float().numpy())
+        new = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), flat)
+        table = table.append_column("advantages", new).append_column("returns", new)
+        writer = writer or pq.ParquetWriter(target, table.schema, compression="zstd")
+        writer.write_table(table)
+    assert writer is not None, "the file has rows"
+    writer.close()
+
+
+def _pad(column: pa.Array, lengths: torch.Tensor) -> torch.Tensor:
+    import torch  # noqa: PLC0415
+
+    values = torch.from_numpy(column.flatten().to_numpy().copy()).float()
+    return torch.nn.utils.rnn.pad_sequence(values.split(lengths.tolist()), batch_first=True)
+
+
+CONTENDERS = {
+    function.__name__: function for function in (copy, polars, cp, padded_grpo, padded_gae)
+}
+
+if __name__ == "__main__":
+    name, given, made = sys.argv[1:]
+    CONTENDERS[name](given, made)

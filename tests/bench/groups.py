@@ -1,0 +1,49 @@
+"""Response-level work alone: GRPO's table and statistics of 10 M responses in 1.2 M groups."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rlpost.recipe import Recipe
+from rlpost.schema import resolve
+from rlpost.stages import shape_of, stages_of
+from rlpost.table import Collector
+from tests.bench.alone import peak_mb
+
+RESPONSES, GROUPS, PIECE = 10_000_000, 1_200_000, 100_000
+
+
+def collected() -> Collector:
+    """A collector that was given string prompt ids, steps and rewards, piece by piece."""
+    collector, rng = Collector(), np.random.default_rng(0)
+    for first in range(0, RESPONSES, PIECE):
+        groups = rng.integers(0, GROUPS, PIECE)
+        tokens = torch.from_numpy(rng.integers(1, 4000, PIECE))
+        rows = {
+            "group": pa.array(np.char.add("prompt-", groups.astype(str))),
+            "batch": pa.array(np.full(PIECE, first * 8 // RESPONSES)),
+            "reward": torch.from_numpy(rng.integers(0, 2, PIECE).astype(np.float64)),
+        }
+        collector.add(rows, {"tokens": tokens, "length": tokens})
+    return collector
+
+
+def main() -> None:
+    """Print seconds and peak MB."""
+    recipe = Recipe(estimator="grpo")
+    columns = resolve(["prompt_id", "reward", "step", "response_mask"], {}, "bench")
+    collector = collected()
+    start = time.perf_counter()
+    responses = collector.finish(recipe)
+    for stage in stages_of(shape_of(recipe, columns), {}):
+        if stage.settle:
+            responses = stage.settle(responses)
+    print(time.perf_counter() - start, peak_mb())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""The summary against plain polars over the files, and the warnings, each alone."""
+
+import json
+import re
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+
+import rlpost
+from rlpost.errors import DataError
+
+L = 12  # the longest response
+EMIT = (
+    "advantages",
+    "returns",
+    "response_level_rewards",
+    "sample_mask",
+    "final_response_mask",
+    "token_level_rewards",
+)
+TOKENS = ["advantages", "returns", "token_level_rewards", "final_response_mask", "response_mask"]
+
+
+def frame(rows=240, seed=5):
+    """Rollouts of two domains and three steps; every prompt has eight responses a step."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, L + 1, rows)
+    masks = [(rng.random(n) < 0.8).astype(int) for n in lengths]
+    for mask in masks:
+        mask[0] = 1
+    old = [rng.normal(-1, 0.5, n).astype(np.float32) for n in lengths]
+    prompts = np.arange(rows) // 8 % 10
+    return pl.DataFrame(
+        {
+            "prompt_id": [f"p{p}" for p in prompts],
+            "step": np.arange(rows) // 80,
+            "domain": [("math", "code")[p % 2] for p in prompts],
+            "reward": np.where(prompts < 2, 1.0, rng.integers(0, 3, rows) / 2),
+            "response_mask": [mask.tolist() for mask in masks],
+            "old_log_probs": [x.tolist() for x in old],
+            "ref_log_probs": [(x + rng.normal(0, 0.2, len(x))).tolist() for x in old],
+            "values": [rng.normal(0, 1, n).tolist() for n in lengths],
+            "difficulty": rng.random(rows),
+            "finish_reason": np.where(lengths == L, "length", "stop"),
+        }
+    )
+
+
+def processed(tmp_path, data, **options):
+    """The output as one frame, all input columns and the new ones, and the summary."""
+    (tmp_path / "in").mkdir()
+    cuts = [0, 70, 71, data.height]
+    for start, stop in pairwise(cuts):
+        data[start:stop].write_parquet(tmp_path / "in" / f"{start:03}.parquet", row_group_size=33)
+    emit = (*EMIT, *(["kl"] if "ref_log_probs" in data.columns else []))
+    emit += ("sample_weight",) if options.get("length_weight") else ()
+    recipe = rlpost.Recipe(**options, emit=emit)
+    run = rlpost.Options(chunk_tokens=100, workers=2)
+    summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, run)
+    return pl.read_parquet(tmp_path / "out" / "*.parquet"), summary
+
+
+def statistic(values):
+    values = values.cast(pl.Float64)
+    if values.is_empty():
+        return {"mean": None, "std": None, "min": None, "max": None}
+    std = values.std() if len(values) > 1 else 0.0
+    return {"mean": values.mean(), "std": std, "min": values.min(), "max": values.max()}
+
+
+def saturated(values, bound, of):
+    """How many written values are at the bound, and of how many."""
+    if bound is None:
+        return None
+    count = int((values.abs() == np.float32(bound)).sum())
+    return {"bound": bound, "count": count, "fraction": count / of}
+
+
+def share(flags, rows):
+    return {"responses": int(flags.sum()), "rate": flags.sum() / rows}
+
+
+def facts(out, recipe):
+    """What the summary says of these rows, from the columns alone."""
+    rows, valid = out.height, out.filter(pl.col("reward").is_finite())
+    tokens = out.select(TOKENS).explode(TOKENS, empty_as_null=False)
+    kept = tokens.filter(pl.col("final_response_mask") == 1)
+    policy = tokens.filter(pl.col("response_mask") == 1)
+    lengths = out["response_mask"].list.sum()
+    masked = {
+        "nonfinite": share(~out["reward"].is_finite(), rows),
+        "all": share(~out["sample_mask"], rows),
+    }
+    if recipe.max_len_mask:
+        masked["max_len"] = share(lengths == recipe.max_response_length, rows)
+    if recipe.drop_truncated:
+        masked["truncated"] = share(out["finish_reason"] == "length", rows)
+    if recipe.drop_zero_variance:
+        masked["zero_variance"] = share(out["kinds"] == 1, rows)
+    if recipe.difficulty_mask:
+        inside = out["solved"].is_between(
+            recipe.difficulty_low, recipe.difficulty_high, closed="none"
+        )
+        masked["difficulty"] = share(~inside, rows)
+    if recipe.error_max_len_clip:
+        good = (out["reward"] == 1) | ((out["reward"] == 0) & (lengths < recipe.error_max_len_clip))
+        masked["error_max_len"] = share(~good, rows)
+    found = {
+        "responses": rows,
+        "tokens": {"all": tokens.height, "policy": policy.height},
+        "masked": masked,
+        "reward": statistic(valid["reward"]),
+        "response_level_reward": statistic(valid["response_level_rewards"]),
+        "reward_clip": saturated(valid["response_level_rewards"], recipe.reward_clip, valid.height),
+        "token_reward_clip": saturated(
+            policy["token_level_rewards"], recipe.reward_clip, policy.height
+        ),
+        "advantage": statistic(kept["advantages"]),
+        "return": statistic(kept["returns"]),
+        "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, max(kept.height, 1)),
+    }
+    if "kl" in out.columns:
+        found["kl"] = statistic(valid["kl"].list.sum() / valid["response_mask"].list.sum())
+    if "sample_weight" in out.columns:
+        found["sample_weight"] = statistic(valid["sample_weight"])
+    return found
+
+
+def same(got, want, where=""):
+    """Equal to float32 accuracy, number by number; `got` may say more."""
+    if isinstance(want, dict):
+        for key, value in want.items():
+            same(got[key], value, f"{where}.{key}")
+    elif want is None or isinstance(want, int):
+        assert got == want, where
+    else:
+        assert got == pytest.approx(want, rel=2e-5, abs=2e-6), where
+
+
+RECIPES = {
+    "grpo": {"advantage_clip": 0.7},
+    "masks": {
+        "max_len_mask": True, "max_response_length": 9, "drop_truncated": True,
+        "drop_zero_variance": True, "estimator": "rloo",
+    },
+    "difficulty": {
+        "difficulty_mask": True, "difficulty_low": 0.3, "difficulty_high": 0.6,
+        "error_max_len_clip": 11,
+    },
+    "kl and clips": {"kl_coef": 0.4, "reward_clip": 0.8, "advantage_clip": 0.5, "estimator": "gae"},
+    "kl and a score": {"kl_coef": 2.0, "reward_clip": 0.6, "estimator": "dr_grpo"},
+    "whitening": {"estimator": "reinforce_pp", "gamma": 0.9, "advantage_clip": 1.2},
+    "weights": {"length_weight": True, "norm_mean": "running", "norm_std": "running"},
+    "bad numbers": {"nonfinite": "mask", "advantage_clip": 0.7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_summary_is_what_the_columns_say(name, tmp_path):
+    data = frame()
+    if name == "bad numbers":
+        data = data.with_columns(
+            reward=pl.when(pl.int_range(pl.len()) % 7 == 3).then(float("nan")).otherwise("reward")
+        )
+    out, summary = processed(tmp_path, data, **RECIPES[name])
+    over = pl.col("reward").filter(pl.col("reward").is_finite())
+    out = out.with_columns(
+        kinds=over.n_unique().over("step", "prompt_id"),
+        solved=over.mean().over("step", "prompt_id"),
+    )
+    recipe = rlpost.Recipe(**RECIPES[name])
+    same(summary, facts(out, recipe))
+    assert set(summary["masked"]) == set(facts(out, recipe)["masked"])
+    for table, column in (("steps", "step"), ("domains", "domain")):
+        assert [part[column] for part in summary[table]] == sorted(out[column].unique().to_list())
+        for part in summary[table]:
+            same(part, facts(out.filter(pl.col(column) == part[column]), recipe), part[column])
+
+
+def test_groups_are_counted(tmp_path):
+    data = frame().filter(pl.int_range(pl.len()) % 80 < 77)
+    data = data.with_columns(
+        prompt_id=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("alone")).otherwise("prompt_id")
+    )
+    _, summary = processed(tmp_path, data)
+    groups = data.group_by("step", "prompt_id").agg(
+        pl.len(), pl.col("reward").n_unique().alias("kinds")
+    )
+    sizes = groups["len"].value_counts().sort("len")
+    assert summary["groups"] == {
+        "count": groups.height,
+        "single": 1,
+        "zero_variance": groups.filter(pl.col("len") > 1, pl.col("kinds") == 1).height,
+        "size": {"min": 1, "median": groups["len"].median(), "max": 8},
+        "sizes": dict(sizes.iter_rows()),
+    }
+
+
+def test_roles_and_settings_are_said(tmp_path):
+    data = frame().rename({"reward": "score"}).rename({"prompt_id": "question"})
+    _, summary = processed(
+        tmp_path,
+        data,
+        columns={"group": "question"},
+        kl_coef=0.1,
+        kl_target=0.01,
+        kl_estimator="k2",
+    )
+    roles = summary["roles"]
+    assert roles["group"] == {"column": "question", "found_by": "map"}
+    assert roles["reward"] == {"column": "score", "found_by": "alias"}
+    assert roles["mask"] == {"column": "response_mask", "found_by": "name"}
+    assert summary["estimator"] == "grpo"
+    betas = summary["kl"]["coefficients"]
+    assert [part["batch"] for part in betas] == [0, 1, 2]
+    assert betas[0]["coefficient"] == 0.1
+    assert betas[1]["coefficient"] == pytest.approx(0.1 * (1 + 0.2 * 80 / 10000))
+    assert summary["recipe"]["kl_target"] == 0.01
+    assert json.loads(json.dumps(summary))
+
+
+def test_a_file_tells_of_its_own_rows(tmp_path):
+    out, _ = processed(tmp_path, frame(), advantage_clip=0.7)
+    first = tmp_path / "out" / "000.parquet"
+    own = json.loads(pl.read_parquet_metadata(first)["rlpost.summary"])
+    same(own, facts(out[:70], rlpost.Recipe(advantage_clip=0.7)))
+
+
+# Warnings
+
+
+def small(**columns):
+    """Four responses of two groups that nothing is wrong with, but for these columns."""
+    data = {
+        "prompt_id": ["a", "a", "b", "b"],
+        "reward": [0.0, 1.0, 1.0, 0.0],
+        "response_mask": [[1, 1], [1, 0, 1], [1], [1, 1]],
+        "old_log_probs": [[-1.0, -0.5], [-1.0, -0.1, -0.2], [-0.5], [-1.0, -2.0]],
+        "ref_log_probs": [[-1.0, -0.6], [-1.0, -0.2, -0.2], [-0.5], [-1.0, -1.0]],
+    }
+    data |= columns
+    return pl.DataFrame({name: values for name, values in data.items() if values is not None})
+
+
+def warnings(data, **options):
+    return rlpost.enrich(data, rlpost.Recipe(**options))[1]["warnings"]
+
+
+def test_nothing_wrong_nothing_said():
+    assert warnings(small()) == []
+    for estimator in ("dr_grpo", "rloo", "reinforce_pp", "reinforce"):
+        assert warnings(small(), estimator=estimator, kl_coef=0.1) == []
+
+
+padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ({"response_mask": None}, {}, "no mask column"),
+        ({"prompt_id": ["a", "b", "c", "c"]}, {}, "2 of 3 groups have one row"),
+        ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
+        ({"reward": [1.0] * 4}, {"estimator": "rloo"}, "all advantages are zero"),
+        (
+            {"response_mask": [[1, 0], [1, 1, 0], [0], [1, 1]], "old_log_probs": padded},
+            {},
+            "3 of 4 responses end in masked tokens .* padded",
+        ),
+        ({"old_log_probs": padded}, {}, "3 of 4 responses begin or end .* shifted"),
+        (
+            {"old_log_probs": [[0.0, -1.0], [0.0, -1.0, -0.5], [0.0], [-1.0, -0.5]]},
+            {},
+            "3 of 4 responses begin or end .* shifted",
+        ),
+        (
+            {},
+            {"columns": {"infer_log_probs": "old_log_probs"}},
+            "old and infer log-probs are the same column, `old_log_probs`",
+        ),
+        ({"response_mask": [[1, 1], [0, 0, 0], [1], [1, 1]]}, {}, "1 responses have no policy"),
+        ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 responses left out"),
+    ],
+)
+def test_each_warning_has_its_cause(columns, options, text):
+    said = warnings(small(**columns), **options)
+    assert [line for line in said if re.search(text, line)]
+
+
+half = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [-0.5], [-1.0, -2.0]]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"prompt_id": ["a", "a", "a", "b"]},
+        {"reward": [1.0, 1.0, 1.0, 0.0]},
+        {"response_mask": [[1, 0], [1, 1, 0], [1], [1, 1]], "old_log_probs": half},
+        {"old_log_probs": half},
+        {"infer_log_probs": half},
+    ],
+    ids=str,
+)
+def test_half_a_cause_is_none(columns):
+    assert warnings(small(**columns)) == []
+
+
+def test_a_filter_that_drops_everything_is_an_error():
+    with pytest.raises(DataError, match="no response is left of 4: truncated keeps 0"):
+        warnings(small(finish_reason=["length"] * 4), drop_truncated=True)
+    assert (
+        warnings(small(finish_reason=["length", "stop", "stop", "stop"]), drop_truncated=True) == []
+    )
+
+
+def test_a_kl_coefficient_without_reference_log_probs_is_an_error():
+    with pytest.raises(DataError, match="no column for ref_log_probs"):
+        warnings(small(ref_log_probs=None), kl_coef=0.1)
+    assert warnings(small(ref_log_probs=None)) == []
