@@ -5,19 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlpost.kernels.segments import lengths, offsets_of, spread
-
 BLOCK = 32
 
 
 def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     """yₜ = xₜ + decay·yₜ₊₁ within each segment, y = 0 behind its last element.
 
-    Segments are cut into blocks of 32 from their end. One product with the matrix of powers of
-    the decay solves every block by itself. What a block takes over from the one behind it is the
-    same recursion over the blocks' first elements, a thirty-second of the size, with decay³²; a
-    rank-one update adds it. Nothing is padded to the longest segment, and no power of the decay
-    is divided by, so long segments stay finite.
+    The array is cut into blocks of 32, wherever segments begin. One product with the matrix of
+    powers of the decay solves every block that no segment begins in; the few others are solved by
+    doubling, step by step over 1, 2, 4, … neighbours of the same segment. What a block takes over
+    from the one behind it is the same recursion over the blocks' first elements, with decay³²; a
+    rank-one update adds it. Nothing is padded, and no power of the decay is divided by, so long
+    segments stay finite and one segment's numbers never meet another's.
 
     Args:
         values: [T] float32 or float64.
@@ -27,21 +26,25 @@ def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     Returns:
         [T], in the dtype of `values`.
     """
-    if values.numel() == 0 or decay == 0:
+    size = values.numel()
+    if size == 0 or decay == 0:
         return values.clone()
-    blocks = (lengths(offsets) + BLOCK - 1) // BLOCK
-    block_offsets = offsets_of(blocks)
-    # Segments are right-aligned in their blocks: the pad stands before the first element.
-    shift = block_offsets[1:] * BLOCK - offsets[1:]
-    slots = spread(shift, offsets).add_(torch.arange(values.numel(), device=values.device))
-    padded = values.new_zeros(int(block_offsets[-1]) * BLOCK)
-    padded[slots] = values
+    blocks = -(-size // BLOCK)
+    rows = torch.nn.functional.pad(values, (0, blocks * BLOCK - size)).view(blocks, BLOCK)
     powers = decay ** torch.arange(BLOCK + 1, device=values.device, dtype=torch.float64)
-    local = padded.view(-1, BLOCK) @ _decay_matrix(powers).to(values.dtype)
-    if int(blocks.max()) > 1:
-        heads = reverse_scan(local[:, 0].contiguous(), block_offsets, float(powers[BLOCK]))
-        local.addr_(_from_behind(heads, block_offsets), powers[1:].flip(0).to(values.dtype))
-    return local.view(-1)[slots]
+    powers = powers.to(values.dtype)
+    out = rows @ _decay_matrix(powers)
+    starts = torch.unique_consecutive(offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < size)])
+    cut, segment = _cut_blocks(starts)
+    out[cut] = _by_doubling(rows[cut], segment, powers)
+    if blocks > 1:
+        behind = _from_behind(out[:, 0], starts, cut, float(powers[BLOCK]))
+        fade = powers[1:].flip(0)
+        tail = torch.where(segment == segment[:, -1:], behind[cut, None] * fade, 0.0)
+        behind[cut] = 0.0
+        out.addr_(behind, fade)
+        out[cut] += tail
+    return out.view(-1)[:size]
 
 
 def _decay_matrix(powers: Tensor) -> Tensor:
@@ -51,8 +54,48 @@ def _decay_matrix(powers: Tensor) -> Tensor:
     return torch.where(distance >= 0, powers[distance.clamp(min=0)], 0.0)
 
 
-def _from_behind(values: Tensor, offsets: Tensor) -> Tensor:
-    """Each element's successor in its segment, [T]; 0 for the last."""
-    behind = torch.cat([values[1:], values.new_zeros(1)])
-    behind[offsets[1:][offsets[1:] > offsets[:-1]] - 1] = 0.0
-    return behind
+def _cut_blocks(starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks that a segment begins inside of, [C], and which of its segments each element is in.
+
+    Args:
+        starts: where segments begin, ascending.
+
+    Returns:
+        [C] and [C, BLOCK]; the latter counts from 0 in each block.
+    """
+    inside = starts[starts % BLOCK != 0]
+    cut, place = torch.unique_consecutive(inside // BLOCK, return_inverse=True)
+    begins = torch.zeros(cut.numel(), BLOCK, dtype=torch.int8, device=starts.device)
+    begins[place, inside % BLOCK] = 1
+    return cut, begins.cumsum(1, dtype=torch.int8)
+
+
+def _by_doubling(rows: Tensor, segment: Tensor, powers: Tensor) -> Tensor:
+    """The scan of each row by itself, [C, BLOCK], with several segments in it."""
+    step = 1
+    while step < BLOCK:
+        same = segment[:, step:] == segment[:, :-step]
+        rows = rows.clone()
+        rows[:, :-step] += torch.where(same, rows[:, step:] * powers[step], 0.0)
+        step *= 2
+    return rows
+
+
+def _from_behind(heads: Tensor, starts: Tensor, cut: Tensor, decay: float) -> Tensor:
+    """What each block takes over from the one behind it, [blocks].
+
+    Args:
+        heads: [blocks] the first element of each block, solved by itself.
+        starts: where segments begin, ascending.
+        cut: blocks that a segment begins inside of: nothing passes through them.
+        decay: over a whole block.
+    """
+    between = starts[starts % BLOCK == 0] // BLOCK
+    closed = torch.zeros(heads.numel() + 1, dtype=torch.bool, device=heads.device)
+    closed[between] = True
+    apart = closed.clone()
+    apart[cut + 1] = True
+    apart[[0, -1]] = True
+    whole = reverse_scan(heads.contiguous(), apart.nonzero().squeeze(1), decay)
+    behind = torch.cat([whole[1:], whole.new_zeros(1)])
+    return torch.where(closed[1:], 0.0, behind)
