@@ -13,7 +13,7 @@ import pyarrow as pa
 from rlpost import __version__
 from rlpost.decode import Decoder
 from rlpost.device import device_named
-from rlpost.engine import CHUNK_TOKENS, Engine
+from rlpost.engine import CHUNK_TOKENS, Engine, single_threaded_torch
 from rlpost.errors import DataError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
@@ -21,11 +21,11 @@ from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.memory import TableSource
 from rlpost.parquet.sink import open_sink
 from rlpost.parquet.source import Source
-from rlpost.plan import Job, job_of
+from rlpost.plan import Job, columns_of, job_of
 from rlpost.progress import Silent
 from rlpost.recipe import Recipe
 from rlpost.report import summarise
-from rlpost.schema import ROLES, resolve
+from rlpost.schema import kind_of
 from rlpost.stages import shape_of
 from rlpost.state import load_state, save_state
 from rlpost.summary import Tally
@@ -78,9 +78,7 @@ def bind(
     """The job of a recipe on an open source; raises as `plan`."""
     if source.rows == 0:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
-    columns = resolve(source.columns, recipe.columns, source.name)
-    if recipe.rollout_id is not None:
-        columns = columns.with_column("rollout", recipe.rollout_id, source.columns, source.name)
+    columns = columns_of(source, recipe)
     return job_of(source, columns, shape_of(recipe, columns), running)
 
 
@@ -116,9 +114,10 @@ def advantages(
     targets = targets_of(job.source.files, paths, Path(output), overwrite=options.overwrite)
     check_writable(options.state)
     engine = engine_of(job, options)
-    responses = engine.responses()
-    with engine.clock.wall("write"), Outputs(targets) as outputs:
-        summary = _write(engine, responses, outputs, names)
+    with single_threaded_torch(), Outputs(targets) as outputs:
+        responses = engine.responses()
+        with engine.clock.wall("write"):
+            summary = _write(engine, responses, outputs, names)
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -149,8 +148,10 @@ def enrich(
     names = emitted(job.shape)
     _check_clash(job, names)
     engine = engine_of(job, options)
-    responses = engine.responses()
-    made = list(engine.written(0, responses, names, lambda columns: columns))
+    with single_threaded_torch():
+        responses = engine.responses()
+        engine.reporter.start("write", job.source.rows)
+        made = list(engine.written(0, responses, names, lambda columns: columns))
     tally = sum((part.tally for part in made), Tally(responses.count("cell")))
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -173,6 +174,7 @@ def engine_of(job: Job, options: Options) -> Engine:
         job.lists,
         job.shape.recipe.nonfinite,
         device_named(options.device),
+        job.shape.recipe.numerics.missing_components,
     )
     return Engine(
         job,
@@ -239,7 +241,7 @@ def _sink(job: Job, index: int, target: Path, *, names: tuple[str, ...]) -> Sink
 def _keys(job: Job) -> list[str]:
     """The columns that tell rows apart, which --emit-only keeps."""
     found = job.columns.columns.items()
-    return [column for role, column in found if role == "rollout" or ROLES[role].kind == "key"]
+    return [column for role, column in found if kind_of(role) == "key"]
 
 
 def _metadata(job: Job, responses: Responses, tally: Tally, index: int) -> dict[str, str]:

@@ -28,6 +28,8 @@ class Responses:
     """What the codes of `batch` and `domain` stand for."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What stages leave for the summary, besides columns."""
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    """Numbers that batches need besides those of their own rows."""
 
     def __len__(self) -> int:
         return int(self.columns["reward"].numel())
@@ -45,6 +47,10 @@ class Responses:
     def noting(self, **notes: Any) -> Responses:
         """The same rows with these notes added."""
         return replace(self, notes={**self.notes, **notes})
+
+    def sharing(self, **shared: Tensor) -> Responses:
+        """The same rows with these numbers for all batches added."""
+        return replace(self, shared={**self.shared, **shared})
 
     def count(self, name: str) -> int:
         """How many codes a code column has."""
@@ -72,6 +78,7 @@ class Batch:
     """[T] bool: the policy produced the token."""
     tokens: Mapping[str, Tensor]
     responses: Mapping[str, Tensor] = field(default_factory=dict)
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def lengths(self) -> Tensor:
@@ -92,9 +99,9 @@ class Batch:
         """This batch with its rows of the Responses table, which begin at `start`."""
         window = responses.rows(start, start + self.offsets.numel() - 1)
         device = self.offsets.device
-        return replace(
-            self, responses={key: value.to(device) for key, value in window.columns.items()}
-        )
+        columns = {key: value.to(device) for key, value in window.columns.items()}
+        shared = {key: value.to(device) for key, value in responses.shared.items()}
+        return replace(self, responses=columns, shared=shared)
 
 
 def concatenated(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:

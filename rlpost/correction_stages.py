@@ -9,7 +9,9 @@ stages (normalisation, whitening) count what is rejected here: they come first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -47,6 +49,19 @@ def rejected(place: int) -> str:
 def drops_responses(recipe: Recipe, one: Filter) -> bool:
     """Whether a filter judges whole responses, whatever their advantages."""
     return one.by_response and recipe.is_filter_where == "any"
+
+
+def parts(recipe: Recipe) -> dict[str, Any]:
+    """The stage, by field; it measures and settles only what the recipe cannot do without."""
+    settles = recipe.rejects_responses or recipe.is_normalise
+    return {
+        "name": "off-policy correction",
+        "reads": ROLES,
+        "measure": partial(measure, recipe=recipe) if settles else None,
+        "measures_file": True,
+        "settle": partial(settle, recipe=recipe) if settles else None,
+        "apply": partial(correct, recipe=recipe),
+    }
 
 
 def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
@@ -188,5 +203,9 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
     )
     if numerics.is_observations == "one":
         logs = torch.where(batch.mask, logs, 0.0)
-    limits = {"cap": recipe.is_cap, "floor": recipe.is_floor, "bounds": recipe.is_mask}
-    return importance_weights(logs, **{k: v for k, v in limits.items() if v is not None})
+    return importance_weights(
+        logs,
+        cap=math.inf if recipe.is_cap is None else recipe.is_cap,
+        floor=recipe.is_floor or 0.0,
+        bounds=recipe.is_mask or (0.0, math.inf),
+    )

@@ -69,8 +69,8 @@ def facts(totals: Totals, recipe: Recipe) -> Json:
 
     Rates are of policy tokens, and of responses with one, that the sample masks let stay; a
     response counts where one of its tokens does. `ess` is (Σw)²/(nΣw²) over the n policy tokens
-    that are left. KL is of the trainer from the engine, χ² of the engine from the trainer, both
-    estimated on what the engine sampled; KL in nats per token.
+    that are left. KL(engine ‖ trainer), in nats per token, and χ²(trainer ‖ engine) are
+    estimated on what the engine sampled.
     """
     bounded = recipe.is_cap is not None or recipe.is_floor is not None
     found: Json = {
@@ -110,11 +110,12 @@ def _rates(totals: Totals, name: str) -> Json:
     }
 
 
-def warnings(found: Json) -> list[str]:
-    """What is wrong with a correction, from the facts on all rows."""
-    tokens = found["tokens"]
-    if not tokens:
+def warnings(summary: Json) -> list[str]:
+    """What is wrong with the correction of all rows, where there is one."""
+    found = summary.get("correction")
+    if not found or not found["tokens"]:
         return []
+    tokens = found["tokens"]
     texts = []
     if found["identical"] == tokens:
         texts.append(

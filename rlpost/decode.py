@@ -11,7 +11,7 @@ import torch
 from rlpost.batch import Batch
 from rlpost.parquet import ragged
 from rlpost.parquet.ragged import Place
-from rlpost.schema import ROLES
+from rlpost.schema import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from rlpost.parquet.inputs import InputFile
     from rlpost.parquet.source import Piece
     from rlpost.schema import ColumnMap
+
+
+def _all_policy(lengths: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Offsets [n+1] and mask [T] of responses without observations."""
+    offsets = np.concatenate([[0], lengths.numpy().cumsum()])
+    return offsets, np.ones(offsets[-1], dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Decoder:
     lists: str
     nonfinite: str
     device: torch.device
+    missing_components: str = "error"
+    """`skip` lets NaN and null through where they are components of the reward."""
 
     def needed(self, roles: Collection[str]) -> list[str]:
         """The columns to read for these token roles: theirs and the one that tells lengths."""
@@ -52,14 +60,22 @@ class Decoder:
         """Where a column of a piece is, for errors."""
         return Place(str(self.files[piece.file].path), piece.first_row, column)
 
-    def batch(self, piece: Piece, roles: Collection[str]) -> Batch:
+    def batch(
+        self, piece: Piece, roles: Collection[str], lengths: torch.Tensor | None = None
+    ) -> Batch:
         """The tokens of a piece.
+
+        Args:
+            piece: some rows.
+            roles: the token roles to decode.
+            lengths: [n] tokens of each row, where it is known that all are the policy's: the mask
+                need not be among the piece's columns then.
 
         Raises:
             DataError: lists of different lengths in a row, a value that is not a number or (with
                 `nonfinite="error"`) not finite, where the mask is 1.
         """
-        offsets, mask = self._mask(piece)
+        offsets, mask = self._mask(piece) if lengths is None else _all_policy(lengths)
         tokens = {role: self._tokens(piece, role, offsets, mask) for role in sorted(roles)}
         return Batch(
             offsets=torch.from_numpy(offsets).to(self.device),
@@ -123,13 +139,14 @@ class Decoder:
     def _row_values(self, piece: Piece, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
         array, place = piece.table.column(column), self.place(piece, column)
-        kind = ROLES[role].kind if role in ROLES else "key"
+        kind = kind_of(role)
         if kind == "key":
             return ragged.key(array, place)
         if kind == "flag":
             return torch.from_numpy(ragged.truncated(array, place).copy())
         numbers = torch.from_numpy(ragged.numbers(array, place).copy())
-        if self.nonfinite == "error" and not bool(torch.isfinite(numbers).all()):
+        skip = self.missing_components == "skip" and role.startswith("component:")
+        if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
             row = int((~torch.isfinite(numbers)).nonzero()[0])
             came = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             raise place.error(

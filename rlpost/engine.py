@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from rlpost.batch import concatenated
 from rlpost.kernels.segments import count_true
 from rlpost.output import record_batch
 from rlpost.parallel import ahead, in_order
@@ -17,7 +19,7 @@ from rlpost.summary import Tally, measure
 from rlpost.table import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -73,7 +75,7 @@ class Engine:
         later = iter(self._passes[1:-1])
         for stage in self.job.stages:
             if stage.measure and not stage.measures_file:
-                responses = responses.with_(**self._measure(next(later), responses))
+                responses = self._measure(stage, next(later), responses)
             if stage.settle:
                 with self.clock.wall("settle"):
                     responses = stage.settle(responses)
@@ -107,10 +109,21 @@ class Engine:
             with self.clock.busy("encode"):
                 return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
 
-        pieces = self.job.source.read_file(file, step.columns, self.chunk_tokens)
+        columns = self._columns(step, responses)
+        sized_by = self.job.columns.column(self.job.lists)
+        pieces = self.job.source.read_file(file, columns, self.chunk_tokens, sized_by)
         for made, rows in self._worked(make, pieces):
             yield made
             self.reporter.advance(rows)
+
+    def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
+        """What a later pass really reads: the mask only where there are observations."""
+        if not all_policy(responses):
+            return step.columns
+        needed = {self.job.columns.column(role) for role in step.roles}
+        # Some column has to be read, to have rows at all; the reward is as small as any.
+        rows = "reward" if "reward" in self.job.columns else self.job.row_roles[0]
+        return tuple(sorted(needed)) or (self.job.columns.column(rows),)
 
     def _table(self, step: Pass) -> Responses:
         collector = Collector()
@@ -125,20 +138,26 @@ class Engine:
         for rows, measured in self._over_all(step, rows_of):
             collector.add(rows, measured)
         with self.clock.wall("settle"):
-            return collector.finish(self.job.shape.recipe)
+            responses = collector.finish(self.job.shape.recipe)
+            whole = bool((responses["tokens"] == responses["length"]).all())
+            return responses.noting(all_policy=whole)
 
-    def _measure(self, step: Pass, responses: Responses) -> dict[str, torch.Tensor]:
+    def _measure(self, stage: Stage, step: Pass, responses: Responses) -> Responses:
+        step = replace(step, columns=self._columns(step, responses))
+
         def measured(piece: Piece) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
                 found = _measured(step.measured, self._applied(step, piece, responses))
                 return {name: value.cpu() for name, value in found.items()}
 
-        parts = list(self._over_all(step, measured))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        parts = self._over_all(step, measured)
+        return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
     def _applied(self, step: Pass, piece: Piece, responses: Responses) -> Batch:
-        batch = self.decoder.batch(piece, roles_of((*step.applied, *step.measured)))
-        batch = batch.beside(responses, self._row(piece))
+        start = self._row(piece)
+        lengths = responses["length"][start : start + piece.table.num_rows]
+        batch = self.decoder.batch(piece, step.roles, lengths if all_policy(responses) else None)
+        batch = batch.beside(responses, start)
         for stage in step.applied:
             assert stage.apply is not None
             batch = stage.apply(batch)
@@ -147,7 +166,8 @@ class Engine:
     def _over_all(self, step: Pass, work: Callable[[Piece], R]) -> Iterator[R]:
         """Work on every piece of the input, in order, and say how far it is."""
         self.reporter.start(step.purpose, self.job.source.rows)
-        pieces = self.job.source.read(step.columns, self.chunk_tokens)
+        sized_by = self.job.columns.column(self.job.lists)
+        pieces = self.job.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
                 lambda piece: (work(piece), piece.table.num_rows), pieces
@@ -160,11 +180,32 @@ class Engine:
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
             yield from map(work, first)
-        else:
-            yield from in_order(work, ahead(chain(first, timed), _AHEAD), self.workers)
+            return
+        yield from in_order(work, ahead(chain(first, timed), _AHEAD), self.workers)
 
     def _row(self, piece: Piece) -> int:
         return self.job.source.first_rows[piece.file] + piece.first_row
+
+
+def all_policy(responses: Responses) -> bool:
+    """Whether no response has an observation, so that lengths say all that the mask would."""
+    return bool(responses.notes["all_policy"])
+
+
+@contextmanager
+def single_threaded_torch() -> Iterator[None]:
+    """Let each of our threads be one: torch's own would only take their cores away."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:
+    """The table with the measurements of consecutive pieces as columns."""
+    return responses.with_(**concatenated(list(parts)))
 
 
 def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:

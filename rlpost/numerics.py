@@ -94,7 +94,7 @@ class Numerics(BaseModel):
     batch_eps: NonNegative = 1e-6
     """Added to the deviation where gdpo normalises over the batch."""
     otb_position: Literal["token", "policy_token"] = "token"
-    """A position of optimal_token_baseline: the token's place in the row, or among policy tokens."""
+    """Positions of optimal_token_baseline: places in the row, or among its policy tokens."""
     otb_lone: Literal["baseline", "none"] = "baseline"
     """Where one response of a group is left, the baseline is its own return, or nothing."""
     otb_eps: NonNegative = 1e-8

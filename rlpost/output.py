@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import UsageError
+from rlpost.kernels.corrections import RESPONSE_LEVELS
 from rlpost.kernels.segments import spread
 from rlpost.token_stages import kept_mask, place_rewards
 
@@ -24,6 +25,7 @@ TYPES = {
     "raw_advantages": FLOATS,
     "token_level_rewards": FLOATS,
     "kl": FLOATS,
+    "is_weight": FLOATS,
     "final_response_mask": FLAGS,
     "response_level_rewards": pa.float32(),
     "sample_mask": pa.bool_(),
@@ -49,14 +51,17 @@ def emitted(shape: Shape) -> tuple[str, ...]:
         or recipe.drop_zero_variance
         or recipe.drop_truncated
         or recipe.nonfinite == "mask"
+        or recipe.rejects_responses
     )
     weighted = recipe.difficulty_weight or recipe.length_weight
     usual = ["advantages", "returns", "response_level_rewards"]
     usual += ["sample_mask"] if masks else []
     usual += ["sample_weight"] if weighted else []
+    usual += ["is_weight"] if recipe.is_weight else []
     names = tuple(usual) if recipe.emit is None else recipe.emit
     missing = {
         "sample_weight": (not weighted, "difficulty_weight or length_weight"),
+        "is_weight": (recipe.is_weight is None, "--is-weight"),
         "kl": (not shape.kl, "old_log_probs and ref_log_probs in the input"),
     }
     for name in names:
@@ -73,9 +78,12 @@ def schema_of(names: tuple[str, ...]) -> pa.Schema:
 
 def constant_per_response(shape: Shape) -> frozenset[str]:
     """Written token columns that hold one value per response, which encode best as such."""
-    if not shape.constant:
-        return frozenset({"final_response_mask"})
-    return frozenset({"advantages", "returns", "raw_advantages", "final_response_mask"})
+    found = {"final_response_mask"}
+    if shape.constant:
+        found |= {"advantages", "returns", "raw_advantages"}
+    if shape.recipe.is_weight in RESPONSE_LEVELS:
+        found |= {"is_weight"}
+    return frozenset(found)
 
 
 def record_batch(batch: Batch, shape: Shape, names: tuple[str, ...]) -> pa.RecordBatch:
@@ -123,7 +131,8 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
     if name == "returns" and shape.same_returns and "advantages" in batch:
         return batch["advantages"]
     kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
-    return torch.where(batch.mask, spread(kept, batch.offsets), 0.0)
+    mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
+    return torch.where(mask, spread(kept, batch.offsets), 0.0)
 
 
 _CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlpost.correction_stages import ROLES as CORRECTED
 from rlpost.recipe import GROUP_COLUMNS
-from rlpost.schema import ROLES, missing
+from rlpost.schema import ROLES, missing, resolve
 from rlpost.stages import Shape, Stage, stages_of, token_roles
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
-from rlpost.schema import ColumnMap
+    from rlpost.recipe import Recipe
+    from rlpost.schema import ColumnMap
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class Pass:
     columns: tuple[str, ...]
     measured: tuple[Stage, ...]
     applied: tuple[Stage, ...]
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The token roles, besides the mask, that its stages read."""
+        return frozenset(role for stage in (*self.applied, *self.measured) for role in stage.reads)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,22 @@ def roles_of(stages: Sequence[Stage]) -> set[str]:
     return {role for stage in stages for role in stage.reads}
 
 
+def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
+    """Find a column for every role, those that the recipe names itself included.
+
+    Raises:
+        UsageError, DataError: as `rlpost.schema.resolve`.
+    """
+    columns = resolve(source.columns, recipe.columns, source.name)
+    named = {f"component:{name}": name for name in recipe.reward_components or ()}
+    named |= {f"teacher:{name}": name for name in recipe.teachers}
+    if recipe.rollout_id is not None:
+        named["rollout"] = recipe.rollout_id
+    for role, column in named.items():
+        columns = columns.with_column(role, column, source.columns, source.name)
+    return columns
+
+
 def job_of(
     source: Source | TableSource,
     columns: ColumnMap,
@@ -101,7 +124,7 @@ def job_of(
     )
     if lists is None:
         raise missing("mask", source.columns, source.name, "no list column says how many tokens")
-    rows = ("group", "reward", "batch", "domain", *_optional_rows(shape))
+    rows = dict.fromkeys(("group", "reward", "batch", "domain", *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
     return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
 
@@ -110,39 +133,58 @@ _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "token
 
 
 def _optional_rows(shape: Shape) -> list[str]:
-    recipe = shape.recipe
-    extra = [name for name in shape.estimator.columns if name not in ("rewards", *_TOKEN_ROLES)]
+    recipe, estimator = shape.recipe, shape.estimator
     return [
         *(["difficulty"] if recipe.difficulty_weight else []),
-        *(["truncated"] if recipe.drop_truncated else []),
+        *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
+        *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout"] if recipe.rollout_id else []),
-        *[name for name in extra if name in ROLES],
+        *[f"component:{name}" for name in recipe.reward_components or ()],
+        *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
     ]
+
+
+def _group_reasons(shape: Shape) -> list[str]:
+    """What a recipe needs groups for."""
+    recipe, estimator = shape.recipe, shape.estimator
+    mean_of, std_of = shape.norm
+    on_groups = estimator.level == "response" and "offsets" in estimator.parameters
+    grouped = {
+        f"norm_mean {mean_of}": mean_of in ("group", "others"),
+        f"norm_std {std_of}": std_of in ("group", "others"),
+        f"estimator {estimator.name}": on_groups
+        or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
+        "the difficulty mask": recipe.difficulty_mask,
+        "drop_zero_variance": recipe.drop_zero_variance,
+        "group_length_penalty": recipe.group_length_penalty is not None,
+        "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
+    }
+    return [why for why, needs in grouped.items() if needs]
 
 
 def _needed_roles(shape: Shape) -> dict[str, str]:
     """The roles without which a recipe cannot run, and why."""
     recipe, estimator = shape.recipe, shape.estimator
-    on_groups = estimator.level == "response" and "offsets" in estimator.parameters
-    grouped = {
-        "norm_mean group": (recipe.norm_mean or estimator.norm_mean) == "group",
-        "norm_std group": (recipe.norm_std or estimator.norm_std) == "group",
-        f"estimator {estimator.name}": on_groups,
-        "the difficulty mask": recipe.difficulty_mask,
-        "drop_zero_variance": recipe.drop_zero_variance,
-        "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
-    }
-    needed = {"reward": "every recipe needs it"}
-    reasons = [why for why, needs in grouped.items() if needs]
+    needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
+    reasons = _group_reasons(shape)
     if reasons:
         needed["group"] = " and ".join(reasons)
-    if recipe.kl_coef > 0:
-        needed |= dict.fromkeys(("old_log_probs", "ref_log_probs"), f"kl_coef {recipe.kl_coef}")
-    if recipe.difficulty_weight:
-        needed["difficulty"] = "difficulty_weight"
-    if recipe.drop_truncated:
-        needed["truncated"] = "drop_truncated"
-    for name in estimator.columns:
-        if name in ROLES and name != "token_rewards":
+    policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
+    penalty, correction = f"kl_coef {recipe.kl_coef}", "the off-policy correction"
+    asked = (
+        (policy, "teachers", bool(recipe.teachers)),
+        (policy, penalty, recipe.kl_coef > 0),
+        ("ref_log_probs", penalty, recipe.kl_coef > 0),
+        *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        ("difficulty", "difficulty_weight", recipe.difficulty_weight),
+        ("truncated", "truncation_penalty", recipe.truncation_penalty is not None),
+        ("truncated", "drop_truncated", recipe.drop_truncated),
+    )
+    needed |= {role: why for role, why, needs in asked if needs}
+    optional = {"token_rewards", "batch", "domain", "group"}
+    if recipe.otb_is_cap is None:
+        optional.add("infer_log_probs")
+    for name in estimator.needs:
+        if name in ROLES and name not in optional:
             needed[name] = f"estimator {estimator.name}"
     return needed

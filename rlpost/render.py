@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.progress import Silent
+from rlpost.render_correction import correction_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +96,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         _overview(summary),
         _numbers(summary),
         _rates(summary),
+        *correction_parts(summary, _table, number, percent),
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
         _roles(summary),
@@ -155,6 +157,8 @@ def _numbers(summary: Json) -> Table:
     for label, key in rows.items():
         if key in summary:
             table.add_row(label, *_statistic(summary[key]))
+    if "weight" in summary.get("correction", {}):
+        table.add_row("importance weight", *_statistic(summary["correction"]["weight"]))
     return table
 
 

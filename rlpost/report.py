@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlpost.correction_summary import facts as correction_facts
+from rlpost.correction_summary import warnings as correction_warnings
 from rlpost.groups import group_statistics
 from rlpost.kernels.segments import offsets_of
 
@@ -45,7 +47,8 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
     }
     if shape.kl:
         summary["kl"]["coefficients"] = _coefficients(responses, shape)
-    return {**summary, "warnings": warnings_of(job, responses, summary, edges)}
+    warnings = [*warnings_of(job, responses, summary, edges), *correction_warnings(summary)]
+    return {**summary, "warnings": warnings}
 
 
 def _facts(totals: Totals, shape: Shape) -> Json:
@@ -58,7 +61,9 @@ def _facts(totals: Totals, shape: Shape) -> Json:
         "reward": totals.statistic("reward"),
         "response_level_reward": totals.statistic("response_level_reward"),
         "reward_clip": _clip(totals, "reward_clipped", "valid", recipe.reward_clip),
-        "token_reward_clip": _clip(totals, "token_reward_clipped", "tokens", recipe.reward_clip),
+        "token_reward_clip": _clip(
+            totals, "token_reward_clipped", "valid_tokens", recipe.reward_clip
+        ),
         "advantage": totals.statistic("advantage"),
         "return": totals.statistic("return"),
         "advantage_clip": _clip(
@@ -69,6 +74,8 @@ def _facts(totals: Totals, shape: Shape) -> Json:
         facts["sample_weight"] = totals.statistic("sample_weight")
     if shape.kl:
         facts["kl"] = {**totals.statistic("kl"), "estimator": recipe.kl_estimator}
+    if recipe.corrects:
+        facts["correction"] = correction_facts(totals, recipe)
     return facts
 
 

@@ -13,6 +13,7 @@ from rlpost.kernels import masks
 from rlpost.kernels.exact import exact_sums
 from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, keyed_moments, pooled
+from rlpost.kernels.normalise import joint_codes
 from rlpost.kernels.weights import difficulty_weights, keyed_extremes, length_weights
 from rlpost.reward_stages import batch_moments, counted
 
@@ -129,14 +130,14 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     rows = counted(responses, recipe)
     columns = _columns(responses.with_(rewards=values), estimator, recipe)
 
-    def function(chosen: dict[str, Tensor], offsets: Tensor) -> Tensor:
+    def function(chosen: dict[str, Tensor], offsets: Tensor | None = None) -> Tensor:
         return torch.stack(estimator(_stacked(chosen, estimator), offsets, recipe), dim=1)
 
     if "offsets" in estimator.parameters:
         both = per_group(responses, columns, function, rows=rows)
     else:
         both = values.new_zeros(len(responses), 2)
-        both[rows] = function({name: x[rows] for name, x in columns.items()}, rows)
+        both[rows] = function({name: x[rows] for name, x in columns.items()})
     credit, returns = both.unbind(1)
     alone = "offsets" in estimator.parameters and "single" not in estimator.knobs
     if recipe.numerics.single == "raw" and alone:
@@ -167,7 +168,7 @@ def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
     listed = torch.tensor([label in episode_domains for label in labels])
     domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
     inner = torch.where(listed[domain], group + responses.count("batch"), batch)
-    return torch.unique(inner * len(labels) + domain, return_inverse=True)[1]
+    return joint_codes(inner, domain)
 
 
 def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -236,7 +237,8 @@ def weights(responses: Responses, *, recipe: Recipe) -> Responses:
         weight = weight * difficulty_weights(responses["difficulty"])
     if recipe.length_weight:
         tokens = responses["tokens"].to(torch.float64)
-        shortest, longest = keyed_extremes(tokens, codes, count)
+        valid = responses["valid"]
+        shortest, longest = keyed_extremes(tokens[valid], codes[valid], count)
         weight = weight * length_weights(tokens, shortest[codes], longest[codes])
     weight = torch.where(responses["valid"], weight, 0.0)
     rows = torch.bincount(codes[responses["valid"]], minlength=count)

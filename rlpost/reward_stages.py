@@ -48,6 +48,7 @@ def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
         )
     if recipe.group_length_penalty is not None:
         shaped = shaped - _group_length_penalty(responses, shaped, recipe)
+    shaped = torch.where(responses["valid"], shaped, 0.0)
     return responses.with_(rewards=shaped, shaped=shaped)
 
 
@@ -103,7 +104,8 @@ def normalise_rewards(
     if std_of != "none":
         out = out / _divisor(found[std_of], std_of, recipe)
     if numerics.constant == "zero":
-        out = torch.where(constant & ~single, 0.0, out)
+        flat = constant if std_of in ("none", "others") else constant | (found[std_of].std == 0)
+        out = torch.where(flat & ~single, 0.0, out)
     if numerics.single in ("zero", "zero_always"):
         out = torch.where(single, 0.0, out)
     elif numerics.single == "raw":
@@ -112,7 +114,7 @@ def normalise_rewards(
 
 
 def _divisor(moments: Moments, scope: Scope, recipe: Recipe) -> Tensor:
-    """std + ε; 1 where the others of a group agree, whose deviation says nothing of the row."""
+    """Deviation and ε; 1 where the others of a group agree: theirs says nothing of the row."""
     numerics, std = recipe.numerics, moments.std
     if numerics.norm_ddof == 0:
         std = std * ((moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)).sqrt()

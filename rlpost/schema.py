@@ -83,6 +83,14 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+def kind_of(role: str) -> Kind:
+    """What a column means; roles that a recipe names are those of components, teachers and ids."""
+    if role in ROLES:
+        return ROLES[role].kind
+    kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens"}
+    return kinds.get(role.partition(":")[0], "key")
+
+
 @dataclass(frozen=True)
 class ColumnMap:
     """Which column serves each role, and how it was found (`name`, `alias`, `map`)."""

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rlpost import correction_stages as correction
+from rlpost import position_stages as on_positions
 from rlpost import response_stages as on_responses
+from rlpost import reward_stages as on_rewards
 from rlpost import token_stages as on_tokens
 from rlpost.estimators import estimator_named
+from rlpost.estimators.base import MADE_TOKENS
 from rlpost.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from rlpost.estimators import Estimator
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.recipe import Recipe
+    from rlpost.reward_options import Scope
     from rlpost.schema import ColumnMap
 
 
@@ -39,6 +44,8 @@ class Stage:
     """Numbers per response, [n] each; they become columns of Responses."""
     measures_file: bool = False
     """`measure` reads columns of the file alone, so it can share the first pass."""
+    gather: Callable[[Responses, Iterable[dict[str, Tensor]]], Responses] | None = None
+    """What becomes of the measurements of all batches, where they are no columns."""
     settle: Callable[[Responses], Responses] | None = None
     apply: Callable[[Batch], Batch] | None = None
 
@@ -49,49 +56,82 @@ class Shape:
 
     recipe: Recipe
     estimator: Estimator
-    kl: bool
-    """Both policies' log-probs are there, so KL is measured."""
+    kl_reads: frozenset[str]
+    """Token roles that KL needs; none where the file cannot tell it."""
     varying: bool
     """Token rewards are more than one terminal reward per response."""
-    constant: bool
-    """All policy tokens of a response get the same advantage."""
+    plain: bool
+    """The estimator gives all policy tokens of a response the same advantage."""
+    charged: bool
+    """Tokens pay for their own KL, or teachers', behind the estimator."""
     whiten: bool
     """Advantages are whitened."""
     process_rewards: bool
 
     @property
-    def same_returns(self) -> bool:
-        """The written returns equal the written advantages, so one encoding serves both."""
-        changed = self.whiten or self.recipe.advantage_clip is not None
-        return not changed and self.estimator.name != "gae"
+    def constant(self) -> bool:
+        """All policy tokens of a response get the same advantage."""
+        return self.plain and not self.charged
 
     @property
-    def kl_reads(self) -> frozenset[str]:
-        """Token roles that KL needs."""
-        return frozenset({"old_log_probs", "ref_log_probs"}) if self.kl else frozenset()
+    def kl(self) -> bool:
+        """Both policies' log-probs are there, so KL is measured."""
+        return bool(self.kl_reads)
+
+    @property
+    def same_returns(self) -> bool:
+        """The written returns equal the written advantages, so one encoding serves both."""
+        recipe, returns = self.recipe, self.estimator.returns
+        changed = recipe.advantage_clip is not None or bool(recipe.teachers)
+        changed |= self.whiten and returns != "whitened"
+        return not changed and returns != "own"
+
+    @property
+    def distilled(self) -> bool:
+        """Teachers are asked."""
+        return bool(self.recipe.teachers)
+
+    @property
+    def norm(self) -> tuple[Scope, Scope]:
+        """Scopes of the mean and the deviation that normalise rewards."""
+        recipe, estimator = self.recipe, self.estimator
+        return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
 
 
 def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
     """Decide which parts of the pipeline work on tokens and which on responses alone."""
     estimator = estimator_named(recipe.estimator)
     process = "token_rewards" in columns
-    varying = recipe.kl_coef > 0 or recipe.whiten_rewards or process
+    in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
+    varying = in_rewards or recipe.whiten_rewards or process
     plain_return = (
         estimator.undiscounted_is_constant
         and recipe.gamma == 1
         and not varying
         and recipe.numerics.terminal_reward == "last_policy_token"
+        and recipe.numerics.observations not in ("restart", "cut")
     )
     whiten = recipe.whiten_advantages
+    own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
     return Shape(
         recipe=recipe,
         estimator=estimator,
-        kl="old_log_probs" in columns and "ref_log_probs" in columns,
+        kl_reads=_kl_reads(recipe, columns),
         varying=varying,
-        constant=estimator.level == "response" or plain_return,
+        plain=estimator.level == "response" or plain_return,
+        charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
         whiten=estimator.whiten_advantages if whiten is None else whiten,
         process_rewards=process,
     )
+
+
+def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
+    policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
+    reads = {policy, "ref_log_probs"}
+    if not all(role in columns for role in reads):
+        return frozenset()
+    weighed = recipe.kl_estimator == "k4" and {"log_probs", "old_log_probs"} <= {*columns.columns}
+    return frozenset(reads | {"log_probs", "old_log_probs"}) if weighed else frozenset(reads)
 
 
 def stages_of(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
@@ -102,19 +142,24 @@ def stages_of(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage
         running: where each domain's running reward moments stand.
     """
     recipe = shape.recipe
+    kl = _kl_stages(shape)
+    early = recipe.numerics.kl_credit == "response"
     return [
-        *_response_stages(shape, running),
+        *_mask_stages(shape),
+        Stage("reward shaping", settle=partial(on_rewards.shape_rewards, recipe=recipe)),
+        *(kl if early else []),
+        *_reward_stages(shape, running),
+        *([] if early else kl),
         *_token_reward_stages(shape),
         *_estimator_stages(shape),
         *_advantage_stages(shape),
         Stage("weights", settle=partial(on_responses.weights, recipe=recipe)),
+        *([Stage(**correction.parts(recipe))] if recipe.corrects else []),
     ]
 
 
-def _response_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
-    recipe, estimator = shape.recipe, shape.estimator
-    norm_mean = recipe.norm_mean or estimator.norm_mean
-    norm_std = recipe.norm_std or estimator.norm_std
+def _mask_stages(shape: Shape) -> list[Stage]:
+    recipe = shape.recipe
     finite = Stage(
         "finite",
         token_roles(shape),
@@ -127,76 +172,108 @@ def _response_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> lis
         *([finite] if recipe.nonfinite == "mask" else []),
         *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
         Stage("sample masks", settle=partial(on_responses.sample_masks, recipe=recipe)),
-        Stage("reward shaping", settle=partial(on_responses.shape_rewards, recipe=recipe)),
+    ]
+
+
+def _reward_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
+    made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
+    mean_of, std_of = shape.norm
+    normalise = partial(
+        on_rewards.normalise_rewards,
+        recipe=recipe,
+        mean_of=mean_of,
+        std_of=std_of,
+        running=running,
+    )
+    return [
+        *([Stage("step rewards", settle=made)] if estimator.rewards else []),
+        *([] if estimator.normalises else [Stage("reward normalisation", settle=normalise)]),
+        Stage("reward clip", settle=partial(on_rewards.clip_rewards, recipe=recipe)),
+    ]
+
+
+def _kl_stages(shape: Shape) -> list[Stage]:
+    recipe = shape.recipe
+    if not shape.kl:
+        return []
+    early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
+    measured = early or recipe.kl_target is not None
+    settle = on_responses.charge_kl if early else on_responses.kl_coefficients
+    return [
         Stage(
-            "reward normalisation",
-            settle=partial(
-                on_responses.normalise_rewards,
-                recipe=recipe,
-                mean_of=norm_mean,
-                std_of=norm_std,
-                running=running,
-            ),
-        ),
-        Stage("reward clip", settle=partial(on_responses.clip_rewards, recipe=recipe)),
+            "kl",
+            shape.kl_reads,
+            measure=partial(on_tokens.measure_kl, recipe=recipe) if measured else None,
+            measures_file=True,
+            settle=partial(settle, recipe=recipe),
+            apply=partial(on_tokens.add_kl, recipe=recipe),
+        )
     ]
 
 
 def _token_reward_stages(shape: Shape) -> list[Stage]:
     recipe = shape.recipe
-    kl = partial(on_tokens.measure_kl, recipe=recipe)
     stages = []
-    if shape.kl:
-        adaptive = recipe.kl_target is not None
-        stages.append(
-            Stage(
-                "kl",
-                shape.kl_reads,
-                measure=kl if adaptive else None,
-                measures_file=True,
-                settle=partial(on_responses.kl_coefficients, recipe=recipe),
-                apply=partial(on_tokens.add_kl, recipe=recipe),
-            )
-        )
-    if not shape.constant or shape.varying:
+    if not shape.plain or shape.varying:
         reads = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
         stages.append(
             Stage("token rewards", reads, apply=partial(on_tokens.place_rewards, recipe=recipe))
         )
     if recipe.whiten_rewards:
         stages.append(_whitening(recipe, "token_level_rewards"))
+    if shape.distilled:
+        apply = partial(on_tokens.add_distillation, recipe=recipe)
+        stages.append(Stage("distillation", _teacher_roles(shape), apply=apply))
     return stages
 
 
 def _estimator_stages(shape: Shape) -> list[Stage]:
     recipe, estimator = shape.recipe, shape.estimator
-    if shape.constant:
-        return [
-            Stage(
-                estimator.name,
-                measure=partial(on_tokens.score, recipe=recipe) if shape.varying else None,
-                settle=partial(on_responses.estimate, recipe=recipe, estimator=estimator),
-            )
-        ]
-    reads = frozenset(estimator.columns) - {"token_rewards"}
+    stages = _position_stages(shape) if estimator.token_weights else []
+    if not shape.plain:
+        reads = frozenset(estimator.token_columns) - {*MADE_TOKENS}
+        apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
+        stages.append(Stage(estimator.name, reads, apply=apply))
+    else:
+        score = partial(on_tokens.score, recipe=recipe) if shape.varying else None
+        settle = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
+        stages.append(Stage(estimator.name, measure=score, settle=settle))
+    if estimator.normalise_batch:
+        settle = partial(on_responses.normalise_credit, recipe=recipe)
+        stages.append(Stage("batch normalisation", settle=settle))
+    if shape.charged:
+        spread = [Stage("credit of tokens", apply=on_tokens.spread_credit)] if shape.plain else []
+        both = estimator.returns != "own"
+        charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
+        stages += [*spread, Stage("token charges", apply=charged)]
+    return stages
+
+
+def _position_stages(shape: Shape) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
     return [
+        Stage("position layout", settle=partial(on_positions.lay_out, recipe=recipe)),
         Stage(
-            estimator.name,
-            reads,
-            apply=partial(on_tokens.estimate, recipe=recipe, estimator=estimator),
-        )
+            "position baselines",
+            on_positions.reads(recipe, estimator),
+            measure=partial(on_positions.measure, recipe=recipe, estimator=estimator),
+            gather=partial(on_positions.gather, recipe=recipe),
+            apply=partial(on_positions.add_baselines, recipe=recipe),
+        ),
     ]
 
 
 def _advantage_stages(shape: Shape) -> list[Stage]:
-    recipe = shape.recipe
+    recipe, estimator = shape.recipe, shape.estimator
     stages = []
     if shape.whiten and shape.constant:
-        stages.append(
-            Stage("advantage whitening", settle=partial(on_responses.whiten, recipe=recipe))
-        )
+        settle = partial(on_responses.whiten, recipe=recipe, estimator=estimator)
+        stages.append(Stage("advantage whitening", settle=settle))
     elif shape.whiten:
         stages.append(_whitening(recipe, "advantages"))
+        if estimator.returns == "whitened":
+            stages.append(Stage("returns", apply=on_tokens.returns_as_advantages))
     if recipe.advantage_clip is not None and shape.constant:
         stages.append(
             Stage("advantage clip", settle=partial(on_responses.clip_advantages, recipe=recipe))
@@ -219,6 +296,17 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 
 def token_roles(shape: Shape) -> frozenset[str]:
     """Every token role, besides the mask, that any stage of the recipe reads."""
-    estimator = frozenset(shape.estimator.columns) & {"values"}
+    estimator = frozenset(shape.estimator.token_columns) - {*MADE_TOKENS}
     process = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
-    return shape.kl_reads | estimator | process
+    corrected = correction.ROLES if shape.recipe.corrects else frozenset()
+    weights = on_positions.reads(shape.recipe, shape.estimator)
+    return shape.kl_reads | estimator | process | weights | corrected | _teacher_roles(shape)
+
+
+def _teacher_roles(shape: Shape) -> frozenset[str]:
+    """What distillation reads: the teachers' columns and the student's."""
+    if not shape.distilled:
+        return frozenset()
+    current = shape.recipe.numerics.kl_policy == "current"
+    teachers = {f"teacher:{name}" for name in shape.recipe.teachers}
+    return frozenset(teachers | {"log_probs" if current else "old_log_probs"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rlpost import correction_summary
 from rlpost.kernels.exact import add_digits, exact_digits, fraction_of
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
@@ -124,8 +125,8 @@ class Totals:
         return {
             "mean": float(mean),
             "std": float(variance) ** 0.5,
-            "min": self.lows[name],
-            "max": self.highs[name],
+            "min": self.lows[name] + 0.0,  # -0 and 0 are equal, and which came first is chance
+            "max": self.highs[name] + 0.0,
         }
 
 
@@ -171,6 +172,7 @@ def measure(batch: Batch, shape: Shape) -> Measured:
     one = torch.ones_like(rows["reward"])
     sums |= {"rows": one, "valid": valid, "kept": rows["kept"]}
     sums |= {"tokens": rows["tokens"], "length": batch.lengths}
+    sums["valid_tokens"] = torch.where(valid, rows["tokens"], 0)
     sums |= {f"{name}": flag & valid for name, flag in rows.items() if name.startswith("mask:")}
     measured.add_numbers("reward", rows["reward"], valid)
     measured.add_numbers("response_level_reward", rows["rewards"], valid)
@@ -179,17 +181,24 @@ def measure(batch: Batch, shape: Shape) -> Measured:
     if "kl" in batch:
         measured.add_numbers("kl", mean_kl(batch), valid)
     if "token_reward_clipped" in batch:
-        sums["token_reward_clipped"] = count_true(batch["token_reward_clipped"], batch.offsets)
-    if "old_log_probs" in batch and batch.mask.numel():
+        clipped = count_true(batch["token_reward_clipped"], batch.offsets)
+        sums["token_reward_clipped"] = torch.where(valid, clipped, 0)
+    if "old_log_probs" in batch:
         sums.update(_edges(batch))
     if "sample_weight" in rows:
         measured.add_numbers("sample_weight", rows["sample_weight"], valid)
+    if shape.recipe.corrects:
+        sums |= correction_summary.tally(batch, shape.recipe)
+    if "is_weight" in batch:
+        measured.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
     (_measure_constant if shape.constant else _measure_tokens)(measured, batch)
     return measured
 
 
 def _edges(batch: Batch) -> dict[str, Tensor]:
     """Signs of padding and shifting: log-probs that are exactly 0 at a response's ends."""
+    if not batch.mask.numel():
+        return dict.fromkeys(("padded", "shifted"), torch.zeros_like(batch.lengths))
     last = (batch.offsets[1:] - 1).clamp(min=0)
     first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
     there = batch.lengths > 0
@@ -203,7 +212,10 @@ def _edges(batch: Batch) -> dict[str, Tensor]:
 
 def _measure_constant(measured: Measured, batch: Batch) -> None:
     rows = batch.responses
-    count = torch.where(rows["kept"], rows["tokens"], 0).to(torch.float64)
+    tokens = rows["tokens"]
+    if "accepted" in batch:
+        tokens = count_true(batch.mask & batch["accepted"], batch.offsets)
+    count = torch.where(rows["kept"], tokens, 0).to(torch.float64)
     for name, column in (("advantage", "credit"), ("return", "credit_returns")):
         value = rows[column]
         measured.add_spread(name, count, count * value, count * value.square(), value, value)

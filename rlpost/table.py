@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlpost.batch import Responses, concatenated
+from rlpost.kernels.rewards import component_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,11 @@ class Collector:
     def finish(self, recipe: Recipe) -> Responses:
         """The table, with codes in place of keys; it must have at least one row."""
         columns = concatenated(self._numbers)
+        weights = recipe.component_weight
+        if weights:
+            components = torch.stack([columns[f"component:{name}"] for name in weights], dim=1)
+            scale = torch.tensor(list(weights.values()), dtype=torch.float64)
+            columns["reward"] = component_sum(components, scale)
         count = columns["reward"].numel()
         one = torch.zeros(count, dtype=torch.int64)
         codes: dict[str, Tensor] = {}
@@ -50,19 +56,23 @@ class Collector:
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
         own = codes.get("group", torch.arange(count))
-        finite = torch.isfinite(columns["reward"])
+        finite = torch.ones(count, dtype=torch.bool)
+        skip = recipe.numerics.missing_components == "skip"
+        for name, column in columns.items():  # with `--nonfinite error` none of them gets here
+            if column.is_floating_point() and not (skip and name.startswith("component:")):
+                finite &= torch.isfinite(column).view(count, -1).all(1)
         columns |= {
             "reward": torch.where(finite, columns["reward"], 0.0),
             "valid": finite,
-            "kept": finite,
+            "kept": finite.clone(),
             "step": step,
             "batch": batch,
             "domain": domain,
             "group": _joined(batch, len(batches), own),
         }
         cells, columns["cell"] = torch.unique(step * len(domains) + domain, return_inverse=True)
-        if "rollout" in codes:
-            columns["rollout"] = codes["rollout"]
+        ids = {"rollout", "traj_id", "state_id"}
+        columns |= {name: code for name, code in codes.items() if name in ids}
         labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
         return Responses(columns, labels)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
+from rlpost.kernels.runs import bounds_of, cut_starts, owners, policy_starts
 from rlpost.kernels.segments import count_true, keep, last_true, put_at, segment_sum, spread
 
 if TYPE_CHECKING:
@@ -37,15 +38,36 @@ def mean_kl(batch: Batch) -> Tensor:
 
 
 def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `kl`, per token, 0 on observations."""
-    kl = token_kl(
-        batch["old_log_probs"],
-        batch["ref_log_probs"],
-        estimator=recipe.kl_estimator,
-        log_ratio_clamp=recipe.numerics.log_ratio_clamp,
-        clamp=recipe.numerics.kl_clamp,
+    """Adds `kl`, per token, 0 on observations; `row_kl` is not, where they count as policy's."""
+    kl = _kl(batch, "ref_log_probs", recipe)
+    masked = batch.with_(kl=torch.where(batch.mask, kl, 0.0))
+    return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
+
+
+def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
+    """KL from the log-probs in a column, per token."""
+    numerics, estimator = recipe.numerics, recipe.kl_estimator
+    bounded = numerics.log_ratio_clamps in (estimator, "all")
+    ratio: Tensor | float = 1.0
+    if estimator == "k4" and "log_probs" in batch:
+        ratio = (batch["log_probs"] - batch["old_log_probs"]).exp()
+    return token_kl(
+        batch["log_probs" if numerics.kl_policy == "current" else "old_log_probs"],
+        batch[reference],
+        estimator=estimator,
+        log_ratio_clamp=numerics.log_ratio_clamp if bounded else torch.inf,
+        clamp=numerics.kl_clamp,
+        clamps=numerics.kl_clamps,
+        ratio=ratio,
     )
-    return batch.with_(kl=torch.where(batch.mask, kl, 0.0))
+
+
+def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
+    """Adds `distillation`: the weighted KL from all teachers, per token."""
+    total = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+    for name, weight in recipe.teachers.items():
+        total = total + weight * _kl(batch, f"teacher:{name}", recipe)
+    return batch.with_(distillation=torch.where(batch.mask, total, 0.0))
 
 
 def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -58,13 +80,13 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
         rewards = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
     rewards = torch.where(batch.mask, rewards, 0.0)
     rewards = put_at(rewards, _last(batch, recipe), batch.responses["rewards"])
-    if recipe.kl_coef > 0:
-        rewards = rewards - spread(batch.responses["beta"], batch.offsets) * batch["kl"]
-    bound = recipe.reward_clip
-    if bound is not None:
-        clipped = (rewards.abs() > bound) & batch.mask
-        batch = batch.with_(token_reward_clipped=clipped)
-        rewards = rewards.clamp(-bound, bound)
+    if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
+        kl = batch.tokens.get("row_kl", batch["kl"])
+        rewards = rewards - spread(batch.responses["beta"], batch.offsets) * kl
+    bounds = recipe.reward_bounds
+    if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
+        unclipped, rewards = rewards, rewards.clamp(*bounds)
+        batch = batch.with_(token_reward_clipped=(rewards != unclipped) & batch.mask)
     return batch.with_(token_level_rewards=rewards)
 
 
@@ -82,34 +104,94 @@ def score(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
 
 
 def kept_mask(batch: Batch) -> Tensor:
-    """The response mask, false throughout the responses that a sample mask dropped, [T] bool."""
+    """The response mask, false in dropped responses and on tokens that a filter rejected, [T]."""
     kept = batch.responses["kept"]
+    mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
     if bool(kept.all()):
-        return batch.mask
-    return batch.mask & spread(kept, batch.offsets)
+        return mask
+    return mask & spread(kept, batch.offsets)
+
+
+class _Scanned(NamedTuple):
+    """What an estimator of tokens sees of a batch."""
+
+    offsets: Tensor
+    """Of the stretches that it scans."""
+    chosen: Tensor | None = None
+    """Positions of the tokens that it sees; None: all."""
+    owners: Tensor | None = None
+    """The response that each stretch belongs to; None: stretches are responses."""
+
+
+def _scanned(batch: Batch, how: str) -> _Scanned:
+    mask, offsets = batch.mask, batch.offsets
+    if bool(mask.all()) or how in ("states", "zero_states", "policy"):
+        return _Scanned(offsets)
+    if how == "cut":
+        bounds = bounds_of(cut_starts(mask, offsets))
+        return _Scanned(bounds, None, owners(bounds, offsets))
+    policy, compact = mask.nonzero().squeeze(1), keep(mask, offsets)
+    if how == "skip":
+        return _Scanned(compact, policy)
+    bounds = bounds_of(policy_starts(mask, offsets)[policy])
+    return _Scanned(bounds, policy, owners(bounds, compact))
 
 
 def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     """Adds `advantages` and `returns`, per token.
 
-    Observations are taken out before the estimator sees the tokens and get 0, or they stay in
-    as states of their own, as the recipe's numerics say.
+    Observations are taken out before the estimator sees the tokens and get 0, or they stay in,
+    as the recipe's numerics say, or because the estimator asks for the mask.
     """
-    rewards = torch.where(batch.mask, batch["token_level_rewards"], 0.0)
-    columns = {
-        name: rewards if name == "token_rewards" else batch[name] for name in estimator.columns
-    }
-    if recipe.numerics.observations == "states" or bool(batch.mask.all()):
-        credit = estimator(columns, batch.offsets, recipe)
+    how = recipe.numerics.observations
+    masked = "mask" in estimator.parameters
+    seen = _Scanned(batch.offsets) if masked else _scanned(batch, how)
+    columns = {name: _column(batch, name, how, seen) for name in estimator.columns}
+    credit = estimator(columns, seen.offsets, recipe, mask=batch.mask)
+    if seen.chosen is None:
         return batch.with_(advantages=credit.advantages, returns=credit.returns)
-    policy = batch.mask.nonzero().squeeze(1)
-    offsets = keep(batch.mask, batch.offsets)
-    credit = estimator({name: x[policy] for name, x in columns.items()}, offsets, recipe)
-    advantages = torch.zeros_like(rewards).index_copy(0, policy, credit.advantages)
+    nothing = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+    advantages = nothing.index_copy(0, seen.chosen, credit.advantages)
     returns = advantages
     if credit.returns is not credit.advantages:
-        returns = torch.zeros_like(rewards).index_copy(0, policy, credit.returns)
+        returns = nothing.index_copy(0, seen.chosen, credit.returns)
     return batch.with_(advantages=advantages, returns=returns)
+
+
+def _column(batch: Batch, name: str, how: str, seen: _Scanned) -> Tensor:
+    """A column of the tokens that the estimator sees, or of their stretches."""
+    if name in batch.responses:
+        values = batch.responses[name]
+        return values if seen.owners is None else values[seen.owners]
+    values = batch["token_level_rewards" if name == "token_rewards" else name]
+    if how == "zero_states" or (name == "token_rewards" and how != "policy"):
+        values = torch.where(batch.mask, values, 0.0)
+    return values if seen.chosen is None else values[seen.chosen]
+
+
+def spread_credit(batch: Batch) -> Batch:
+    """Adds `advantages` and `returns`: the one number of each response on all its tokens."""
+    rows = batch.responses
+    advantages, returns = (
+        torch.where(batch.mask, spread(rows[name], batch.offsets), 0.0)
+        for name in ("credit", "credit_returns")
+    )
+    return batch.with_(advantages=advantages, returns=returns)
+
+
+def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
+    """Takes from each token's advantage its own KL and what the teachers hold against it.
+
+    Returns are charged the KL, too, with `returns`.
+    """
+    advantages, charged = batch["advantages"], batch["returns"]
+    if recipe.numerics.kl_credit == "token" and recipe.kl_coef > 0:
+        charge = spread(batch.responses["beta"], batch.offsets) * batch["kl"]
+        advantages = advantages - charge
+        charged = charged - charge if returns else charged
+    if "distillation" in batch:
+        advantages = advantages - batch["distillation"]
+    return batch.with_(advantages=advantages, returns=charged)
 
 
 def measure_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
@@ -123,7 +205,13 @@ def whiten(batch: Batch, *, column: str) -> Batch:
     shift = spread(batch.responses[f"{column}:mean"], batch.offsets)
     scale = spread(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
-    return batch.with_(**before, **{column: (batch[column] - shift) * scale})
+    whitened = torch.where(batch.mask, (batch[column] - shift) * scale, 0.0)
+    return batch.with_(**before, **{column: whitened})
+
+
+def returns_as_advantages(batch: Batch) -> Batch:
+    """Replaces returns by the advantages."""
+    return batch.with_(returns=batch["advantages"])
 
 
 def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:

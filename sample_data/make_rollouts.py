@@ -5,7 +5,7 @@ wrong. Then each task trains its own copy for a few GRPO steps with a critic. A 
 bfloat16 copy of the weights (the rollout engine), scores the samples in float32 (the trainer) with
 the policy and with the frozen imitation model, updates, scores once more, and writes a row group.
 
-``python sample_data/make_rollouts.py [--out DIR]`` takes two or three minutes on one CPU core, and
+``python sample_data/make_rollouts.py [--out DIR]`` takes about three minutes on one CPU core, and
 gives the same bytes each time on the same machine and library versions.
 """
 

@@ -161,7 +161,7 @@ def arithmetic_rewards(problem: Problem, text: str, finish: str) -> tuple[float,
 
 
 def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
-    """Score each turn: 0.1 for a call that helps, -0.1 for one that cannot, 1 for the answer.
+    """Score each turn: 0.1 for a call that helps, 1 or 0 for an answer, -0.1 for anything else.
 
     A call helps when the calculator understands it, its operands are known (from the prompt or from
     a reply) and it was not made before. The state is the prompt with the helpful calls so far,
@@ -172,13 +172,13 @@ def calculator_steps(problem: Problem, turns: Sequence[str]) -> list[Step]:
     steps = []
     for turn in turns:
         state = problem.prompt + ",".join(sorted(made))
-        match = re.fullmatch(r"<((\d+)[-+*](\d+))>\[(-?\d+)\]", turn)
-        if match is None:
-            steps.append(Step(state, float(is_correct(problem, turn)) if "<" not in turn else -0.1))
-        elif known.issuperset((match[2], match[3])) and match[1] not in made:
-            made.add(match[1])
-            known.add(match[4])
+        call = re.fullmatch(r"<((\d+)[-+*](\d+))>\[(-?\d+)\]", turn)
+        if call and known.issuperset((call[2], call[3])) and call[1] not in made:
+            made.add(call[1])
+            known.add(call[4])
             steps.append(Step(state, 0.1))
+        elif re.fullmatch(r"#-?\d+", turn):
+            steps.append(Step(state, float(is_correct(problem, turn))))
         else:
             steps.append(Step(state, -0.1))
     return steps

@@ -1,5 +1,6 @@
 """Numbers of the frameworks' logs that rlpost's summary has, too."""
 
+from golden_corrections import METRICS as CORRECTION_METRICS
 from golden_runs import has_observations, limit
 
 
@@ -98,6 +99,7 @@ def _constant_groups(fact, _table, recipe):
 
 COEFFICIENTS = ("critic/kl_coef", "actor/reward_kl_penalty_coeff")
 METRICS = {
+    **CORRECTION_METRICS,
     "critic/reward_clip_frac": _clip("reward_clip"),
     "critic/token_reward_clip_frac": _padded_clip("token_reward_clip"),
     "critic/advantage_clip_frac": _padded_clip("advantage_clip"),

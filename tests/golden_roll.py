@@ -65,7 +65,7 @@ def roll_token_rewards(_entry, config, _table) -> Runs:
 
 def roll_advantages(_entry, config, _table) -> Runs:
     if config.get("use_opd"):
-        return "estimator opd"
+        return [roll_distillation(config)]
     return [
         run(
             {**CREDIT, **same("raw_advantages")}
@@ -81,6 +81,19 @@ def roll_advantages(_entry, config, _table) -> Runs:
             numerics=ROLL,
         )
     ]
+
+
+def roll_distillation(config):
+    """The reference is the teacher, alone or beside the rewards."""
+    return run(
+        same("advantages"),
+        estimator="opd" if config["is_pure_opd"] else config["adv_estimator"],
+        gamma=config["gamma"],
+        teachers={"ref_log_probs": config["opd_kl_coef"]},
+        kl_estimator=config["kl_penalty"],
+        columns={"old_log_probs": config["student"]},
+        numerics=ROLL,
+    )
 
 
 def roll_sample_mask(_entry, config, table) -> Runs:
@@ -150,9 +163,76 @@ def roll_agentic(_entry, config, table) -> Runs:
     ]
 
 
+STEPS = {"batch": "all", "episodes": "row", "states": "batch"}
+
+
+def roll_step_returns(_entry, config, _table) -> Runs:
+    return [
+        run(
+            {"step_rewards": "response_level_rewards"},
+            estimator="step_reinforce",
+            norm_mean="none",
+            norm_std="none",
+            step_gamma=config["gamma"],
+            numerics=STEPS,
+        )
+    ]
+
+
+def roll_step_reinforce(_entry, config, _table) -> Runs:
+    return [
+        run(
+            same("response_level_rewards", "advantages"),
+            estimator="step_reinforce",
+            step_gamma=config["step_reward_gamma"],
+            numerics=STEPS,
+            **roll_norm(config),
+        )
+    ]
+
+
+def roll_gigpo(_entry, config, _table) -> Runs:
+    """Both parts together, and each alone."""
+    episode, step = config["episode_reward_weight"], config["step_reward_weight"]
+    parts = {
+        "response_level_rewards": (episode, step),
+        "episode_rewards_norm": (1.0, 0.0),
+        "step_rewards_norm": (0.0, 1.0),
+    }
+    method = config["method"]
+    return [
+        run(
+            {name: "response_level_rewards", **(CREDIT if weights == (episode, step) else {})},
+            estimator="gigpo",
+            gamma=config["gamma"],
+            step_gamma=config["step_reward_gamma"],
+            episode_weight=weights[0],
+            step_weight=weights[1],
+            norm_mean="none" if method == "identity" else "group",
+            norm_std="group" if method == "mean_std" else "none",
+            numerics=STEPS,
+        )
+        for name, weights in parts.items()
+    ]
+
+
+def roll_agentic_reinforce(_entry, config, _table) -> Runs:
+    return [
+        run(
+            {**CREDIT, **same("token_level_rewards")},
+            estimator="agentic_reinforce",
+            gamma=config["gamma"],
+            kl_estimator=config["kl_penalty"],
+            kl_coef=config["kl_coef"],
+            whiten_advantages=config.get("whiten_advantages", False),
+            numerics={**ROLL, "segment_reward": "last", "batch": "all"},
+        )
+    ]
+
+
 PIPELINE = "get_sample_level_mask -> reward_postprocess -> *"
 AGENTIC = "roll.pipeline.agentic.utils."
-STEPS = "compute_discounted_returns -> *"
+RETURNS = "compute_discounted_returns"
 
 RULES = [
     ("roll", "*.reward_postprocess", roll_rewards),
@@ -162,9 +242,8 @@ RULES = [
     ("roll", "*.compute_sample_weights", roll_sample_weight),
     ("roll", PIPELINE, roll_chain),
     ("roll", f"{AGENTIC}agentic_reward_norm", roll_agentic),
-    ("roll", f"{AGENTIC}compute_discounted_returns", "estimator step_reinforce"),
-    ("roll", f"{STEPS}compute_token_reward*", "estimator gigpo"),
-    ("roll", f"{STEPS}agentic_compute_advantage", "estimator step_reinforce"),
-    ("roll", f"{AGENTIC}agentic_compute_advantage*", "estimator agentic_reinforce"),
-    ("roll", "*.compute_train_infer_correction", "off-policy correction"),
+    ("roll", f"{AGENTIC}{RETURNS}", roll_step_returns),
+    ("roll", f"{RETURNS} -> *compute_token_reward*", roll_gigpo),
+    ("roll", f"{RETURNS} -> *agentic_compute_advantage", roll_step_reinforce),
+    ("roll", f"{AGENTIC}agentic_compute_advantage*", roll_agentic_reinforce),
 ]

@@ -14,7 +14,12 @@ from rlpost import Recipe
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
 NEVER = 1e300  # a clamp that does nothing
-NO_MASKS = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": None}
+NO_MASKS = {
+    "max_len_mask": False,
+    "difficulty_mask": False,
+    "error_max_len_clip": None,
+    "is_filter": (),
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ def same(*names) -> dict[str, str]:
 
 
 CREDIT = same("advantages", "returns")
+SCALAR = {"advantage_scalar": "advantages"}
 
 
 # --- what an input holds -------------------------------------------------------------------------

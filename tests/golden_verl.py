@@ -1,11 +1,10 @@
 """Golden cases of verl: the recipe of each advantage function and of its KL penalty."""
 
+import re
+
 from golden_runs import (
     CREDIT,
     Runs,
-    clamps,
-    has_gaps,
-    has_singles,
     kl_of,
     nothing_for_empty,
     run,
@@ -13,8 +12,8 @@ from golden_runs import (
 )
 
 
-def verl_clamps(kind) -> dict:
-    return clamps(kind, inside=20, outside=10) if kind in ("k3", "low_var_kl") else clamps(kind)
+def verl_clamps(_kind) -> dict:
+    return {"log_ratio_clamp": 20, "log_ratio_clamps": "k3"}
 
 
 def verl_numerics(entry) -> dict:
@@ -25,12 +24,13 @@ def verl_numerics(entry) -> dict:
 
 
 def verl_outcome(estimator, **options):
-    def rule(entry, config, table) -> Runs:
-        if (config.get("kl_in_reward") or [None])[0]:
-            return "KL inside the reward before the group normalisation"
-        if estimator == "rloo" and "vectorized" not in entry["function"] and has_singles(table):
-            return "numerics: single=raw does not reach rloo"
-        numerics = verl_numerics(entry)
+    def rule(entry, config, _table) -> Runs:
+        penalty = verl_kl(config)
+        numerics = verl_numerics(entry) | {"kl_credit": "response"}
+        if "rloo_vectorized" in entry["function"]:
+            numerics["single"] = "zero"
+        if "grpo_vectorized" in entry["function"]:
+            numerics["norm_floor"] = 1e-3
         on_policy = numerics["terminal_reward"] == "last_policy_token"
         columns = same("advantages") if options.get("whiten_advantages") else CREDIT
         std = "none" if config.get("norm_adv_by_std_in_grpo") is False else None
@@ -40,7 +40,8 @@ def verl_outcome(estimator, **options):
                 prepare=nothing_for_empty if on_policy else None,
                 estimator=estimator,
                 numerics={**numerics, "norm_eps": config.get("epsilon") or 1e-6},
-                **{**options, **({"norm_std": std} if std else {})},
+                f_norm=config.get("f_norm", 1.0),
+                **{**options, **penalty, **({"norm_std": std} if std else {})},
             )
         ]
 
@@ -56,18 +57,45 @@ def verl_kl(config) -> dict:
 
 
 def verl_tokens(estimator):
-    def rule(entry, config, table) -> Runs:
-        if estimator == "reinforce_pp" and has_gaps(table):
-            return "numerics: observations=restart, returns that end at an observation"
+    def rule(entry, config, _table) -> Runs:
         penalty = verl_kl(config)
         numerics = {**verl_numerics(entry), **verl_clamps(penalty.get("kl_estimator", "kl"))}
+        if estimator == "reinforce_pp":
+            numerics["observations"] = "restart"
         return [
             run(
                 {**CREDIT, **same("token_level_rewards")},
                 estimator=estimator,
-                gamma=config["gamma"],
+                gamma=config.get("gamma", 1.0),
                 lam=config.get("lam", 1.0),
-                whiten_advantages=True,
+                whiten_advantages=estimator in ("gae", "reinforce_pp"),
+                numerics=numerics,
+                **penalty,
+            )
+        ]
+
+    return rule
+
+
+def verl_positions(position):
+    """The two variants differ in what a position is, and in their default for the tail."""
+
+    def rule(entry, config, _table) -> Runs:
+        tail = config.get("handle_zero_tail", position == "policy_token")
+        weighed = re.search(r"threshold ([\d.]+)", config.get("rollout_is", ""))
+        penalty = verl_kl(config)
+        numerics = {
+            **verl_numerics(entry),
+            **verl_clamps(penalty.get("kl_estimator", "kl")),
+            "otb_position": position,
+            "otb_lone": "none" if tail else "baseline",
+            "otb_eps": config["epsilon"],
+        }
+        return [
+            run(
+                {**CREDIT, **same("token_level_rewards")},
+                estimator="optimal_token_baseline",
+                otb_is_cap=float(weighed[1]) if weighed else None,
                 numerics=numerics,
                 **penalty,
             )
@@ -98,12 +126,13 @@ VERL_CENTRED = {"norm_mean": "group", "norm_std": "none"}
 RULES = [
     ("verl", f"{CORE}grpo_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
     ("verl", f"{CORE}grpo_vectorized_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
-    ("verl", f"{CORE}grpo_passk_*", "estimator grpo_passk"),
+    ("verl", f"{CORE}grpo_passk_*", verl_outcome("grpo_passk")),
     ("verl", f"{CORE}rloo_*", verl_outcome("rloo")),
-    ("verl", f"{CORE}opo_*", "estimator opo"),
-    ("verl", f"{CORE}gpg_*", "estimator gpg"),
-    ("verl", f"{CORE}remax_*", "estimator remax"),
-    ("verl", f"{CORE}*optimal_token_baseline_*", "estimator optimal_token_baseline"),
+    ("verl", f"{CORE}opo_*", verl_outcome("opo")),
+    ("verl", f"{CORE}gpg_*", verl_outcome("gpg")),
+    ("verl", f"{CORE}remax_*", verl_tokens("remax")),
+    ("verl", f"{CORE}optimal_token_baseline_*", verl_positions("token")),
+    ("verl", f"{CORE}multi_turn_optimal_token_baseline_*", verl_positions("policy_token")),
     (
         "verl",
         f"{CORE}reinforce_plus_plus_baseline_*",
@@ -113,5 +142,4 @@ RULES = [
     ("verl", f"{CORE}gae_advantage_return", verl_tokens("gae")),
     ("verl", "*.kl_penalty", kl_of("kl_penalty", verl_clamps)),
     ("verl", "*.apply_kl_penalty", verl_penalty),
-    ("verl", "*.rollout_corr_helper.*", "off-policy correction"),
 ]

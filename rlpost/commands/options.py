@@ -67,6 +67,15 @@ PANELS = {
         "difficulty_weight",
         "length_weight",
     ),
+    "Off-policy correction": (
+        "is_weight",
+        "is_cap",
+        "is_floor",
+        "is_mask",
+        "is_normalise",
+        "is_filter",
+        "is_filter_where",
+    ),
     "Columns": (
         "columns",
         "rollout_id",
@@ -80,6 +89,7 @@ PANELS = {
 }
 FLAGS = {"columns": "--map", "teachers": "--teacher"}
 PAIRS = ("columns", "numerics", "teachers")
+REPEATED = (*PAIRS, "is_filter")
 LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
 OFF = "no_"
 _METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
@@ -96,6 +106,8 @@ METAVARS = {
     "group_length_penalty": "OUTPUT INPUT TURNS",
     "estimator": "NAME",
     "rollout_id": "COLUMN",
+    "is_mask": "LOW HIGH",
+    "is_filter": "LEVEL:MEASURE:LOW:HIGH",
 }
 
 
@@ -152,7 +164,7 @@ def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
 
 def _plain_type(name: str, annotation: Any) -> Any:
     """The type that the shell's words are turned into; the Recipe checks the rest."""
-    if name in PAIRS:
+    if name in REPEATED:
         return list[str]
     if name in LISTS:
         return str

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError
-from rlpost.estimators import dr_grpo, gae, grpo, raw, reinforce, reinforce_pp, rloo
+from rlpost.estimators import (
+    agentic_reinforce,
+    dr_grpo,
+    gae,
+    gdpo,
+    gigpo,
+    gpg,
+    grpo,
+    grpo_passk,
+    hierarchical_grpo,
+    max_rl,
+    opd,
+    opo,
+    optimal_token_baseline,
+    rae,
+    raw,
+    reinforce,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    remax,
+    rloo,
+    step_reinforce,
+)
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.schema import closest
 
@@ -14,6 +36,20 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": dr_grpo.ESTIMATOR,
     "rloo": rloo.ESTIMATOR,
     "reinforce_pp": reinforce_pp.ESTIMATOR,
+    "reinforce_pp_baseline": reinforce_pp_baseline.ESTIMATOR,
+    "remax": remax.ESTIMATOR,
+    "opo": opo.ESTIMATOR,
+    "gpg": gpg.ESTIMATOR,
+    "grpo_passk": grpo_passk.ESTIMATOR,
+    "max_rl": max_rl.ESTIMATOR,
+    "gdpo": gdpo.ESTIMATOR,
+    "hierarchical_grpo": hierarchical_grpo.ESTIMATOR,
+    "optimal_token_baseline": optimal_token_baseline.ESTIMATOR,
+    "gigpo": gigpo.ESTIMATOR,
+    "step_reinforce": step_reinforce.ESTIMATOR,
+    "agentic_reinforce": agentic_reinforce.ESTIMATOR,
+    "rae": rae.ESTIMATOR,
+    "opd": opd.ESTIMATOR,
     "raw": raw.ESTIMATOR,
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rlpost.schema import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
     from rlpost.reward_options import Scope
 
-STRUCTURE = ("offsets",)
+STRUCTURE = ("offsets", "mask")
+# Made by stages before the estimator; the other columns of tokens are roles.
+MADE_TOKENS = ("token_rewards", "distillation", "position_baseline")
 
 
 class Credit(NamedTuple):
@@ -28,9 +32,11 @@ class Credit(NamedTuple):
 class Estimator:
     """One way from rewards to advantages.
 
-    The function's positional parameters are columns and `offsets`, its keyword-only ones knobs
-    of the recipe. With `token_rewards` among the columns it works on tokens, ragged by response,
-    observations taken out; else on one number per response, ragged by group.
+    The function's positional parameters are columns, `offsets` and `mask`, its keyword-only ones
+    knobs: fields of the recipe or its numerics. With a column of tokens among them it works on
+    tokens, ragged by response; observations are taken out, unless it asks for the mask. Else it
+    works on numbers per response: sorted by group where it asks for offsets, in the order of the
+    input where it does not. `batch`, `domain`, `group` and the ids of steps come as codes.
     """
 
     name: str
@@ -43,6 +49,14 @@ class Estimator:
     whiten_advantages: bool = False
     undiscounted_is_constant: bool = False
     """With gamma 1 and one terminal reward, every policy token gets that reward."""
+    returns: Literal["advantages", "own", "whitened"] = "advantages"
+    """Returns equal the advantages as the function gives them, as whitened, or neither."""
+    rewards: Callable[..., Tensor] | None = None
+    """Makes the rewards that are normalised and credited from other columns, [N]."""
+    token_weights: Callable[..., Tensor] | None = None
+    """Weighs tokens, [T], for the mean return at their position that is `position_baseline`."""
+    normalise_batch: bool = False
+    """Its advantages are normalised over the responses of a batch."""
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -52,28 +66,89 @@ class Estimator:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that the function reads."""
-        return tuple(
-            name
-            for name, parameter in self.parameters.items()
-            if parameter.kind is not parameter.KEYWORD_ONLY and name not in STRUCTURE
-        )
+        return _positional(self.function)
+
+    @cached_property
+    def reward_columns(self) -> tuple[str, ...]:
+        """The columns that its rewards are made of."""
+        return _positional(self.rewards) if self.rewards else ()
+
+    @cached_property
+    def weight_columns(self) -> tuple[str, ...]:
+        """The columns that its token weights are made of."""
+        return _positional(self.token_weights) if self.token_weights else ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """All columns that its functions read; those that no file holds are made by stages."""
+        return tuple(dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns)))
 
     @cached_property
     def knobs(self) -> tuple[str, ...]:
-        """The recipe's fields that the function takes."""
-        return tuple(
-            name
-            for name, parameter in self.parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        )
+        """The fields of the recipe, or of its numerics, that its functions take."""
+        functions = (self.function, self.rewards, self.token_weights)
+        return tuple(dict.fromkeys(name for each in functions if each for name in _keywords(each)))
 
-    def __call__(self, columns: Mapping[str, Tensor], offsets: Tensor, knobs: object) -> Credit:
-        """Run the function on these columns, with the knobs that an object has as attributes."""
-        structure = {"offsets": offsets} if "offsets" in self.parameters else {}
-        chosen = {name: getattr(knobs, name) for name in self.knobs}
-        return self.function(**columns, **structure, **chosen)
+    def __call__(
+        self,
+        columns: Mapping[str, Tensor],
+        offsets: Tensor | None,
+        knobs: object,
+        *,
+        mask: Tensor | None = None,
+    ) -> Credit:
+        """Run the function on these columns, with the knobs that a recipe has as fields.
+
+        Without a mask every token counts as the policy's.
+        """
+        structure = {"offsets": offsets, "mask": mask}
+        given = {name: value for name, value in structure.items() if name in self.parameters}
+        return self.function(**columns, **given, **_chosen(self.function, knobs))
+
+    def make_rewards(self, columns: Mapping[str, Tensor], knobs: object) -> Tensor:
+        """Run `rewards`, which must be there, likewise."""
+        assert self.rewards is not None
+        return self.rewards(**columns, **_chosen(self.rewards, knobs))
 
     @property
     def level(self) -> Literal["token", "response"]:
-        """Whether it works on tokens or on one number per response."""
-        return "token" if "token_rewards" in self.columns else "response"
+        """Whether it works on tokens or on numbers per response."""
+        return "token" if self.token_columns else "response"
+
+    @property
+    def token_columns(self) -> tuple[str, ...]:
+        """Those of its columns that have a number per token."""
+        return tuple(name for name in self.columns if name in MADE_TOKENS or _is_tokens(name))
+
+    @property
+    def normalises(self) -> bool:
+        """The norm scopes are knobs of its own functions, so no stage normalises for it."""
+        return not {"norm_mean", "norm_std"}.isdisjoint(self.knobs)
+
+
+def _is_tokens(name: str) -> bool:
+    return name in ROLES and ROLES[name].kind == "tokens"
+
+
+def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is not parameter.KEYWORD_ONLY and parameter.name not in STRUCTURE
+    )
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
+    """The knobs of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def _chosen(function: Callable[..., Any], knobs: Any) -> dict[str, Any]:
+    """The knobs' values; one that is None leaves the function its own default."""
+    found = {}
+    for name, default in _keywords(function).items():
+        value = getattr(knobs if hasattr(knobs, name) else knobs.numerics, name)
+        found[name] = default if value is None else value
+    return found

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.decays import reverse_scan_each
 from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.segments import lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def gae(
-    token_rewards: Tensor, values: Tensor, offsets: Tensor, *, gamma: float = 1.0, lam: float = 0.95
+    token_rewards: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    lambda_policy: float | None = None,
+    lambda_value: float | None = None,
+    length_adaptive_alpha: float = 0.0,
 ) -> Credit:
     """Exponentially weighted advantages over a learned value function.
 
@@ -28,11 +38,15 @@ def gae(
         offsets: [N+1] of the responses.
         gamma: discount, in [0, 1].
         lam: λ in [0, 1]; 0 is one-step TD, 1 the return less the value.
+        lambda_policy: λ of the advantages, where it differs.
+        lambda_value: λ of the returns, where it differs.
+        length_adaptive_alpha: α > 0 makes λ of a response's advantages
+            1 - 1/(α·n), n its tokens, not below 0 (VAPO).
 
     Returns:
         Credit of [T] each; an empty response has none.
 
-    Source: Schulman et al., arXiv 1506.02438, eq. 16.
+    Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9.
 
     >>> offsets = torch.tensor([0, 2])
     >>> gae(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), offsets, lam=1.0).advantages
@@ -42,8 +56,15 @@ def gae(
     ends = offsets[1:][offsets[1:] > offsets[:-1]] - 1
     following[ends] = 0.0
     deltas = token_rewards + gamma * following[: values.numel()] - values
-    advantages = reverse_scan(deltas, offsets, gamma * lam)
-    return Credit(advantages, advantages + values)
+    traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))
+    advantages = traced
+    if length_adaptive_alpha > 0:
+        weighted = (length_adaptive_alpha * lengths(offsets)).clamp(min=1.0)
+        advantages = reverse_scan_each(deltas, offsets, gamma * (1 - 1 / weighted))
+    elif lambda_policy is not None or lambda_value is not None:
+        policy = lam if lambda_policy is None else lambda_policy
+        advantages = reverse_scan(deltas, offsets, gamma * policy)
+    return Credit(advantages, traced + values)
 
 
 ESTIMATOR = Estimator(
@@ -51,4 +72,5 @@ ESTIMATOR = Estimator(
     gae,
     formula="δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁",
     source="arXiv 1506.02438",
+    returns="own",
 )

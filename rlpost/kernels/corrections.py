@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from rlpost.kernels.segments import (
-    count_true,
-    lengths,
-    segment_max,
-    segment_sum,
-    spread,
-)
+from rlpost.kernels.runs import bounds_of, policy_starts
+from rlpost.kernels.segments import count_true, lengths, segment_max, segment_sum, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,21 +31,6 @@ _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "tv": lambda d: torch.expm1(d).abs(),
     "error": lambda d: d.abs().exp(),
 }
-
-
-def run_offsets(mask: Tensor, offsets: Tensor) -> Tensor:
-    """Offsets [S+1] of the runs of policy tokens, counted in policy tokens alone.
-
-    Args:
-        mask: [T] bool.
-        offsets: [N+1] of the responses; a run does not go on from one to the next.
-    """
-    inside = torch.ones_like(mask)
-    starts = offsets[:-1][lengths(offsets) > 0]
-    inside[starts] = False
-    before = torch.cat([mask.new_zeros(1), mask[:-1]]) if mask.numel() else mask
-    first = (mask & ~(before & inside))[mask]
-    return torch.cat([first.nonzero().squeeze(1), offsets.new_tensor([first.numel()])])
 
 
 def over_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
@@ -73,7 +53,7 @@ def over_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str)
 
 def over_runs(values: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
     """The mean over the run of policy tokens that each belongs to, [T]; 0 on observations."""
-    runs = run_offsets(mask, offsets)
+    runs = bounds_of(policy_starts(mask, offsets)[mask])
     means = segment_sum(values[mask], runs) / lengths(runs)
     return torch.zeros_like(values).masked_scatter_(mask, spread(means, runs))
 
@@ -179,7 +159,7 @@ def divergence(
     """What a filter compares with its bounds: [T] at the level of tokens and segments, else [N].
 
     With d = old - infer, the tokens' values are: k1 -d, k2 d²/2 and k3 exp(d) - d - 1, estimates
-    of KL(engine, trainer) from the engine's tokens; tv |exp(d) - 1|; error exp(|d|); diff
+    of KL(engine ‖ trainer) from the engine's tokens; tv |exp(d) - 1|; error exp(|d|); diff
     exp(old) - exp(infer). A segment has their mean, a response their mean (geometric), sum
     (sequence) or max. `ratio` is the exponential of the level's d. Of a response without policy
     tokens it is 0, and 1 for ratio. On observations it means nothing.
@@ -206,7 +186,7 @@ def divergence(
 
 
 def chi_square(log_ratios: Tensor) -> Tensor:
-    """exp(2d) - 1 of each log-ratio: its mean estimates χ²(trainer, engine)."""
+    """exp(2d) - 1 of each log-ratio: its mean over engine tokens estimates χ²(trainer ‖ engine)."""
     return torch.expm1(2 * log_ratios)
 
 

@@ -48,6 +48,12 @@ def _ends_of_others(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return values[low], values[high]
 
 
+def joint_codes(*codes: Tensor) -> Tensor:
+    """One code for each tuple of codes that occurs, from 0 without gaps, [N]."""
+    found: tuple[Tensor, Tensor] = torch.unique(torch.stack(codes), dim=1, return_inverse=True)
+    return found[1]
+
+
 def z_scores(
     values: Tensor,
     keys: Tensor,

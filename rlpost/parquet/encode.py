@@ -27,17 +27,25 @@ from rlpost.parquet.footer import (
     Struct,
     Wire,
     decode,
-    encode,
 )
-from rlpost.parquet.plan import metas_of
+from rlpost.parquet.pages import (
+    RLE,
+    byte_planes,
+    definition_levels,
+    page_header,
+    pages_of,
+    plain_scalars,
+    prefixed,
+    repetition_levels,
+)
+from rlpost.parquet.plan import metas_of, statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
 
-PAGE_VALUES = 1 << 18  # 1 MB of float32, pyarrow's own page size
 MOST_VALUES = 1 << 27  # in one list: a page's size has 31 bits
-_PLAIN, _RLE, _SPLIT = 0, 3, 9
+_PLAIN, _SPLIT = 0, 9
 _FLOAT, _DOUBLE = 4, 5
 
 
@@ -116,6 +124,9 @@ class Encoder:
             if _has_plain_lists(arrays[field.name]):
                 (leaf,) = self._leaves[field.name]
                 pieces[field.name] = [self._lists(arrays[field.name], field, leaf)]
+            elif _has_plain_scalars(arrays[field.name]):
+                (leaf,) = self._leaves[field.name]
+                pieces[field.name] = [self._scalars(arrays[field.name], field, leaf)]
             else:
                 rest.append(field)
         if rest:
@@ -161,26 +172,42 @@ class Encoder:
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
         pages, sizes = [], [0, 0]
-        for rows in _pages_of(offsets):
+        for rows in pages_of(offsets):
             lengths = np.diff(rows)
             floats = values[rows[0] : rows[-1]]
             body = b"".join(
                 (
-                    _prefixed(_repetition_levels(lengths)),
-                    _prefixed(_definition_levels(lengths, empty, deepest)),
-                    (_byte_planes(floats) if split else floats).data,
+                    prefixed(repetition_levels(lengths)),
+                    prefixed(definition_levels(lengths, empty, deepest)),
+                    (byte_planes(floats) if split else floats).data,
                 )
             )
             packed = self._compressed(body)
             count = int(np.maximum(lengths, 1).sum())
-            header = _page_header(len(body), len(packed), count, _SPLIT if split else _PLAIN)
+            header = page_header(len(body), len(packed), count, _SPLIT if split else _PLAIN)
             pages += [header, packed]
             sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
         levels = int(np.maximum(np.diff(offsets), 1).sum())
         meta = Struct(leaf).put(Meta.VALUES, Wire.I64, levels)
-        meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, _RLE])
+        meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
         meta.put(Meta.UNCOMPRESSED, Wire.I64, sizes[0]).put(Meta.COMPRESSED, Wire.I64, sizes[1])
         return Piece(meta, pages)
+
+    def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
+        """Make the page of a column of one float or bool a row, where nothing is null."""
+        values = array.to_numpy(zero_copy_only=False)
+        ones = np.array([len(values)])
+        levels = prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
+        body = levels + plain_scalars(values)
+        packed = self._compressed(body)
+        header = page_header(len(body), len(packed), len(values), _PLAIN)
+        meta = Struct(leaf).put(Meta.VALUES, Wire.I64, len(values))
+        meta.put_list(Meta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
+        meta.put(Meta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
+        meta.put(Meta.COMPRESSED, Wire.I64, len(header) + len(packed))
+        bounds = [plain_scalars(bound) for bound in _bounds(values)]
+        meta.put(Meta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
+        return Piece(meta, [header, packed])
 
 
 def _metas(footer: Struct) -> list[Struct]:
@@ -221,6 +248,23 @@ def _column(columns: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return array
 
 
+def _bounds(values: np.ndarray) -> list[np.ndarray]:
+    """Least and greatest value, as Parquet has them: none where there is NaN, -0 below 0."""
+    low, high = values.min(keepdims=True), values.max(keepdims=True)
+    if values.dtype == np.bool_:
+        return [low, high]
+    if np.isnan(low[0]):
+        return []
+    return [np.where(low == 0, -np.zeros_like(low), low), high + np.zeros_like(high)]
+
+
+def _has_plain_scalars(array: pa.Array) -> bool:
+    """Whether a column is one float or bool a row, for some rows, none of them null."""
+    kind = array.type
+    known = pa.types.is_float32(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
+    return known and bool(len(array)) and not array.null_count
+
+
 def _has_plain_lists(array: pa.Array) -> bool:
     """Whether a column is lists of floats, with no null at either level and no giant list."""
     kind = array.type
@@ -242,57 +286,3 @@ def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 def _renamed(piece: Piece, name: str) -> Piece:
     path = [name.encode(), *_path(piece.meta)[1:]]
     return Piece(Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path), piece.pages)
-
-
-def _pages_of(offsets: np.ndarray) -> Iterator[np.ndarray]:
-    """Cut offsets at rows, so that a page has at most PAGE_VALUES values or one row."""
-    first = 0
-    while first < len(offsets) - 1:
-        last = int(np.searchsorted(offsets, offsets[first] + PAGE_VALUES, side="right")) - 1
-        last = min(max(last, first + 1), first + PAGE_VALUES)
-        yield offsets[first : last + 1]
-        first = last
-
-
-def _repetition_levels(lengths: np.ndarray) -> bytes:
-    """Encode 0 for the first value of each row and 1 for the others."""
-    counts = np.stack([np.ones_like(lengths), np.maximum(lengths - 1, 0)], axis=1)
-    return _runs(counts.ravel(), np.tile([0, 1], len(lengths)))
-
-
-def _definition_levels(lengths: np.ndarray, empty: int, deepest: int) -> bytes:
-    """Encode `deepest` for every value and `empty` for every empty row."""
-    if lengths.all():
-        return _runs(lengths.sum(keepdims=True), np.array([deepest]))
-    return _runs(np.maximum(lengths, 1), np.where(lengths, deepest, empty))
-
-
-def _runs(counts: np.ndarray, levels: np.ndarray) -> bytes:
-    """Encode runs of levels below 256 in Parquet's RLE: the varint of 2 * count, then the level."""
-    header = counts.astype(np.int64) << 1
-    shifted = header[:, None] >> np.arange(0, 35, 7)
-    cells = np.empty((len(counts), 6), np.uint8)
-    cells[:, :5] = shifted & 127 | (shifted > 127) << 7  # noqa: PLR2004
-    cells[:, 5] = levels
-    present = np.column_stack([shifted > 0, counts > 0])
-    return cells[present].tobytes()
-
-
-def _prefixed(data: bytes) -> bytes:
-    return struct.pack("<I", len(data)) + data
-
-
-def _byte_planes(values: np.ndarray) -> np.ndarray:
-    """Lay out floats as BYTE_STREAM_SPLIT does: every value's first byte, then every second."""
-    words = values.view(f"u{values.itemsize}")
-    planes = np.empty((values.itemsize, len(values)), np.uint8)
-    for place, plane in enumerate(planes):
-        plane[:] = words >> words.dtype.type(8 * place)
-    return planes.ravel()
-
-
-def _page_header(uncompressed: int, compressed: int, values: int, encoding: int) -> bytes:
-    data = Struct().put(1, Wire.I32, values).put(2, Wire.I32, encoding)
-    data.put(3, Wire.I32, _RLE).put(4, Wire.I32, _RLE)
-    page = Struct().put(1, Wire.I32, 0).put(2, Wire.I32, uncompressed)
-    return encode(page.put(3, Wire.I32, compressed).put(5, Wire.STRUCT, data))

@@ -32,26 +32,25 @@ class TableSource:
         """Bytes of these columns in memory."""
         return int(self.table.select(list(columns)).nbytes)
 
-    def read(self, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
-        """These columns, in pieces of about `chunk_tokens` list elements."""
+    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
+        """These columns, in pieces of about `chunk_tokens` elements of one list column."""
         table = self.table.select(list(columns))
-        rows = max(1, int(chunk_tokens / max(1.0, self._per_row(table))))
+        rows = max(1, int(chunk_tokens / max(1.0, self._per_row(sized_by))))
         row = 0
         for batch in table.to_batches(max_chunksize=rows):
             if batch.num_rows:
                 yield Piece(0, 0, row, batch)
             row += batch.num_rows
 
-    def read_file(self, index: int, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
+    def read_file(
+        self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
+    ) -> Iterator[Piece]:
         """The pieces of the only file there is."""
         assert index == 0
-        return self.read(columns, chunk_tokens)
+        return self.read(columns, chunk_tokens, sized_by)
 
-    def _per_row(self, table: pa.Table) -> float:
-        lists = [field.name for field in table.schema if is_list(field.type)]
-        if not lists or not table.num_rows:
+    def _per_row(self, column: str) -> float:
+        chunks = self.table.column(column).chunks
+        if not self.rows or not is_list(self.table.schema.field(column).type):
             return 1.0
-        most = max(
-            sum(len(chunk.flatten()) for chunk in table.column(name).chunks) for name in lists
-        )
-        return float(most) / float(table.num_rows)
+        return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)

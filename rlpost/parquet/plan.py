@@ -234,6 +234,14 @@ def joined_meta(metas: list[Struct]) -> Struct:
     return joined
 
 
+def statistics(nulls: int, bounds: list[bytes]) -> Struct:
+    """Statistics of a chunk: its nulls and, where they are known, its least and greatest value."""
+    made = Struct().put(_NULLS, Wire.I64, nulls)
+    if bounds:
+        made.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
+    return made
+
+
 def _joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
     """Add up null counts; keep minimum and maximum of types whose order is their value's."""
     joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))

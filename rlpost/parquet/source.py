@@ -95,13 +95,21 @@ class Source:
                         total += chunk.total_compressed_size
         return total
 
-    def read(self, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
-        """These columns, in pieces of about `chunk_tokens` list elements, in file order."""
-        for index in range(len(self.files)):
-            yield from self.read_file(index, columns, chunk_tokens)
+    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
+        """These columns, in pieces of about `chunk_tokens` elements, in file order.
 
-    def read_file(self, index: int, columns: Sequence[str], chunk_tokens: int) -> Iterator[Piece]:
-        """The pieces of one file; one with no rows has none."""
+        Args:
+            columns: the columns to decode.
+            chunk_tokens: elements a piece, about.
+            sized_by: the list column whose elements are counted; it need not be read.
+        """
+        for index in range(len(self.files)):
+            yield from self.read_file(index, columns, chunk_tokens, sized_by)
+
+    def read_file(
+        self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
+    ) -> Iterator[Piece]:
+        """The pieces of one file, as `read`; one with no rows has none."""
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
@@ -110,7 +118,7 @@ class Source:
             ) as parquet:
                 row = 0
                 for group in range(footer.num_row_groups):
-                    size = _rows_per_piece(footer.row_group(group), physical, chunk_tokens)
+                    size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
                     for table in parquet.iter_batches(size, [group], columns=physical):
                         if table.num_rows:
                             yield Piece(index, group, row, _with_partitions(table, file, columns))
@@ -151,12 +159,11 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
     return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
 
 
-def _rows_per_piece(group: pq.RowGroupMetaData, columns: Sequence[str], tokens: int) -> int:
-    """How many rows hold about `tokens` elements of the longest of these list columns."""
-    wanted = set(columns)
+def _rows_per_piece(group: pq.RowGroupMetaData, sized_by: str, tokens: int) -> int:
+    """How many rows hold about `tokens` elements of a list column."""
     chunks = (group.column(place) for place in range(group.num_columns))
     values = [
-        chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted
+        chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == sized_by
     ]
     rows = max(group.num_rows, 1)
     per_row = max(1.0, max(values, default=rows) / rows)

@@ -24,7 +24,8 @@ from splicing import (
 )
 
 from rlpost.errors import DataError
-from rlpost.parquet import encode, rewrite
+from rlpost.parquet import pages as page_module
+from rlpost.parquet import rewrite
 from rlpost.parquet.encode import Encoder
 from rlpost.parquet.sink import open_sink
 
@@ -103,7 +104,7 @@ def test_special_floats_come_back_bit_for_bit(tmp_path):
 
 @pytest.mark.parametrize("constant", [["x"], []])
 def test_long_columns_become_several_pages(tmp_path, monkeypatch, constant):
-    monkeypatch.setattr(encode, "PAGE_VALUES", 10)
+    monkeypatch.setattr(page_module, "PAGE_VALUES", 10)
     lengths = [0, 25, 0, 0, 3, 3, 3, 3, 0, 10, 11, 1] + [0] * 30 + [2, 0]
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     lists = pa.ListArray.from_arrays(offsets, pa.array(np.arange(sum(lengths), dtype=np.float32)))

@@ -1,0 +1,89 @@
+"""GiGPO: episodes against their group, and steps against others from the same state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlpost.estimators.base import Estimator
+from rlpost.estimators.reinforce import reinforce
+from rlpost.estimators.step_reinforce import step_returns, trajectories
+from rlpost.kernels.moments import canonical_order, group_offsets
+from rlpost.kernels.normalise import joint_codes, z_scores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def gigpo_rewards(
+    step_score: Tensor,
+    episode_score: Tensor,
+    turn: Tensor,
+    traj_id: Tensor,
+    state_id: Tensor,
+    group: Tensor,
+    batch: Tensor,
+    *,
+    step_gamma: float = 1.0,
+    episode_weight: float = 1.0,
+    step_weight: float = 1.0,
+    norm_mean: str = "group",
+    norm_std: str = "group",
+    norm_eps: float = 1e-6,
+    episodes: str = "trajectory",
+    states: str = "group",
+) -> Tensor:
+    """What a step earns: its episode's share and its own, [N].
+
+        rᵢ = w_e·z(episode score in the group) + w_s·z(step return in the state's group)
+        z(x) = (x - mean) / (std + ε)
+
+    Args:
+        step_score: [N] float64, what a turn earns.
+        episode_score: [N] what its trajectory earns.
+        turn: [N] a turn's place in its trajectory.
+        traj_id: [N] codes of the trajectories.
+        state_id: [N] codes of the states that steps start from.
+        group: [N] codes of the groups.
+        batch: [N] codes of the batches.
+        step_gamma: discount per turn.
+        episode_weight: w_e.
+        step_weight: w_s.
+        norm_mean: `none` centres nothing.
+        norm_std: `none` divides by nothing.
+        norm_eps: ε.
+        episodes: a `trajectory` counts once in its group, or once for each `row`.
+        states: equal states are compared in their `group`, or in the whole `batch`.
+
+    A state seen once, and a group of one trajectory, adds 0.
+
+    Source: Feng et al., arXiv 2505.10978, eq. 8.
+
+    >>> zeros, ids = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
+    >>> score = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    >>> gigpo_rewards(score, score, zeros, ids, ids, zeros, zeros, norm_std="none")
+    tensor([-1.,  1.], dtype=torch.float64)
+    """
+    norm = {"norm_mean": norm_mean, "norm_std": norm_std}
+    trajectory = trajectories(traj_id, group)
+    rows = unit = torch.arange(trajectory.numel())
+    if episodes == "trajectory":
+        order = canonical_order(trajectory, turn, episode_score)
+        count = int(trajectory.max()) + 1 if trajectory.numel() else 0
+        rows, unit = order[group_offsets(trajectory, count)[:-1]], trajectory
+    episode = z_scores(episode_score[rows], group[rows], norm_eps=norm_eps, **norm)[unit]
+    returns = step_returns(step_score, turn, traj_id, group, step_gamma=step_gamma)
+    inside = group if states == "group" else batch
+    step = z_scores(returns, joint_codes(inside, state_id), norm_eps=norm_eps, **norm)
+    return episode_weight * episode + step_weight * step
+
+
+ESTIMATOR = Estimator(
+    "gigpo",
+    reinforce,
+    formula="w_e·z_g(episode) + w_s·z_state(step return), then the return-to-go",
+    source="arXiv 2505.10978",
+    undiscounted_is_constant=True,
+    rewards=gigpo_rewards,
+)

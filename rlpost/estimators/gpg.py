@@ -1,0 +1,57 @@
+"""GPG: centred rewards, scaled up by the share of responses that earn nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.moments import group_moments
+from rlpost.kernels.segments import lengths, spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def gpg(
+    rewards: Tensor, batch: Tensor, offsets: Tensor, *, f_norm: float = 1.0, single: str = "zero"
+) -> Credit:
+    """Centred reward times what makes up for groups without a gradient.
+
+        Aᵢ = α·(rᵢ - mean of the group) / f,  α = responses of the batch / those with r ≠ 0
+
+    Args:
+        rewards: [N] float64, sorted by group.
+        batch: [N] codes of the batches.
+        offsets: [G+1] of the groups.
+        f_norm: f.
+        single: `raw` leaves a group of one uncentred; else it gets 0.
+
+    Returns:
+        Credit of [N] each, one tensor twice. A group of equal rewards gets 0, and so does a
+        batch whose rewards are all 0.
+
+    Source: Chu et al., arXiv 2504.02546, eq. 7.
+
+    >>> rewards = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    >>> gpg(rewards, torch.tensor([0, 0]), torch.tensor([0, 2])).advantages
+    tensor([-1.,  1.], dtype=torch.float64)
+    """
+    codes = batch.to(torch.int64)
+    responses = torch.bincount(codes)
+    earning = torch.bincount(codes[rewards != 0], minlength=responses.numel())
+    alpha = responses / earning.clamp(min=1)
+    mean = spread(group_moments(rewards, offsets).mean, offsets)
+    if single == "raw":
+        mean = torch.where(spread(lengths(offsets) == 1, offsets), 0.0, mean)
+    advantages = alpha.to(rewards.dtype)[codes] * (rewards - mean) / f_norm
+    return Credit(advantages, advantages)
+
+
+ESTIMATOR = Estimator(
+    "gpg",
+    gpg,
+    formula="α(r - mean_g), α = responses of the batch / those with r ≠ 0",
+    source="arXiv 2504.02546",
+)

@@ -1,0 +1,53 @@
+"""Pass@k GRPO: only the best of a group is credited, with its lead over the second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.moments import group_moments
+from rlpost.kernels.segments import lengths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def grpo_passk(
+    rewards: Tensor, offsets: Tensor, *, norm_std: str = "group", norm_eps: float = 1e-6
+) -> Credit:
+    """Lead of the best response of a group over the second best.
+
+        Aᵢ = (rᵢ - second best) / (std + ε) for the best of the group, 0 for the others
+
+    Args:
+        rewards: [N] float64, ascending within each group.
+        offsets: [G+1] of the groups.
+        norm_std: `none` divides by nothing.
+        norm_eps: ε.
+
+    Returns:
+        Credit of [N] each, one tensor twice. A tie for the best, and a group of one, gets 0.
+
+    Source: Walder and Karkhanis, arXiv 2503.19595; verl raises on a group of one.
+
+    >>> rewards = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> grpo_passk(rewards, torch.tensor([0, 3]), norm_std="none").advantages
+    tensor([0., 0., 2.], dtype=torch.float64)
+    """
+    several = lengths(offsets) > 1
+    best = (offsets[1:] - 1)[several]
+    lead = rewards[best] - rewards[best - 1]
+    if norm_std != "none":
+        lead = lead / (group_moments(rewards, offsets).std[several] + norm_eps)
+    advantages = torch.zeros_like(rewards).index_copy(0, best, lead)
+    return Credit(advantages, advantages)
+
+
+ESTIMATOR = Estimator(
+    "grpo_passk",
+    grpo_passk,
+    formula="best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
+    source="arXiv 2503.19595",
+)

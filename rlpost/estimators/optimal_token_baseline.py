@@ -1,0 +1,78 @@
+"""Optimal token baseline: the return-to-go less a weighted mean at the same position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.scans import reverse_scan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def optimal_token_baseline(
+    token_rewards: Tensor, position_baseline: Tensor, offsets: Tensor, *, gamma: float = 1.0
+) -> Credit:
+    """Return-to-go less the baseline of the token's position in its group.
+
+        Gₜ = rₜ + γ·Gₜ₊₁;  Aₜ = Gₜ - Bₜ;  R = G
+        Bₜ = Σ G·W / (Σ W + ε) over the group's policy tokens at position t
+
+    Args:
+        token_rewards: [T] reward of each token.
+        position_baseline: [T] B at each token.
+        offsets: [N+1] of the responses.
+        gamma: discount, in [0, 1].
+
+    Returns:
+        Credit of [T] each. A token that is alone at its position gets 0.
+
+    Source: verl, compute_optimal_token_baseline_advantage.
+
+    >>> rewards, baseline = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.25])
+    >>> optimal_token_baseline(rewards, baseline, torch.tensor([0, 2])).advantages
+    tensor([0.5000, 0.7500])
+    """
+    returns = reverse_scan(token_rewards, offsets, gamma)
+    return Credit(returns - position_baseline, returns)
+
+
+def token_weights(
+    old_log_probs: Tensor,
+    sum_pi_squared: Tensor,
+    offsets: Tensor,
+    infer_log_probs: Tensor | None = None,
+    *,
+    otb_is_cap: float | None = None,
+) -> Tensor:
+    """How much the score function has varied up to a token, Wₜ = Σ (1 - 2π + Σπ²)·ρ², [T].
+
+    Args:
+        old_log_probs: [T] log π of the sampled tokens.
+        sum_pi_squared: [T] Σπ² over the vocabulary.
+        offsets: [N+1] of the responses.
+        infer_log_probs: [T] of the rollout engine.
+        otb_is_cap: with log-probs of the engine, ρ = min(π/π_infer, cap); else ρ = 1.
+
+    >>> import math
+    >>> half = torch.full((2,), math.log(0.5))
+    >>> token_weights(half, torch.tensor([0.5, 0.5]), torch.tensor([0, 2]))
+    tensor([0.5000, 1.0000])
+    """
+    energy = 1 - 2 * old_log_probs.exp() + sum_pi_squared
+    if infer_log_probs is not None and otb_is_cap is not None:
+        ratio = (old_log_probs - infer_log_probs).clamp(-20, 20).exp().clamp(max=otb_is_cap)
+        energy = energy * ratio.square()
+    backwards = offsets[-1] - offsets.flip(0)
+    return reverse_scan(energy.flip(0), backwards, 1.0).flip(0)
+
+
+ESTIMATOR = Estimator(
+    "optimal_token_baseline",
+    optimal_token_baseline,
+    formula="Gₜ - Σ GW / Σ W over g at position t, W = cumulative (1 - 2π + Σπ²)",
+    source="verl",
+    returns="own",
+    token_weights=token_weights,
+)

@@ -1,0 +1,62 @@
+"""Step REINFORCE: each turn earns the discounted return of the turns from it on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlpost.estimators.base import Estimator
+from rlpost.estimators.reinforce import reinforce
+from rlpost.kernels.moments import canonical_order, group_offsets
+from rlpost.kernels.normalise import joint_codes
+from rlpost.kernels.scans import reverse_scan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def step_returns(
+    step_score: Tensor, turn: Tensor, traj_id: Tensor, group: Tensor, *, step_gamma: float = 1.0
+) -> Tensor:
+    """Discounted return over the turns of a trajectory, [N].
+
+        Gᵢ = sᵢ + γ·G of the next turn of the same group and trajectory
+
+    Args:
+        step_score: [N] float64, what a turn earns.
+        turn: [N] a turn's place in its trajectory.
+        traj_id: [N] codes of the trajectories.
+        group: [N] codes of the groups.
+        step_gamma: γ in [0, 1].
+
+    Source: ROLL, compute_discounted_returns.
+
+    >>> one = torch.zeros(2, dtype=torch.int64)
+    >>> step_returns(torch.tensor([1.0, 4.0]), torch.tensor([0, 1]), one, one, step_gamma=0.5)
+    tensor([3., 4.])
+    """
+    trajectory = trajectories(traj_id, group)
+    order = canonical_order(trajectory, turn, step_score)
+    offsets = group_offsets(trajectory, int(trajectory.max()) + 1 if trajectory.numel() else 0)
+    returns = reverse_scan(step_score[order], offsets, step_gamma)
+    return torch.zeros_like(step_score).index_copy(0, order, returns)
+
+
+def trajectories(traj_id: Tensor, group: Tensor) -> Tensor:
+    """Codes of (group, trajectory), [N]."""
+    return joint_codes(group, traj_id)
+
+
+# The step returns take the place of rewards, so they are normalised within their group and then
+# credited like any reward: with γ = 1 and no KL, every token of a turn gets its step's number.
+ESTIMATOR = Estimator(
+    "step_reinforce",
+    reinforce,
+    formula="step returns, (G - mean_g) / (std_g + 1e-6), then the return-to-go",
+    source="ROLL",
+    norm_mean="group",
+    norm_std="group",
+    undiscounted_is_constant=True,
+    rewards=step_returns,
+)

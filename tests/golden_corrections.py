@@ -1,0 +1,198 @@
+"""Rules for weights and rejection between the rollout engine's policy and the trainer's."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from golden_runs import Runs, replaced, run, same
+
+WEIGHT = same("is_weight")
+FINAL = same("final_response_mask")
+UNBOUND = {"is_clamp": "never", "is_filter_clamp": "never"}
+
+
+def between(level, measure, low=None, high=None) -> str:
+    """A filter as it is written; a bound of None is none."""
+    bounds = ["" if bound is None else repr(float(bound)) for bound in (low, high)]
+    return ":".join([level, measure, *bounds])
+
+
+def advantages_given(table) -> pa.Table:
+    """With γ = 0 the advantage of a token is its own reward."""
+    zeros = pa.array(np.zeros(table.num_rows))
+    return replaced(table, reward=zeros, token_rewards=table["adv_in"])
+
+
+def given(compared, **options):
+    """A run whose advantages are the input's own."""
+    norm = {"norm_mean": "none", "norm_std": "none"}
+    prepare = advantages_given
+    return run(compared, prepare=prepare, estimator="reinforce", gamma=0, **norm, **options)
+
+
+# --- one rule a framework ------------------------------------------------------------------------
+
+
+def roll(_entry, config, _table) -> Runs:
+    numerics = {**UNBOUND, "is_observations": "ratio"}
+    if "weight_type" in config:
+        options = {"is_weight": config["weight_type"], "is_cap": config["upper_bound"]}
+        return [run(WEIGHT, estimator="raw", numerics=numerics, **options)]
+    one = between(config["agg_type"], config["kind"], config["low"], config["high"])
+    compared = {"filter_mask": "final_response_mask", **FINAL}
+    return [run(compared, estimator="raw", is_filter=[one], numerics=numerics)]
+
+
+VERL = {"batch": "all", "is_clamp": 20, "is_filter_clamp": 20, "log_ratio_clamp": 20}
+VERL_LEVELS = {"token": "token", "seq_sum": "sequence", "seq_mean": "geometric", "seq_max": "max"}
+
+
+def verl_filter(kind, threshold) -> str:
+    """Bounds of k1 are ratios of engine over trainer; a single one stands for 1/t and t."""
+    level, _, measure = kind.rpartition("_")
+    if measure != "k1":
+        return between(VERL_LEVELS[level], measure, None, threshold)
+    low, _, high = threshold.rpartition("_")
+    bounds = (float(low) if low else 1 / float(high), float(high))
+    return between(VERL_LEVELS[level], measure, *(math.log(bound) for bound in bounds))
+
+
+def verl(_entry, config, _table) -> Runs:
+    options = {"estimator": "raw", "numerics": VERL}
+    if config.get("rollout_is"):
+        options |= {"is_weight": config["rollout_is"], "is_cap": config["threshold"]}
+        options["is_normalise"] = config.get("batch_normalize", False)
+    if config.get("rollout_rs"):
+        kinds = config["rollout_rs"].split(",")
+        thresholds = str(config["rollout_rs_threshold"]).split(",")
+        pairs = zip(kinds, thresholds, strict=True)
+        options["is_filter"] = [verl_filter(*pair) for pair in pairs]
+    return [run({**WEIGHT, **FINAL} if "is_weight" in options else FINAL, **options)]
+
+
+def trl(_entry, config, _table) -> Runs:
+    level, how = config["mode"].split("_")
+    low, high = config["clip_min"], config["clip_max"]
+    if how == "mask":
+        options = {"is_mask": (low or 0.0, math.inf if high is None else high)}
+    else:
+        options = {"is_floor": low, "is_cap": high}
+    numerics = {**UNBOUND, "is_observations": "one"}
+    return [run(WEIGHT, estimator="raw", is_weight=level, numerics=numerics, **options)]
+
+
+def slime(entry, config, _table) -> Runs:
+    low, high = config["tis_clip_low"], config["tis_clip"]
+    masks = "icepop" in entry["function"]
+    options = {"is_mask": (low, high)} if masks else {"is_floor": low, "is_cap": high}
+    numerics = {**UNBOUND, "is_observations": "ratio"}
+    return [run(WEIGHT, estimator="raw", is_weight="token", numerics=numerics, **options)]
+
+
+def slime_sequences(_entry, config, _table) -> Runs:
+    """Of the current policy against the one that sampled."""
+    return [
+        given(
+            {"filter_mask": "final_response_mask"},
+            columns={"old_log_probs": "log_probs", "infer_log_probs": "old_log_probs"},
+            is_filter=[between("geometric", "k1", None, config["opsm_delta"])],
+            is_filter_where="negative",
+            numerics=UNBOUND,
+        )
+    ]
+
+
+def openinstruct(_entry, config, _table) -> Runs:
+    bounds = config["rho_mask_lower_bound"] or None, config["rho_mask_upper_bound"] or None
+    options = {
+        "is_weight": "geometric" if config["rho_mask_sequence_level"] else "token",
+        "is_cap": config["rho_clamp_upper_bound"] or None,
+        "is_floor": config["rho_clamp_lower_bound"] or None,
+        "numerics": {"is_clamp": 10, "is_clamp_at": "token", "is_filter_clamp": 10},
+    }
+    if config["rho_mask_tv_divergence"]:
+        one = between("geometric", "tv", *bounds)
+        return [given(WEIGHT, is_filter=[one], is_filter_where="diverging", **options)]
+    if any(bounds):
+        options["is_mask"] = (bounds[0] or 0.0, bounds[1] or math.inf)
+    return [run(WEIGHT, estimator="raw", **options)]
+
+
+def nemo(_entry, config, _table) -> Runs:
+    one = between("geometric", "error", None, config["threshold"])
+    return [run(same("sample_mask"), estimator="raw", is_filter=[one], numerics=UNBOUND)]
+
+
+PEERS = {"roll": roll, "verl": verl, "trl": trl, "slime": slime, "openinstruct": openinstruct}
+
+
+def weights(entry, config, table) -> Runs:
+    """The rule of entries that have weights, whichever function gave them."""
+    if entry["peer"] not in PEERS:
+        return "no rule for these weights"
+    return PEERS[entry["peer"]](entry, config, table)
+
+
+RULES = [
+    ("roll", "*.compute_train_infer_correction", roll),
+    ("verl", "*.rollout_corr_helper.*", verl),
+    ("slime", "*.compute_opsm_mask", slime_sequences),
+    ("nemo", "*.compute_and_apply_seq_logprob_error_masking", nemo),
+]
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def _truncated(fact, _table, recipe):
+    """verl counts responses where a weight is a response's, those without policy tokens too."""
+    if recipe.is_floor is not None:
+        return None
+    counts = fact["correction"]["truncated"]
+    if recipe.is_weight == "token":
+        return counts["token_rate"]
+    return counts["responses"] / fact["responses"]
+
+
+def _rejected(fact, *_):
+    return fact["correction"]["rejected"]["token_rate"]
+
+
+def _rejected_responses(fact, *_):
+    return fact["correction"]["rejected"]["responses"] / fact["responses"]
+
+
+def _dropped(fact, _table, recipe):
+    counts = fact["correction"]["rejected" if recipe.is_filter else "masked"]
+    return counts["token_rate"] if counts else 0.0
+
+
+def _clipped(fact, _table, recipe):
+    """open-instruct counts tokens at the cap among those it masks, too."""
+    return None if recipe.is_mask else fact["correction"]["truncated"]["token_rate"]
+
+
+def _mean_weight(fact, _table, recipe):
+    return None if recipe.is_filter else fact["correction"]["weight"]["mean"]
+
+
+def _chi_square(fact, *_):
+    """verl's mean is over all responses, those without policy tokens too."""
+    correction = fact["correction"]
+    return correction["chi_square"]["sequence"] * correction["responses"] / fact["responses"]
+
+
+METRICS = {
+    "rollout_is_ratio_fraction_high": _truncated,
+    "rollout_corr/rollout_is_ratio_fraction_high": _truncated,
+    "rollout_rs_masked_fraction": _rejected,
+    "rollout_rs_seq_masked_fraction": _rejected_responses,
+    "rollout_corr/kl": lambda fact, *_: fact["correction"]["kl"]["k1"],
+    "rollout_corr/k3_kl": lambda fact, *_: fact["correction"]["kl"]["k3"],
+    "rollout_corr/chi2_token": lambda fact, *_: fact["correction"]["chi_square"]["token"],
+    "rollout_corr/chi2_seq": _chi_square,
+    "val/rho_drop_frac": _dropped,
+    "val/rho_clipfrac": _clipped,
+    "val/rho_weight": _mean_weight,
+    "num_masked_seqs": lambda fact, *_: fact["correction"]["rejected"]["responses"],
+}
