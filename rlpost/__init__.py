@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rlpost.api import Options, advantages, enrich
     from rlpost.numerics import Numerics
+    from rlpost.presets import preset
     from rlpost.recipe import Recipe
 
 _HOMES = {
@@ -23,8 +24,9 @@ _HOMES = {
     "enrich": "rlpost.api",
     "Numerics": "rlpost.numerics",
     "Recipe": "rlpost.recipe",
+    "preset": "rlpost.presets",
 }
-__all__ = ["Numerics", "Options", "Recipe", "__version__", "advantages", "enrich"]
+__all__ = ["Numerics", "Options", "Recipe", "__version__", "advantages", "enrich", "preset"]
 
 
 def __getattr__(name: str) -> Any:

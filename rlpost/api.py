@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rlpost import __version__
 from rlpost.decode import Decoder
-from rlpost.device import device_named
-from rlpost.engine import CHUNK_TOKENS, Engine, single_threaded_torch
+from rlpost.device import chunk_tokens_for, device_named
+from rlpost.engine import Engine, single_threaded_torch
 from rlpost.errors import DataError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
@@ -26,7 +26,7 @@ from rlpost.progress import Silent
 from rlpost.recipe import Recipe
 from rlpost.report import summarise
 from rlpost.schema import kind_of
-from rlpost.stages import shape_of
+from rlpost.shape import shape_of
 from rlpost.state import load_state, save_state
 from rlpost.summary import Tally
 from rlpost.targets import Outputs, check_writable, targets_of
@@ -49,7 +49,8 @@ class Options:
     """How a run is done; none of these changes a number in the output."""
 
     device: str = "auto"
-    chunk_tokens: int = CHUNK_TOKENS
+    chunk_tokens: int | None = None
+    """Tokens per piece, about; None: a million on the CPU, what its memory allows on a GPU."""
     workers: int | None = None
     """Threads that compute; None is one per core, at most 8."""
     overwrite: bool = False
@@ -168,19 +169,20 @@ def enrich(
 
 def engine_of(job: Job, options: Options) -> Engine:
     """An engine for a job."""
+    device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     decoder = Decoder(
         job.source.files,
         job.columns,
         job.lists,
         job.shape.recipe.nonfinite,
-        device_named(options.device),
+        device,
         job.shape.recipe.numerics.missing_components,
     )
     return Engine(
         job,
         decoder,
-        chunk_tokens=options.chunk_tokens,
-        workers=options.workers or min(cores(), MOST_WORKERS),
+        chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
+        workers=workers,
         reporter=options.reporter,
     )
 
@@ -221,6 +223,7 @@ def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[
         "inputs": [str(file.path) for file in job.source.files],
         "outputs": [str(target) for target in outputs.targets],
         "rewritten": rewritten,
+        "halved_pieces": engine.splits,
     }
 
 

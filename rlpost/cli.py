@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "advantages": "Post-process rewards, estimate advantages, write enriched Parquet.",
     "estimators": "List the estimators: formula, needed columns, source.",
+    "presets": "List the frameworks' presets, show one, compare two.",
 }
 INTERRUPTED = 130
 BROKEN_PIPE = 141

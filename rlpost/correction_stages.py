@@ -68,7 +68,7 @@ def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     """What is settled on all responses: which ones filters let stay, sums for the mean weight."""
     found = {
         passed(place): _inside(batch, one, recipe)
-        for place, one in enumerate(recipe.is_filter)
+        for place, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
     if not recipe.is_normalise:
@@ -101,7 +101,7 @@ def settle(responses: Responses, *, recipe: Recipe) -> Responses:
         responses = responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
     flags = {
         str(one): responses[passed(place)]
-        for place, one in enumerate(recipe.is_filter)
+        for place, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
     if not flags:
@@ -145,7 +145,7 @@ def correct(batch: Batch, *, recipe: Recipe) -> Batch:
 def _filtered(batch: Batch, recipe: Recipe) -> Batch:
     """Adds `accepted`, and where each filter of tokens rejects."""
     hits: dict[str, Tensor] = {}
-    for place, one in enumerate(recipe.is_filter):
+    for place, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
             inside = _inside(batch, one, recipe)
             inside = spread(inside, batch.offsets) if one.by_response else inside

@@ -35,7 +35,7 @@ def tally(batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
     tokens = count_true(mask, batch.offsets)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
-    for place, one in enumerate(recipe.is_filter):
+    for place, one in enumerate(recipe.filters):
         if drops_responses(recipe, one):
             counts[rejected(place)] = torch.where(rows[passed(place)], 0, tokens)
     counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
@@ -55,10 +55,11 @@ def _apart(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
     distance = torch.where(mask, old - infer, 0.0)
     clamped = distance.clamp(-most, most)
     whole = over_responses(distance, mask, batch.offsets, level="sequence").clamp(-most, most)
-    values = {"k1": -clamped, "k3": torch.expm1(clamped) - clamped, "chi2": chi_square(clamped)}
+    excess = torch.expm1(clamped)
+    values = {"k1": -clamped, "k3": excess - clamped, "chi2": chi_square(excess)}
     return {
         **{f"is.{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
-        "is.chi2_sequence": chi_square(whole),
+        "is.chi2_sequence": chi_square(torch.expm1(whole)),
         "is.sure_but_wrong": count_true(sure_but_wrong(old, infer) & mask, batch.offsets),
         "is.identical": count_true((old == infer) & mask, batch.offsets),
     }
@@ -80,7 +81,7 @@ def facts(totals: Totals, recipe: Recipe) -> Json:
         "masked": _rates(totals, "is:masked") if recipe.is_mask is not None else None,
         "filters": [
             {"filter": str(one), **_rates(totals, rejected(place))}
-            for place, one in enumerate(recipe.is_filter)
+            for place, one in enumerate(recipe.filters)
         ],
         "rejected": _rates(totals, "is:rejected") if recipe.is_filter else None,
         "ess": None,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rlpost.batch import Batch
+from rlpost.device import moved
 from rlpost.parquet import ragged
 from rlpost.parquet.ragged import Place
 from rlpost.schema import kind_of
@@ -78,9 +79,9 @@ class Decoder:
         offsets, mask = self._mask(piece) if lengths is None else _all_policy(lengths)
         tokens = {role: self._tokens(piece, role, offsets, mask) for role in sorted(roles)}
         return Batch(
-            offsets=torch.from_numpy(offsets).to(self.device),
-            mask=torch.from_numpy(mask).to(self.device),
-            tokens={role: value.to(self.device) for role, value in tokens.items()},
+            offsets=moved(torch.from_numpy(offsets), self.device),
+            mask=moved(torch.from_numpy(mask), self.device),
+            tokens={role: moved(value, self.device) for role, value in tokens.items()},
         )
 
     def _mask(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

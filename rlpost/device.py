@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
 import torch
 
 from rlpost.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+# float64 columns, masks and the temporaries of the widest recipe, with room to spare
+_BYTES_PER_TOKEN = 512
+_MOST_TOKENS = 1 << 24
+_lanes = threading.local()
 
 
 def device_named(name: str) -> torch.device:
@@ -25,3 +37,32 @@ def device_named(name: str) -> torch.device:
             "torch can use; --device cpu gives the same numbers"
         )
     return torch.device(name)
+
+
+def chunk_tokens_for(device: torch.device, workers: int) -> int:
+    """Tokens per piece: enough to keep the CPU's caches or a GPU's memory busy, not more.
+
+    Args:
+        device: where pieces are computed.
+        workers: pieces that are there at once.
+    """
+    if device.type == "cpu":
+        return 1 << 20
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1 << 16, min(_MOST_TOKENS, free // (2 * workers * _BYTES_PER_TOKEN)))
+
+
+def lane(device: torch.device) -> AbstractContextManager[object]:
+    """A CUDA stream of the thread's own, so that its copies overlap with others' compute."""
+    if device.type == "cpu":
+        return nullcontext()
+    if not hasattr(_lanes, "stream") or _lanes.stream.device != device:
+        _lanes.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.stream(_lanes.stream)
+
+
+def moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on a device; to a GPU by way of pinned memory, without waiting for the copy."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)

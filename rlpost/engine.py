@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from rlpost.batch import concatenated
+from rlpost.device import lane
+from rlpost.errors import UnavailableError
 from rlpost.kernels.segments import count_true
 from rlpost.output import record_batch
 from rlpost.parallel import ahead, in_order
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from rlpost.stages import Stage
 
 R = TypeVar("R")
-CHUNK_TOKENS = 1 << 18
 _AHEAD = 2  # pieces that wait, decoded, for a free worker
 
 
@@ -67,6 +69,8 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = Clock()
+        self.splits = 0
+        """Pieces that had to be halved because the device's memory did not hold them."""
         self._passes = job.passes()
 
     def responses(self) -> Responses:
@@ -179,9 +183,28 @@ class Engine:
         timed = self.clock.timed("read", pieces)
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
-            yield from map(work, first)
+            for piece in first:
+                yield from self._patiently(work, piece)
             return
-        yield from in_order(work, ahead(chain(first, timed), _AHEAD), self.workers)
+        items = ahead(chain(first, timed), _AHEAD)
+        for results in in_order(partial(self._patiently, work), items, self.workers):
+            yield from results
+
+    def _patiently(self, work: Callable[[Piece], R], piece: Piece) -> list[R]:
+        """Work on a piece; where the device's memory does not hold it, on its halves."""
+        try:
+            with lane(self.decoder.device):
+                return [work(piece)]
+        except torch.OutOfMemoryError:
+            rows = piece.table.num_rows
+            if rows == 1:
+                raise UnavailableError(
+                    f"row {piece.first_row} of {self.job.source.files[piece.file].path} alone does "
+                    f"not fit into the memory of {self.decoder.device}; --device cpu holds it"
+                ) from None
+        self.splits += 1
+        torch.cuda.empty_cache()
+        return [result for half in piece.halves() for result in self._patiently(work, half)]
 
     def _row(self, piece: Piece) -> int:
         return self.job.source.first_rows[piece.file] + piece.first_row

@@ -15,7 +15,7 @@ from rlpost.token_stages import kept_mask, place_rewards
 
 if TYPE_CHECKING:
     from rlpost.batch import Batch
-    from rlpost.stages import Shape
+    from rlpost.shape import Shape
 
 FLOATS = pa.list_(pa.field("element", pa.float32()))
 FLAGS = pa.list_(pa.field("element", pa.uint8()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.correction_stages import ROLES as CORRECTED
 from rlpost.recipe import GROUP_COLUMNS
 from rlpost.schema import ROLES, missing, resolve
-from rlpost.stages import Shape, Stage, stages_of, token_roles
+from rlpost.stages import Stage, stages_of, token_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlpost.parquet.source import Source
     from rlpost.recipe import Recipe
     from rlpost.schema import ColumnMap
+    from rlpost.shape import Shape
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rlpost.estimators import Estimator
     from rlpost.plan import Job
     from rlpost.progress import Reporter
 
@@ -244,9 +243,14 @@ def _times(summary: Json) -> Text:
     lines = [
         f"{total:.2f} s, {rate:.2f} M tokens/s; passes: {_phases(seconds['passes'])}",
         f"threads' time: {_phases(seconds['busy'])}",
+        *([_halved(summary["halved_pieces"])] if summary["halved_pieces"] else []),
         *(f"written anew, not spliced: {reason}" for reason in summary["rewritten"]),
     ]
     return Text("\n".join(lines), style="dim")
+
+
+def _halved(pieces: int) -> str:
+    return f"{pieces} pieces were halved: the device's memory did not hold them whole"
 
 
 def _phases(seconds: dict[str, float]) -> str:
@@ -265,19 +269,3 @@ def show_plan(job: Job) -> None:
     out.print(f"{job.source.name}: {job.source.rows:,} responses")
     out.print(table)
     out.print(f"Stages: {', '.join(stage.name for stage in job.stages)}")
-
-
-def show_estimators(estimators: list[Estimator]) -> None:
-    """The table of estimators, on stdout."""
-    table = _table("estimator", "level", "columns", "formula", "source")
-    for column in table.columns[1:]:
-        column.justify = "left"
-    for estimator in estimators:
-        table.add_row(
-            estimator.name,
-            estimator.level,
-            ", ".join(estimator.columns),
-            estimator.formula,
-            estimator.source,
-        )
-    console(sys.stdout).print(table)

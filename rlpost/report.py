@@ -14,7 +14,7 @@ from rlpost.kernels.segments import offsets_of
 if TYPE_CHECKING:
     from rlpost.batch import Responses
     from rlpost.plan import Job
-    from rlpost.stages import Shape
+    from rlpost.shape import Shape
     from rlpost.summary import Tally, Totals
 
 SCHEMA_VERSION = 1

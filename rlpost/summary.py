@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlpost.batch import Batch
-    from rlpost.stages import Shape
+    from rlpost.shape import Shape
 
 SPREADS = ("count", "total", "squares")
 

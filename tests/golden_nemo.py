@@ -1,13 +1,9 @@
 """Golden cases of NeMo-RL: the recipe of each advantage estimator and reward function."""
 
-from golden_runs import CREDIT, SCALAR, Runs, kl_of, no_mask, run, same
+from golden_runs import CREDIT, SCALAR, Runs, kl_of, run, same
 
-WHITENING = {"whiten_ddof": 0, "whiten_floor": "clamp"}
-COMPONENTS = "reward_{}"
-
-
-def clamps(_kind) -> dict:
-    return {"log_ratio_clamp": 20, "kl_clamps": "all"}
+PRESET = "nemo-rl"
+ALL = {"batch": "all"}  # a golden file is one batch
 
 
 def norm(config) -> dict:
@@ -17,18 +13,19 @@ def norm(config) -> dict:
 
 
 def grpo(_entry, config, _table) -> Runs:
-    numerics = {"batch": "all", "norm_eps": config["epsilon"]}
-    return [run(SCALAR, estimator="raw", numerics=numerics, **norm(config))]
+    numerics = {**ALL, "norm_eps": config["epsilon"]}
+    return [run(SCALAR, preset=PRESET, estimator="grpo", numerics=numerics, **norm(config))]
 
 
 def gdpo(_entry, config, _table) -> Runs:
     return [
         run(
             SCALAR,
+            preset=PRESET,
             estimator="gdpo",
-            reward_components=[COMPONENTS.format(name) for name in config["components"]],
+            reward_components=[f"reward_{name}" for name in config["components"]],
             component_weights=config["reward_weights"],
-            numerics={"batch": "all", "batch_eps": 0.0},
+            numerics=ALL,
             **norm(config),
         )
     ]
@@ -40,52 +37,49 @@ def reinforce_pp(_entry, config, _table) -> Runs:
     return [
         run(
             same("advantages"),
-            estimator="raw",
+            preset=PRESET,
+            estimator="reinforce_pp",
             norm_mean="group" if config["minus_baseline"] else "none",
-            kl_estimator=kind or "k1",
+            kl_estimator=kind,
             kl_coef=config["kl_coef"] if kind else 0.0,
-            whiten_advantages=True,
-            numerics={"batch": "all", **WHITENING, **clamps(kind), "kl_credit": "token"},
+            numerics=ALL,
         )
     ]
 
 
 def raw(_entry, config, _table) -> Runs:
     whiten = config["normalize_advantages"]
-    numerics = {"batch": "all", **WHITENING}
-    return [run(SCALAR, estimator="raw", whiten_advantages=whiten, numerics=numerics)]
+    return [run(SCALAR, preset=PRESET, estimator="raw", whiten_advantages=whiten, numerics=ALL)]
 
 
 def gae(_entry, config, _table) -> Runs:
-    kind = config.get("kl_type") or "k1"
     return [
         run(
             CREDIT,
+            preset=PRESET,
             estimator="gae",
             gamma=config["gae_gamma"],
             lam=config["gae_lambda"],
             lambda_policy=config.get("gae_lambda_policy"),
             lambda_value=config.get("gae_lambda_value"),
-            length_adaptive_alpha=config.get("length_adaptive_alpha") or 0.0,
-            kl_estimator=kind,
-            kl_coef=config["kl_coef"] or 0.0,
+            length_adaptive_alpha=config.get("length_adaptive_alpha"),
+            kl_estimator=config.get("kl_type"),
+            kl_coef=config["kl_coef"],
             whiten_advantages=config["normalize_advantages"],
-            numerics={"batch": "all", **clamps(kind)},
+            numerics=ALL,
         )
     ]
 
 
 def opd(_entry, config, _table) -> Runs:
-    columns = {"old_log_probs": config["student"]}
-    numerics = {"batch": "all", "log_ratio_clamp": "never"}
-    teachers = {config["teacher"]: 1.0}
     return [
         run(
             same("advantages"),
+            preset=PRESET,
             estimator="opd",
-            teachers=teachers,
-            columns=columns,
-            numerics=numerics,
+            teachers={config["teacher"]: 1.0},
+            columns={"old_log_probs": config["student"]},
+            numerics=ALL,
         )
     ]
 
@@ -98,7 +92,7 @@ def shaping(_entry, config, _table) -> Runs:
     return [
         run(
             same("response_level_rewards"),
-            prepare=no_mask,
+            preset=PRESET,
             estimator="raw",
             overlong_penalty=penalty,
             truncation_penalty=config.get("stop_properly_penalty_coef"),
@@ -108,7 +102,7 @@ def shaping(_entry, config, _table) -> Runs:
 
 def scaling(_entry, config, _table) -> Runs:
     scale = (*config["source"], *config["target"])
-    return [run(same("response_level_rewards"), estimator="raw", reward_scale=scale)]
+    return [run(same("response_level_rewards"), preset=PRESET, estimator="raw", reward_scale=scale)]
 
 
 RULES = [
@@ -118,7 +112,7 @@ RULES = [
     ("nemo", "*.RawRewardAdvantageEstimator", raw),
     ("nemo", "*.GeneralizedAdvantageEstimator", gae),
     ("nemo", "*.OPDAdvantageEstimator", opd),
-    ("nemo", "*.calculate_kl", kl_of("kl_type", clamps)),
+    ("nemo", "*.calculate_kl", kl_of("kl_type", PRESET)),
     ("nemo", "*.apply_reward_shaping", shaping),
     ("nemo", "*.scale_rewards", scaling),
 ]

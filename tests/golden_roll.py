@@ -1,17 +1,9 @@
 """Golden cases of ROLL: the recipe of each function of its pipeline."""
 
-import math
-
 import pyarrow.compute as pc
 from golden_runs import CREDIT, Runs, limit, one_domain, reward_on_last_token, run, same
 
-ROLL = {
-    "log_ratio_clamp": math.inf,
-    "terminal_reward": "last_token",
-    "observations": "states",
-    "single": "normalise",
-    "constant": "divide",
-}
+PRESET = "roll"
 
 
 def roll_norm(config) -> dict:
@@ -40,7 +32,8 @@ def roll_rewards(_entry, config, _table) -> Runs:
             same("response_level_rewards"),
             prepare=one_domain,
             estimator="raw",
-            numerics=ROLL,
+            preset=PRESET,
+            numerics={"batch": "step"},
             **roll_norm(config),
         )
     ]
@@ -58,7 +51,8 @@ def roll_token_rewards(_entry, config, _table) -> Runs:
             kl_target=config.get("target_kl"),
             kl_horizon=config.get("kl_horizon", 10000),
             reward_clip=clip,
-            numerics=ROLL,
+            preset=PRESET,
+            numerics={"batch": "step"},
         )
     ]
 
@@ -78,7 +72,8 @@ def roll_advantages(_entry, config, _table) -> Runs:
             whiten_rewards=config["whiten_rewards"],
             whiten_advantages=config["whiten_advantages"],
             advantage_clip=config["advantage_clip"],
-            numerics=ROLL,
+            preset=PRESET,
+            numerics={"batch": "step"},
         )
     ]
 
@@ -92,13 +87,13 @@ def roll_distillation(config):
         teachers={"ref_log_probs": config["opd_kl_coef"]},
         kl_estimator=config["kl_penalty"],
         columns={"old_log_probs": config["student"]},
-        numerics=ROLL,
+        preset=PRESET,
     )
 
 
 def roll_sample_mask(_entry, config, table) -> Runs:
     masks = roll_masks(config, table)
-    return [run(same("final_response_mask"), estimator="raw", numerics=ROLL, **masks)]
+    return [run(same("final_response_mask"), estimator="raw", preset=PRESET, **masks)]
 
 
 def roll_sample_weight(_entry, config, _table) -> Runs:
@@ -108,7 +103,8 @@ def roll_sample_weight(_entry, config, _table) -> Runs:
             estimator="raw",
             difficulty_weight=config["difficulty_loss_weight"],
             length_weight=config["length_loss_weight"],
-            numerics={**ROLL, "batch": "all"},
+            preset=PRESET,
+            numerics={"batch": "all"},
         )
     ]
 
@@ -134,7 +130,7 @@ def roll_chain(_entry, config, table) -> Runs:
             whiten_rewards=config["wr"],
             whiten_advantages=config["wa"],
             advantage_clip=config["ac"],
-            numerics={**ROLL, "batch": "step_domain"},
+            preset=PRESET,
             **roll_norm(config),
             **roll_masks(config, table),
         )
@@ -163,7 +159,7 @@ def roll_agentic(_entry, config, table) -> Runs:
     ]
 
 
-STEPS = {"batch": "all", "episodes": "row", "states": "batch"}
+STEPS = {"batch": "all", "single": "zero_always", "constant": "zero"}
 
 
 def roll_step_returns(_entry, config, _table) -> Runs:
@@ -174,6 +170,7 @@ def roll_step_returns(_entry, config, _table) -> Runs:
             norm_mean="none",
             norm_std="none",
             step_gamma=config["gamma"],
+            preset=PRESET,
             numerics=STEPS,
         )
     ]
@@ -185,6 +182,7 @@ def roll_step_reinforce(_entry, config, _table) -> Runs:
             same("response_level_rewards", "advantages"),
             estimator="step_reinforce",
             step_gamma=config["step_reward_gamma"],
+            preset=PRESET,
             numerics=STEPS,
             **roll_norm(config),
         )
@@ -210,6 +208,7 @@ def roll_gigpo(_entry, config, _table) -> Runs:
             step_weight=weights[1],
             norm_mean="none" if method == "identity" else "group",
             norm_std="group" if method == "mean_std" else "none",
+            preset=PRESET,
             numerics=STEPS,
         )
         for name, weights in parts.items()
@@ -225,7 +224,8 @@ def roll_agentic_reinforce(_entry, config, _table) -> Runs:
             kl_estimator=config["kl_penalty"],
             kl_coef=config["kl_coef"],
             whiten_advantages=config.get("whiten_advantages", False),
-            numerics={**ROLL, "segment_reward": "last", "batch": "all"},
+            preset=PRESET,
+            numerics={"batch": "all"},
         )
     ]
 

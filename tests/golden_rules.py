@@ -4,6 +4,7 @@ A rule reads an entry's function and config and the input's columns, never names
 runs of rlpost, or a sentence that says what rlpost lacks for this entry.
 """
 
+import re
 from fnmatch import fnmatch
 
 import golden_corrections
@@ -30,26 +31,29 @@ def runs_of(entry: Entry, table) -> Runs:
     return "no rule for this function"
 
 
+ALL = {"batch": "all"}  # a golden file is one batch
+
 # --- TRL -----------------------------------------------------------------------------------------
 
 COMPONENTS = ("reward_correctness", "reward_format")
-MISSING = (5, 10)  # in which rows, counted from 0, a component was not scored
 
 
-def unscored(table) -> pa.Table:
-    columns = {
-        name: pa.array(
-            [None if row % every == 0 else x for row, x in enumerate(table[name].to_pylist())],
-            pa.float32(),
-        )
-        for name, every in zip(COMPONENTS, MISSING, strict=True)
-    }
-    return replaced(table, **columns)
+def unscored(rows: str):
+    """Nulls for the components that a text says are NaN: `on rows 0,5,10..` is every fifth row."""
+
+    def prepare(table) -> pa.Table:
+        columns = {}
+        for name, every in zip(COMPONENTS, re.findall(r"rows 0,(\d+)", rows), strict=True):
+            values = enumerate(table[name].to_pylist())
+            kept = [None if row % int(every) == 0 else value for row, value in values]
+            columns[name] = pa.array(kept, pa.float32())
+        return replaced(table, **columns)
+
+    return prepare
 
 
 def trl_advantages(_entry, config, _table) -> Runs:
-    numerics = {"batch": "all", "norm_eps": 1e-4, "missing_components": "skip"}
-    options = {"norm_mean": "group", "norm_std": config.get("scale_rewards", "group")}
+    options = {}
     if config.get("weights"):
         options["component_weights"] = config["weights"]
         options["reward_components"] = config.get("components", COMPONENTS)
@@ -57,9 +61,11 @@ def trl_advantages(_entry, config, _table) -> Runs:
     return [
         run(
             SCALAR,
-            prepare=unscored if "nan_rows" in config else None,
-            estimator="gdpo" if separate else "raw",
-            numerics={**numerics, "batch_eps": 1e-4},
+            preset="trl",
+            prepare=unscored(config["nan_rows"]) if "nan_rows" in config else None,
+            estimator="gdpo" if separate else "grpo",
+            norm_std=config.get("scale_rewards"),
+            numerics=ALL,
             **options,
         )
     ]
@@ -69,23 +75,21 @@ def trl_advantages(_entry, config, _table) -> Runs:
 
 
 def openinstruct_advantages(_entry, config, _table) -> Runs:
-    divided = config["advantage_normalization_type"] == "standard"
-    numerics = {"batch": "all", "norm_ddof": 0, "norm_eps": config.get("epsilon", 1e-8)}
-    norm = {"norm_mean": "group", "norm_std": "group" if divided else "none"}
-    return [run(SCALAR, estimator="raw", numerics=numerics, **norm)]
+    standard = config["advantage_normalization_type"] == "standard"
+    estimator = "grpo_standard" if standard else "grpo"
+    return [run(SCALAR, preset="open-instruct", estimator=estimator, numerics=ALL)]
 
 
 def openinstruct_gae(_entry, config, _table) -> Runs:
-    cut = bool(config.get("mask_tool_use"))
-    numerics = {"observations": "cut" if cut else "policy", "terminal_reward": "last_token"}
-    options = {"gamma": config["gamma"], "lam": config["lam"]}
-    return [run(CREDIT, estimator="gae", numerics=numerics, **options)]
+    """Without a mask of tool tokens, they are the policy's like all others."""
+    numerics = {} if config.get("mask_tool_use") else {"observations": "policy"}
+    options = {"gamma": config["gamma"], "lam": config["lam"], "numerics": numerics}
+    return [run(CREDIT, preset="open-instruct", estimator="gae", **options)]
 
 
 def openinstruct_kl(_entry, _config, _table) -> Runs:
-    numerics = {"kl_policy": "current", "kl_clamp": "never"}
     return [
-        run({f"kl{index}": "kl"}, estimator="raw", kl_estimator=kind, numerics=numerics)
+        run({f"kl{index}": "kl"}, preset="open-instruct", estimator="raw", kl_estimator=kind)
         for index, kind in enumerate(("k1", "k2", "k3", "k4"))
     ]
 

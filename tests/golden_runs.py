@@ -1,6 +1,5 @@
 """What rules for golden cases are made of: runs of rlpost, facts about an input, changes to it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost import Recipe
+from rlpost.presets import values_of
 
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
-NEVER = 1e300  # a clamp that does nothing
 NO_MASKS = {
     "max_len_mask": False,
     "difficulty_mask": False,
@@ -34,10 +33,15 @@ class Run:
 Runs = list[Run] | str
 
 
-def run(compared, *, prepare=None, numerics=None, **options) -> Run:
-    """`compared` is {expected: written}; what a file does not hold is passed by."""
+def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run:
+    """`compared` is {expected: written}; what a file does not hold is passed by.
+
+    Options stand above those of a framework's preset; an option that is None is left to it.
+    """
     emit = tuple(dict.fromkeys(compared.values()))
-    recipe = Recipe.of({**options, "numerics": numerics or {}, "emit": emit})
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {"numerics": numerics or {}, "emit": emit}
+    recipe = Recipe.of(given if preset is None else values_of(preset, given))
     return Run(recipe, compared, prepare or (lambda table: table))
 
 
@@ -113,23 +117,17 @@ def reward_on_last_token(table) -> pa.Table:
     return replaced(table, reward=zeros, token_rewards=pa.array(tokens, pa.list_(pa.float32())))
 
 
-# --- clamps of KL --------------------------------------------------------------------------------
+# --- shared rules --------------------------------------------------------------------------------
 
 
-def clamps(kind: str, *, inside: float = math.inf, outside: float = math.inf) -> dict:
-    """|log ratio| clamped to `inside`, the estimate to `outside`, as clamps that rlpost has."""
-    if kind in ("k3", "low_var_kl"):
-        return {"log_ratio_clamp": inside, "kl_clamp": min(outside, NEVER)}
-    bound = math.sqrt(2 * outside) if kind in ("k2", "mse") else outside
-    return {"log_ratio_clamp": min(inside, bound)}
-
-
-def kl_of(option, clamps_of):
+def kl_of(option, preset, clamps=None):
     """The rule of a function that gives per-token KL and nothing else."""
 
     def rule(_entry, config, _table) -> Runs:
         kind = config[option]
-        options = {"kl_estimator": kind, "numerics": clamps_of(kind)}
-        return [run(same("kl"), estimator="raw", **options)]
+        numerics = clamps(kind) if clamps else None
+        return [
+            run(same("kl"), preset=preset, estimator="raw", kl_estimator=kind, numerics=numerics)
+        ]
 
     return rule

@@ -2,11 +2,15 @@
 
 from golden_runs import CREDIT, Runs, kl_of, run, same
 
+PRESET = "slime"
+ALL = {"batch": "all"}  # a golden file is one batch
+NAMES = {"ppo": "gae", "reinforce_plus_plus": "reinforce"}
+NAMES["reinforce_plus_plus_baseline"] = "reinforce_pp_baseline"
+
 
 def clamps(kind) -> dict:
     """Of two names for one estimator, one is clamped."""
-    clamp = 10 if kind == "low_var_kl" else "never"
-    return {"log_ratio_clamp": "never", "kl_clamp": clamp}
+    return {**ALL, "kl_clamp": 10 if kind == "low_var_kl" else "never"}
 
 
 def norm(config) -> dict:
@@ -16,42 +20,28 @@ def norm(config) -> dict:
     return {"norm_mean": scope, "norm_std": scope if divided else "none"}
 
 
-SLIME = {"batch": "all", "single": "normalise"}
-# What each estimator is, and whether its rewards are normalised and centred only.
-ESTIMATORS = {"ppo": "gae", "grpo": "raw", "reinforce_plus_plus_baseline": "raw"}
-OBSERVATIONS = {"ppo": "policy"}
-
-
 def rewards(_entry, config, _table) -> Runs:
     columns = same("response_level_rewards")
-    return [run(columns, estimator="raw", numerics=SLIME, **norm(config))]
+    return [run(columns, preset=PRESET, estimator="raw", numerics=ALL, **norm(config))]
 
 
 def advantages(_entry, config, _table) -> Runs:
     name, kind = config["advantage_estimator"], config["kl_loss_type"]
-    scopes = {"norm_mean": "none", "norm_std": "none"}
-    if ESTIMATORS.get(name) == "raw":
-        scopes = norm(config)
+    scopes = norm(config) if name in ("grpo", "reinforce_plus_plus_baseline") else {}
     if name == "reinforce_plus_plus_baseline":
         scopes["norm_std"] = "none"
-    numerics = {
-        **SLIME,
-        **clamps(kind),
-        "observations": "policy" if name == "ppo" else "states",
-        "terminal_reward": "last_token" if name == "ppo" else "last_policy_token",
-        "kl_credit": "token" if name == "reinforce_plus_plus_baseline" else "return",
-    }
     return [
         run(
             CREDIT,
-            estimator=ESTIMATORS.get(name, "reinforce"),
+            preset=PRESET,
+            estimator=NAMES.get(name, name),
             gamma=config["gamma"],
             lam=config["lambd"],
             kl_estimator=kind,
-            kl_coef=config["kl_coef"] if name != "grpo" else 0.0,
-            teachers={"ref_log_probs": config["opd_kl_coef"]} if config["use_opd"] else {},
+            kl_coef=config["kl_coef"] if name != "grpo" else None,
+            teachers={"ref_log_probs": config["opd_kl_coef"]} if config["use_opd"] else None,
             whiten_advantages=config["normalize_advantages"],
-            numerics=numerics,
+            numerics=clamps(kind),
             **scopes,
         )
     ]
@@ -60,5 +50,5 @@ def advantages(_entry, config, _table) -> Runs:
 RULES = [
     ("slime", "*._post_process_rewards", rewards),
     ("slime", "*.compute_advantages_and_returns", advantages),
-    ("slime", "*.compute_approx_kl", kl_of("kl_loss_type", clamps)),
+    ("slime", "*.compute_approx_kl", kl_of("kl_loss_type", PRESET, clamps)),
 ]

@@ -11,37 +11,30 @@ from golden_runs import (
     same,
 )
 
-
-def verl_clamps(_kind) -> dict:
-    return {"log_ratio_clamp": 20, "log_ratio_clamps": "k3"}
+PRESET = "verl"
 
 
 def verl_numerics(entry) -> dict:
     """verl puts rewards on the last token; some cases on the last policy token instead."""
     on_policy = "last mask=1 token" in entry["notes"]
     place = "last_policy_token" if on_policy else "last_token"
-    return {"batch": "all", "single": "raw", "terminal_reward": place}
+    return {"batch": "all", "terminal_reward": place}
 
 
-def verl_outcome(estimator, **options):
+def verl_outcome(estimator):
     def rule(entry, config, _table) -> Runs:
-        penalty = verl_kl(config)
-        numerics = verl_numerics(entry) | {"kl_credit": "response"}
-        if "rloo_vectorized" in entry["function"]:
-            numerics["single"] = "zero"
-        if "grpo_vectorized" in entry["function"]:
-            numerics["norm_floor"] = 1e-3
+        numerics = verl_numerics(entry)
         on_policy = numerics["terminal_reward"] == "last_policy_token"
-        columns = same("advantages") if options.get("whiten_advantages") else CREDIT
-        std = "none" if config.get("norm_adv_by_std_in_grpo") is False else None
         return [
             run(
-                columns,
+                CREDIT,
+                preset=PRESET,
                 prepare=nothing_for_empty if on_policy else None,
                 estimator=estimator,
+                norm_std="none" if config.get("norm_adv_by_std_in_grpo") is False else None,
+                f_norm=config.get("f_norm"),
                 numerics={**numerics, "norm_eps": config.get("epsilon") or 1e-6},
-                f_norm=config.get("f_norm", 1.0),
-                **{**options, **penalty, **({"norm_std": std} if std else {})},
+                **verl_kl(config),
             )
         ]
 
@@ -58,46 +51,34 @@ def verl_kl(config) -> dict:
 
 def verl_tokens(estimator):
     def rule(entry, config, _table) -> Runs:
-        penalty = verl_kl(config)
-        numerics = {**verl_numerics(entry), **verl_clamps(penalty.get("kl_estimator", "kl"))}
-        if estimator == "reinforce_pp":
-            numerics["observations"] = "restart"
         return [
             run(
                 {**CREDIT, **same("token_level_rewards")},
+                preset=PRESET,
                 estimator=estimator,
-                gamma=config.get("gamma", 1.0),
-                lam=config.get("lam", 1.0),
-                whiten_advantages=estimator in ("gae", "reinforce_pp"),
-                numerics=numerics,
-                **penalty,
+                gamma=config.get("gamma"),
+                lam=config.get("lam"),
+                numerics=verl_numerics(entry),
+                **verl_kl(config),
             )
         ]
 
     return rule
 
 
-def verl_positions(position):
-    """The two variants differ in what a position is, and in their default for the tail."""
-
+def verl_positions(estimator):
     def rule(entry, config, _table) -> Runs:
-        tail = config.get("handle_zero_tail", position == "policy_token")
         weighed = re.search(r"threshold ([\d.]+)", config.get("rollout_is", ""))
-        penalty = verl_kl(config)
-        numerics = {
-            **verl_numerics(entry),
-            **verl_clamps(penalty.get("kl_estimator", "kl")),
-            "otb_position": position,
-            "otb_lone": "none" if tail else "baseline",
-            "otb_eps": config["epsilon"],
-        }
+        tail = config.get("handle_zero_tail")
+        lone = {} if tail is None else {"otb_lone": "none" if tail else "baseline"}
         return [
             run(
                 {**CREDIT, **same("token_level_rewards")},
-                estimator="optimal_token_baseline",
+                preset=PRESET,
+                estimator=estimator,
                 otb_is_cap=float(weighed[1]) if weighed else None,
-                numerics=numerics,
-                **penalty,
+                numerics={**verl_numerics(entry), **lone, "otb_eps": config["epsilon"]},
+                **verl_kl(config),
             )
         ]
 
@@ -105,41 +86,31 @@ def verl_positions(position):
 
 
 def verl_penalty(entry, config, _table) -> Runs:
-    kind = config["kl_penalty"]
     return [
         run(
             same("token_level_rewards"),
-            estimator="reinforce",
-            kl_estimator=kind,
+            preset=PRESET,
+            estimator="gae",
+            kl_estimator=config["kl_penalty"],
             kl_coef=config.get("kl_coef", config.get("init")),
             kl_target=config.get("target"),
-            kl_horizon=config.get("horizon", 10000),
-            numerics={**verl_numerics(entry), **verl_clamps(kind), "batch": "step"},
+            kl_horizon=config.get("horizon"),
+            numerics={**verl_numerics(entry), "batch": "step"},
         )
     ]
 
 
 CORE = "verl.trainer.ppo.core_algos.compute_"
-VERL_NORM = {"norm_mean": "group", "norm_std": "group"}
-VERL_CENTRED = {"norm_mean": "group", "norm_std": "none"}
+OUTCOMES = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", "gpg")
 
 RULES = [
-    ("verl", f"{CORE}grpo_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
-    ("verl", f"{CORE}grpo_vectorized_outcome_advantage", verl_outcome("raw", **VERL_NORM)),
-    ("verl", f"{CORE}grpo_passk_*", verl_outcome("grpo_passk")),
-    ("verl", f"{CORE}rloo_*", verl_outcome("rloo")),
-    ("verl", f"{CORE}opo_*", verl_outcome("opo")),
-    ("verl", f"{CORE}gpg_*", verl_outcome("gpg")),
+    *(("verl", f"{CORE}{name}_outcome_advantage", verl_outcome(name)) for name in OUTCOMES),
     ("verl", f"{CORE}remax_*", verl_tokens("remax")),
-    ("verl", f"{CORE}optimal_token_baseline_*", verl_positions("token")),
-    ("verl", f"{CORE}multi_turn_optimal_token_baseline_*", verl_positions("policy_token")),
-    (
-        "verl",
-        f"{CORE}reinforce_plus_plus_baseline_*",
-        verl_outcome("raw", whiten_advantages=True, **VERL_CENTRED),
-    ),
+    ("verl", f"{CORE}optimal_token_*", verl_positions("optimal_token_baseline")),
+    ("verl", f"{CORE}multi_turn_optimal_*", verl_positions("tir_optimal_token_baseline")),
+    ("verl", f"{CORE}reinforce_plus_plus_baseline_*", verl_outcome("reinforce_pp_baseline")),
     ("verl", f"{CORE}reinforce_plus_plus_outcome_advantage", verl_tokens("reinforce_pp")),
     ("verl", f"{CORE}gae_advantage_return", verl_tokens("gae")),
-    ("verl", "*.kl_penalty", kl_of("kl_penalty", verl_clamps)),
+    ("verl", "*.kl_penalty", kl_of("kl_penalty", PRESET)),
     ("verl", "*.apply_kl_penalty", verl_penalty),
 ]

@@ -72,6 +72,17 @@ CASES = {
     "emit_only": ("--emit-only", True, ""),
     "replace": ("--replace", True, ""),
     "pass_threshold": ("--pass-threshold 0.5", 0.5, ""),
+    "is_weight": ("--is-weight geometric", "geometric", ""),
+    "is_cap": ("--is-cap 2", 2.0, "--is-weight token"),
+    "is_floor": ("--is-floor 0.5", 0.5, "--is-weight token"),
+    "is_mask": ("--is-mask 0.5 2", (0.5, 2.0), "--is-weight token"),
+    "is_normalise": ("--is-normalise", True, "--is-weight token"),
+    "is_filter": (
+        "--is-filter sum:ratio:0.5:2 --is-filter max:k3::0.3",
+        ("sequence:ratio:0.5:2.0", "max:k3::0.3"),
+        "",
+    ),
+    "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }
 
@@ -179,6 +190,13 @@ def test_how_a_run_is_done_comes_from_flags_and_environment(asked, monkeypatch):
 # Defaults
 
 DEFAULTS = {
+    "step_gamma": 1.0,
+    "episode_weight": 1.0,
+    "step_weight": 1.0,
+    "f_norm": 1.0,
+    "ema_decay": 0.9,
+    "episode_domains": (),
+    "teachers": {},
     "estimator": "grpo",
     "gamma": 1.0,
     "lam": 0.95,
@@ -189,6 +207,8 @@ DEFAULTS = {
     "kl_horizon": 10_000.0,
     "nonfinite": "error",
     "pass_threshold": 1.0,
+    "is_filter": (),
+    "is_filter_where": "any",
     "columns": {},
     "numerics": Numerics(),
 }

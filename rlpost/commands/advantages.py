@@ -31,6 +31,14 @@ def advantages(
         list[str],
         typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
     ],
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="RLPOST_PRESET",
+            help="Give the numbers of a framework; `rlpost presets` lists them.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", envvar="RLPOST_CONFIG", help="Recipe to start from."),
@@ -44,8 +52,13 @@ def advantages(
         typer.Option(metavar="auto|cpu|cuda[:N]", envvar="RLPOST_DEVICE", help="Where to compute."),
     ] = "auto",
     chunk_tokens: Annotated[
-        int, typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per batch, about.")
-    ] = 1 << 18,
+        int | None,
+        typer.Option(
+            min=1,
+            envvar="RLPOST_CHUNK_TOKENS",
+            help="Tokens per piece, about; fitted to the device.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -68,7 +81,7 @@ def advantages(
     """
     if len(paths) < (1 if show_plan else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
-    recipe = recipe_of(options, config)
+    recipe = recipe_of(options, config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api, render  # noqa: PLC0415
     from rlpost.targets import check_writable  # noqa: PLC0415

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import types
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from rlpost.errors import UsageError
 from rlpost.numerics import Numerics
+from rlpost.presets import values_of
 from rlpost.recipe import Recipe, load_toml
 from rlpost.schema import closest
 
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
+
+class Format(Enum):
+    """How a command that only reads writes on stdout."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+FORMAT = typer.Option("--format", help="What to print on stdout.")
 PANELS = {
     "Estimator": (
         "estimator",
@@ -193,13 +205,14 @@ def _choices(annotation: Any) -> str | None:
     return None
 
 
-def recipe_of(options: Mapping[str, Any], config: Path | None) -> Recipe:
-    """The recipe of a command line: flags and RLPOST_* beat the file, which beats defaults.
+def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | None = None) -> Recipe:
+    """The recipe of a command line: flags and RLPOST_* beat the file, which beats the preset.
 
     Raises:
-        UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE.
+        UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE; or there is no such preset.
     """
     values = load_toml(config) if config is not None else {}
+    preset = values.pop("preset", None) if preset is None else preset
     given = {
         name: value
         for name, value in options.items()
@@ -220,7 +233,8 @@ def recipe_of(options: Mapping[str, Any], config: Path | None) -> Recipe:
                 raise UsageError(f"--numerics {name}: no such field{hint}")
         given["numerics"] = _table(values, "numerics", config) | pairs
     origins = dict.fromkeys(values.keys() - given.keys(), str(config))
-    return Recipe.of({**values, **given}, "command line", origins)
+    own = {**values, **given}
+    return Recipe.of(own if preset is None else values_of(preset, own), "command line", origins)
 
 
 def _turned_off(name: str, options: Mapping[str, Any]) -> bool:

@@ -83,6 +83,25 @@ class Estimator:
         """All columns that its functions read; those that no file holds are made by stages."""
         return tuple(dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns)))
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What a file must have for it, in the words of roles."""
+        named = {
+            "rewards": ("reward",),
+            "cohort": ("group", "domain"),
+            "distillation": ("teachers",),
+        }
+        made = {"token_rewards": ("reward",), "components": ("components",), "tokens": ()}
+        found = [
+            role
+            for name in self.needs
+            for role in {**named, **made, "position_baseline": ("group",)}.get(name, (name,))
+        ]
+        grouped = self.level == "response" and "offsets" in self.parameters
+        scopes = {self.norm_mean, self.norm_std} & {"group", "others"}
+        extra = ["group"] if grouped or scopes else []
+        return tuple(dict.fromkeys([*found, *extra]))
+
     @cached_property
     def knobs(self) -> tuple[str, ...]:
         """The fields of the recipe, or of its numerics, that its functions take."""
@@ -119,6 +138,12 @@ class Estimator:
     def token_columns(self) -> tuple[str, ...]:
         """Those of its columns that have a number per token."""
         return tuple(name for name in self.columns if name in MADE_TOKENS or _is_tokens(name))
+
+    @property
+    def defaults(self) -> dict[str, Scope | bool]:
+        """What recipes that leave these fields open come to."""
+        scopes = {"norm_mean": self.norm_mean, "norm_std": self.norm_std}
+        return {**scopes, "whiten_advantages": self.whiten_advantages}
 
     @property
     def normalises(self) -> bool:

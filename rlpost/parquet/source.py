@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -30,6 +30,14 @@ class Piece:
     first_row: int
     """Row number of the first row within its file."""
     table: pa.RecordBatch
+
+    def halves(self) -> tuple[Piece, Piece]:
+        """The first and the second half of the rows."""
+        middle = self.table.num_rows // 2
+        first, second = self.table.slice(0, middle), self.table.slice(middle)
+        return replace(self, table=first), replace(
+            self, table=second, first_row=self.first_row + middle
+        )
 
 
 class Source:

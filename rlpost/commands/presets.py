@@ -1,0 +1,68 @@
+"""`rlpost presets`: the frameworks whose numbers rlpost gives, and how these differ."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlpost import presets as kept
+from rlpost.commands.options import FORMAT, Format
+
+EPILOG = """Examples:
+
+  rlpost presets show verl --estimator gae
+
+  rlpost presets diff verl trl
+
+  rlpost presets diff openrlhf default --estimator reinforce --format markdown
+"""
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+ESTIMATOR = typer.Option(metavar="NAME", help="What the preset says of this estimator.")
+
+app = typer.Typer(add_completion=False, context_settings=SETTINGS, epilog=EPILOG)
+
+
+@app.callback(invoke_without_command=True)
+def presets(context: typer.Context, how: Annotated[Format, FORMAT] = Format.table) -> None:
+    """List the frameworks that `--preset` knows, show one, or compare two."""
+    if context.invoked_subcommand is not None:
+        return
+    from rlpost import render_lists  # noqa: PLC0415
+
+    rows = [(name, kept.about(name), ", ".join(kept.variants(name))) for name in kept.PRESETS]
+    render_lists.show_list(("preset", "framework", "estimators of its own"), rows, how.value)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="PRESET")],
+    estimator: Annotated[str | None, ESTIMATOR] = None,
+    how: Annotated[Format, FORMAT] = Format.table,
+) -> None:
+    """Print the recipe of a preset: TOML that --config takes."""
+    from rlpost import render_lists  # noqa: PLC0415
+
+    recipe = kept.preset(name, **({"estimator": estimator} if estimator else {}))
+    lines = [f"# {kept.about(name)}", *kept.toml_lines(recipe)]
+    render_lists.show_recipe(lines, kept.changed(recipe), how.value)
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(metavar="PRESET")],
+    right: Annotated[str, typer.Argument(metavar="PRESET|default")],
+    estimator: Annotated[str, ESTIMATOR] = "grpo",
+    how: Annotated[Format, FORMAT] = Format.table,
+) -> None:
+    """Show in which numerics two frameworks differ; `default` is rlpost's own."""
+    from rlpost import render_lists  # noqa: PLC0415
+    from rlpost.estimators import estimator_named  # noqa: PLC0415
+
+    recipes = [kept.preset(name, estimator=estimator) for name in (left, right)]
+    usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
+    effective = [
+        recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
+        for recipe, own in zip(recipes, usual, strict=True)
+    ]
+    render_lists.show_differences((left, right), kept.differences(*effective), how.value)

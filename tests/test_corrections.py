@@ -1,0 +1,412 @@
+"""The off-policy correction: kernels and pipeline against plain loops, and laws."""
+
+import math
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import reference_corrections as slow
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from reference import Response
+from rich.console import Console
+from strategies import rollouts, to_table
+
+import rlpost
+from rlpost import Options, Recipe, api, render, render_correction
+from rlpost.errors import DataError, UsageError
+from rlpost.kernels import corrections
+
+LEVELS = ("token", "segment", "geometric", "sequence")
+MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
+FILTERS = (
+    ("token", "ratio", 0.71, 1.43),
+    ("segment", "diff", -0.113, 0.117),
+    ("geometric", "k3", -math.inf, 0.0371),
+    ("sequence", "k1", -0.613, 0.717),
+    ("max", "k2", -math.inf, 0.0931),
+    ("token", "tv", -math.inf, 0.317),
+    ("geometric", "error", -math.inf, 1.231),
+)
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+EMIT = ("advantages", "returns", "sample_mask", "final_response_mask")
+
+
+def written(one):
+    level, measure, *bounds = one
+    return ":".join([level, measure, *("" if math.isinf(x) else repr(x) for x in bounds)])
+
+
+def flat(rows, name):
+    return torch.tensor([x for row in rows for x in getattr(row, name)], dtype=torch.float64)
+
+
+def tensors(rows):
+    """Old and infer log-probs, mask and offsets."""
+    sizes = torch.tensor([0, *(len(row.mask) for row in rows)])
+    return flat(rows, "old"), flat(rows, "infer"), flat(rows, "mask") > 0, sizes.cumsum(0)
+
+
+def lists(table, name):
+    return table[name].to_pylist()
+
+
+def close(got, want, **tolerance):
+    tolerance = tolerance or {"rtol": 1e-6, "atol": 1e-7}
+    joined = [np.concatenate([np.asarray(xs, float).ravel() for xs in x]) for x in (got, want)]
+    np.testing.assert_allclose(*joined, **tolerance)
+
+
+def row(old, infer, mask=None, **more):
+    mask = mask or [1] * len(old)
+    return Response(group="g", reward=1.0, mask=mask, old=old, infer=infer, **more)
+
+
+def enriched(rows, **options):
+    """The new columns and the summary; cases with nothing left are passed over."""
+    emit = (*EMIT, "is_weight") if "is_weight" in options else EMIT
+    return unless_nothing_is_left(to_table(rows), Recipe(estimator="raw", emit=emit, **options))
+
+
+def unless_nothing_is_left(table, recipe):
+    try:
+        return rlpost.enrich(table, recipe)
+    except DataError:
+        assume(False)  # noqa: FBT003
+        raise
+
+
+# Kernels
+
+
+@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(["level", "token"]))
+def test_log_weights_are_those_of_the_loops(rows, level, at):
+    old, infer, mask, offsets = tensors(rows)
+    for bound in (math.inf, 0.3):
+        want = [slow.log_weights(one, level, bound, at) for one in rows]
+        limits = {"clamp": bound, "clamp_at": at}
+        got = corrections.log_weights(old, infer, mask, offsets, level=level, **limits)
+        close([got], want, **EXACT)
+
+
+@given(rollouts(), st.sampled_from(MEASURES), st.sampled_from((*LEVELS, "max")))
+def test_divergences_are_those_of_the_loops(rows, measure, level):
+    old, infer, mask, offsets = tensors(rows)
+    want = [slow.divergences(one, measure, level, 0.7) for one in rows]
+    options = {"measure": measure, "level": level, "clamp": 0.7}
+    got = corrections.divergence(old, infer, mask, offsets, **options)
+    if level in corrections.RESPONSE_LEVELS:
+        assert got.shape == (len(rows),)
+        got = got.repeat_interleave(offsets.diff())
+    close([got], want, **EXACT)
+
+
+@given(rollouts(), st.sampled_from(LEVELS))
+def test_a_cap_of_infinity_and_open_bounds_change_nothing(rows, level):
+    logs = corrections.log_weights(*tensors(rows), level=level)
+    found = corrections.importance_weights(logs)
+    assert torch.equal(found.values, logs.exp())
+    assert not found.truncated.any()
+    assert not found.masked.any()
+
+
+def test_weights_truncate_at_the_cap_and_the_floor_and_mask_beyond_the_bounds():
+    logs = torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0], dtype=torch.float64).log()
+    found = corrections.importance_weights(logs, cap=1.5, floor=0.6, bounds=(0.4, 3.0))
+    assert found.values.tolist() == pytest.approx([0, 0.6, 1, 1.5, 0])
+    assert found.truncated.tolist() == [False, True, False, True, False]
+    assert found.masked.tolist() == [True, False, False, False, True]
+
+
+def test_bounds_belong_to_what_stays():
+    logs = torch.tensor([0.5, 2.0], dtype=torch.float64).log()
+    assert not corrections.importance_weights(logs, bounds=(0.5, 2.0)).masked.any()
+
+
+def test_a_weight_without_clamp_is_a_float32():
+    found = corrections.importance_weights(torch.tensor([1e4, -1e4], dtype=torch.float64))
+    assert found.values.to(torch.float32).isfinite().all()
+
+
+def test_a_segment_ends_with_its_response_and_at_observations():
+    mask = torch.tensor([1, 1, 0, 1, 1, 1, 0]).bool()
+    values = torch.tensor([1.0, 3, 99, 5, 7, 9, 99])
+    means = corrections.over_runs(values, mask, torch.tensor([0, 0, 4, 7, 7]))
+    assert means.tolist() == [2, 2, 0, 5, 8, 8, 0]
+
+
+@given(rollouts(extreme=True))
+def test_levels_are_related(rows):
+    old, infer, mask, offsets = tensors(rows)
+    logs = {
+        level: corrections.log_weights(old, infer, mask, offsets, level=level) for level in LEVELS
+    }
+    count = corrections.over_responses(mask.double(), mask, offsets, level="sequence")
+    times = count.repeat_interleave(offsets.diff())
+    policy = {level: values[mask] for level, values in logs.items()}
+    torch.testing.assert_close(policy["geometric"] * times[mask], policy["sequence"])
+    whole = torch.ones_like(mask)
+    one_run = corrections.log_weights(old, infer, whole, offsets, level="segment")
+    geometric = corrections.log_weights(old, infer, whole, offsets, level="geometric")
+    torch.testing.assert_close(one_run, geometric)
+
+
+# The pipeline
+
+
+@settings(max_examples=40)
+@given(
+    rollouts(),
+    st.sampled_from(LEVELS),
+    st.sampled_from([{}, {"is_cap": 1.21}, {"is_cap": 1.3, "is_floor": 0.83}]),
+    st.sampled_from([None, (0.77, 1.29)]),
+    st.booleans(),
+)
+def test_weights_of_the_pipeline_are_those_of_the_loops(rows, level, limits, bounds, normalise):
+    options = {"is_mask": bounds, "is_normalise": normalise, **limits}
+    table, summary = enriched(rows, is_weight=level, **options)
+    plain = {name.removeprefix("is_"): value for name, value in limits.items()}
+    plain |= {"bounds": bounds} if bounds else {}
+    want = slow.weights(rows, level, normalise=normalise, **plain)
+    close(lists(table, "is_weight"), want)
+    flat_masks = [m for one in rows for m in one.mask]
+    own = [w for w, m in zip((w for xs in want for w in xs), flat_masks, strict=True) if m]
+    ess = slow.effective_share(own)
+    assert summary["correction"]["ess"] == (None if ess is None else pytest.approx(ess))
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3, unique=True))
+def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
+    options = {"is_filter": [written(one) for one in filters], "is_weight": "token"}
+    table, summary = enriched(rows, **options)
+    whole = [one for one in filters if one[0] not in ("token", "segment")]
+    kept = [all(low <= x <= high for level, measure, low, high in whole
+                for x in slow.divergences(one, measure, level)[:1]) for one in rows]  # fmt: skip
+    masks = [slow.accepted(one, filters) for one in rows]
+    assert lists(table, "final_response_mask") == masks
+    stays = [k for k, one in zip(kept, rows, strict=True) if one.mask]
+    got = [k for k, one in zip(lists(table, "sample_mask"), rows, strict=True) if one.mask]
+    assert got == stays
+    for name in ("advantages", "returns", "is_weight"):
+        zeros = [x == 0 for xs in lists(table, name) for x in xs]
+        assert all(z for z, m in zip(zeros, (m for ms in masks for m in ms), strict=True) if not m)
+    facts = summary["correction"]
+    rejected = sum(map(sum, (one.mask for one in rows))) - sum(map(sum, masks))
+    assert facts["rejected"]["tokens"] == rejected
+    for one, found in zip(filters, facts["filters"], strict=True):
+        alone = [slow.accepted(one_row, [one]) for one_row in rows]
+        pairs = [sum(r.mask) - sum(own) for r, own in zip(rows, alone, strict=True)]
+        assert found["tokens"] == sum(pairs)
+        assert found["responses"] == sum(n > 0 for n in pairs)
+
+
+@settings(max_examples=40)
+@given(rollouts())
+def test_the_summary_says_how_far_the_policies_are_apart(rows):
+    _, summary = enriched(rows, is_weight="token")
+    facts = summary["correction"]
+    own = [
+        (o, i) for one in rows for o, i, m in zip(one.old, one.infer, one.mask, strict=True) if m
+    ]
+    for name in ("k1", "k3"):
+        values = [slow.token_value(o, i, name, 40.0) for o, i in own]
+        assert facts["kl"][name] == pytest.approx(slow.mean(values), abs=1e-9)
+    for name, value in slow.chi_squares(rows).items():
+        assert facts["chi_square"][name] == pytest.approx(value, rel=1e-6, abs=1e-9)
+    wrong = sum(math.exp(i) >= 0.5 and abs(o - i) > 2 for o, i in own)
+    assert facts["sure_but_wrong"] == wrong
+    assert facts["tokens"] == len(own)
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.sampled_from(LEVELS), st.booleans())
+def test_weights_are_1_where_the_policies_agree(rows, level, normalise):
+    rows = [replace(one, infer=one.old) for one in rows]
+    table, summary = enriched(rows, is_weight=level, is_cap=2.0, is_normalise=normalise)
+    assert lists(table, "is_weight") == [one.mask for one in rows]
+    facts = summary["correction"]
+    assert facts["truncated"]["tokens"] == 0
+    assert facts["kl"] == {"k1": 0, "k3": 0}
+    assert facts["ess"] == (1 if facts["tokens"] else None)
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.sampled_from(LEVELS))
+def test_weights_alone_change_neither_credit_nor_masks(rows, level):
+    table, _ = enriched(rows, is_weight=level, is_cap=1.1)
+    plain, _ = rlpost.enrich(to_table(rows), Recipe(estimator="raw", emit=EMIT))
+    assert table.select(EMIT).equals(plain.select(EMIT))
+
+
+def test_zeroed_token_credit_is_the_same_on_every_path():
+    """gae makes credit per token, raw per response; both lose what a filter rejects."""
+    rows = [row([-1.0, -1.0, -3.0], [-1.0, -3.0, -3.0], values=[0.1, 0.2, 0.3])] * 2
+    for estimator in ("gae", "raw"):
+        recipe = Recipe(
+            estimator=estimator,
+            is_filter=("token:ratio:0.5:2",),
+            advantage_clip=5,
+            emit=("advantages", "returns", "raw_advantages", "final_response_mask"),
+        )
+        table, summary = rlpost.enrich(to_table(rows), recipe)
+        for name in recipe.emit:
+            assert [x[1] for x in lists(table, name)] == [0, 0]
+            assert all(x[0] and x[2] for x in lists(table, name))
+        assert summary["masked"]["all"]["responses"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "observation"), [("zero", [0.0, 0.0]), ("one", [1.0, 1.0]), ("ratio", [2.0, 1.0])]
+)
+def test_observations_weigh_what_the_numerics_say(kind, observation):
+    rows = [row([math.log(x) for x in (0.5, 0.8)], [math.log(x) for x in (0.4, 0.4)], [1, 0])]
+    for level, want in zip(("token", "segment"), observation, strict=True):
+        options = {"is_weight": level, "numerics": {"is_observations": kind}}
+        table, _ = enriched(rows, **options)
+        assert lists(table, "is_weight")[0] == pytest.approx([1.25, want], rel=1e-3)
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.sampled_from(["negative", "diverging"]))
+def test_filters_may_spare_tokens_by_their_advantage(rows, where):
+    filters = ["geometric:k3::0.0371", "token:ratio:0.71:1.43"]
+    table, _ = enriched(rows, is_filter=filters, is_filter_where=where)
+    plain, _ = rlpost.enrich(to_table(rows), Recipe(estimator="raw"))
+    pairs = [("geometric", "k3", -math.inf, 0.0371), ("token", "ratio", 0.71, 1.43)]
+    for one, credit, got in zip(
+        rows, lists(plain, "advantages"), lists(table, "final_response_mask"), strict=True
+    ):
+        inside = slow.accepted(one, pairs)
+        for t, own in enumerate(one.mask):
+            apart = one.old[t] - one.infer[t]
+            spared = credit[t] >= 0 if where == "negative" else credit[t] * apart <= 0
+            assert got[t] == (own and (inside[t] or spared))
+    assert all(lists(table, "sample_mask"))
+
+
+def test_the_rendered_summary_fits_80_columns(tmp_path):
+    rows = [row([-1.0, -3.0], [-1.5, -1.0]), row([-1.0], [-1.125])]
+    pq.write_table(to_table(rows), tmp_path / "in.parquet")
+    filters = ("token:ratio:0.5:1.5", "geometric:k3::0.03125")
+    options = {"is_weight": "sequence", "is_cap": 1.1, "is_mask": (0.1, 9), "is_filter": filters}
+    recipe = Recipe(estimator="raw", **options)
+    summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    text = StringIO()
+    parts = render_correction.correction_parts(summary, render._table, str, render.percent)
+    Console(file=text, width=80).print(*parts, sep="\n")
+    for words in ("weights truncated", "weights masked", *filters, "all together", "KL(", "χ²"):
+        assert words in text.getvalue()
+    assert "…" not in text.getvalue()
+    assert all(len(line) < 80 for line in text.getvalue().splitlines())
+
+
+# What must not change a result
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS), st.integers(0, 2**31))
+def test_neither_chunks_nor_the_order_of_rows_matter(rows, level, one, seed):
+    recipe = Recipe(
+        estimator="raw",
+        is_weight=level,
+        is_cap=1.2,
+        is_normalise=True,
+        is_filter=(written(one),),
+        emit=(*EMIT, "is_weight"),
+    )
+    table = to_table(rows)
+    want, summary = unless_nothing_is_left(table, recipe)
+    got, own = rlpost.enrich(table, recipe, Options(chunk_tokens=1, workers=3))
+    assert got.equals(want)
+    assert own["correction"] == summary["correction"]
+    order = np.random.default_rng(seed).permutation(len(rows))
+    got, own = rlpost.enrich(table.take(pa.array(order)), recipe)
+    assert got.select(recipe.emit).equals(want.select(recipe.emit).take(pa.array(order)))
+    assert own["correction"] == summary["correction"]
+
+
+# Errors, warnings, passes
+
+
+def test_a_filter_that_drops_everything_is_an_error():
+    rows = [row([-1.0], [-3.0])]
+    with pytest.raises(DataError, match=r"no response is left of 1: max:k2::0.1 keeps 0"):
+        rlpost.enrich(to_table(rows), Recipe(is_filter=("max:k2::0.1",)))
+
+
+def test_a_filter_that_rejects_every_token_is_warned_of():
+    _, summary = enriched([row([-1.0], [-3.0])], is_filter=["token:ratio::2"])
+    assert any("rejects every policy token" in text for text in summary["warnings"])
+
+
+def test_equal_log_probs_are_warned_of():
+    same = [row([-1.0, -2.0], [-1.0, -5.0], [1, 0])]
+    _, summary = enriched(same, is_weight="token")
+    assert any("identical in every policy token" in text for text in summary["warnings"])
+    _, summary = enriched([*same, row([-1.0], [-2.0])], is_weight="token")
+    assert not any("identical" in text for text in summary["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"is_cap": 2}, "is_cap without is_weight"),
+        ({"is_mask": (1, 2), "is_normalise": True}, "is_mask and is_normalise without is_weight"),
+        ({"is_weight": "token", "is_cap": 1, "is_floor": 2}, "is_floor"),
+        ({"is_weight": "token", "is_mask": (2, 1)}, "LOW must be under HIGH"),
+        ({"is_weight": "tokens"}, "is_weight"),
+        ({"is_filter_where": "negative"}, "is_filter_where negative"),
+        ({"is_filter": ["token:ratio:1"]}, "LEVEL:MEASURE:LOW:HIGH"),
+        ({"is_filter": ["tokens:ratio:1:2"]}, "none of token"),
+        ({"is_filter": ["token:k4:1:2"]}, "none of ratio"),
+        ({"is_filter": ["token:ratio:2:1"]}, "LOW must be under HIGH"),
+        ({"is_filter": ["token:ratio::"]}, "LOW or HIGH is needed"),
+        ({"is_filter": ["token:ratio:a:"]}, "'a' is no number"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(options, text):
+    with pytest.raises(UsageError, match=text):
+        Recipe.of(options)
+
+
+def test_what_is_missing_is_named():
+    table = to_table([row([-1.0], [-1.0])], without=["infer_log_probs"])
+    with pytest.raises(DataError, match="infer_log_probs"):
+        rlpost.enrich(table, Recipe(is_weight="token"))
+    with pytest.raises(UsageError, match="--emit is_weight needs --is-weight"):
+        rlpost.enrich(table, Recipe(emit=("is_weight",)))
+
+
+def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
+    rows = [row([-1.0, -1.0], [-1.5, -1.25]), row([-1.0], [-1.5])]
+    table = to_table(rows)
+    bad = pa.array([[-1.5, math.nan], [-1.5]], pa.list_(pa.float32()))
+    table = table.set_column(table.column_names.index("infer_log_probs"), "infer_log_probs", bad)
+    recipe = Recipe(
+        is_weight="token", is_normalise=True, nonfinite="mask", is_filter=("max:k2::9",)
+    )
+    out, summary = rlpost.enrich(table, recipe)
+    assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
+    assert summary["correction"]["tokens"] == 1
+
+
+def columns_of_passes(tmp_path, **options):
+    path = tmp_path / "in.parquet"
+    pq.write_table(to_table([row([-1.0], [-1.5])]), path)
+    return [step.columns for step in api.plan([path], Recipe(**options)).passes()]
+
+
+def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
+    assert not any("infer_log_probs" in step for step in columns_of_passes(tmp_path))
+    for options, want in (
+        ({"is_weight": "token", "is_filter": ("token:ratio:0.5:2",)}, [False, True]),
+        ({"is_weight": "token", "is_normalise": True}, [True, True]),
+        ({"is_filter": ("max:k3::0.3",)}, [True, True]),
+    ):
+        steps = columns_of_passes(tmp_path, **options)
+        assert ["infer_log_probs" in step for step in steps] == want

@@ -1,0 +1,63 @@
+"""Devices: which there are, and what happens when one is too small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+import rlpost
+from rlpost import api, engine
+from rlpost.errors import UnavailableError
+
+SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+RECIPES = [
+    rlpost.Recipe(estimator="grpo", kl_coef=0.05),
+    rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
+]
+
+
+def crowded(monkeypatch, most_rows):
+    """Make every piece of more rows than this fail as a full GPU makes it fail."""
+    decode = engine.Decoder.batch if hasattr(engine, "Decoder") else api.Decoder.batch
+
+    def batch(self, piece, *rest):
+        if piece.table.num_rows > most_rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return decode(self, piece, *rest)
+
+    monkeypatch.setattr(api.Decoder, "batch", batch)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.estimator)
+def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path, monkeypatch):
+    whole = rlpost.advantages(SAMPLE, tmp_path / "whole.parquet", recipe)
+    crowded(monkeypatch, 40)
+    halved = rlpost.advantages(SAMPLE, tmp_path / "halved.parquet", recipe)
+    assert whole["halved_pieces"] == 0
+    assert halved["halved_pieces"] > 0
+    left, right = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "halved"))
+    assert left.equals(right)
+
+
+def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
+    crowded(monkeypatch, 0)
+    with pytest.raises(UnavailableError, match=r"row 0 of .*arithmetic.parquet alone"):
+        rlpost.advantages(SAMPLE, tmp_path / "out.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.estimator)
+def test_cuda_agrees_with_the_cpu(recipe, tmp_path):
+    frames = []
+    for device in ("cpu", "cuda"):
+        path = tmp_path / f"{device}.parquet"
+        rlpost.advantages(SAMPLE, path, recipe, rlpost.Options(device=device))
+        frames.append(pl.read_parquet(path))
+    for name in ("advantages", "returns"):
+        left, right = (torch.tensor(frame[name].explode().to_list()) for frame in frames)
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
