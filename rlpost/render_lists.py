@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -82,7 +82,8 @@ def _print_differences(names: tuple[str, str], found: Sequence[Difference]) -> N
         line.append(_word(one.left).ljust(value), style="not bold cyan")
         line.append(_word(one.right), style="not bold magenta")
         out.print(line)
-        out.print(Padding(Text(one.why, style="dim"), (0, 0, 0, 4)))
+        for part in textwrap.wrap(one.why, out.width - 6):
+            out.print(Text(f"    {part}", style="dim"))
     out.print(f"\n{len(found)} fields differ; what both share is not shown")
 
 

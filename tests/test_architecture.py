@@ -26,15 +26,29 @@ LAYERS = [
     ("api",),
     ("engine", "plan", "report", "output", "decode", "table", "state", "device", "targets"),
     (
-        "stages", "shape", "reward_stages", "response_stages", "token_stages", "position_stages",
-        "correction_stages", "correction_summary", "summary", "groups", "batch",
+        "stages",
+        "shape",
+        "reward_stages",
+        "response_stages",
+        "token_stages",
+        "position_stages",
+        "correction_stages",
+        "correction_summary",
+        "summary",
+        "groups",
+        "batch",
     ),
     ("estimators",),
     ("kernels",),
 ]
 # These stand apart: anyone may import them, and they import only each other.
 OPTIONS = (
-    "recipe", "numerics", "estimator_options", "reward_options", "correction_options", "presets",
+    "recipe",
+    "numerics",
+    "estimator_options",
+    "reward_options",
+    "correction_options",
+    "presets",
 )
 APART = (*OPTIONS, "schema", "errors", "progress", "parallel")
 # Reads and writes files; knows nothing of what is computed.
@@ -164,7 +178,8 @@ def test_kernels_and_estimators_see_tensors_and_plain_numbers():
         for module in MODULES
         if module.part in TENSORS_ONLY
         for other, name, _ in module.own_imports
-        if other.split(".")[0] not in ALLOWED[module.part] and (other, name) != ("reward_options", "Scope")
+        if other.split(".")[0] not in ALLOWED[module.part]
+        and (other, name) != ("reward_options", "Scope")
     ]
     assert wrong == []
 

@@ -15,6 +15,6 @@ app = typer.Typer(add_completion=False)
 def estimators(how: Annotated[Format, FORMAT] = Format.table) -> None:
     """List the estimators: formula, needed columns, source."""
     from rlpost import render_lists  # noqa: PLC0415
-    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
+    from rlpost.estimators import all_estimators  # noqa: PLC0415
 
-    render_lists.show_estimators(list(ESTIMATORS.values()), how.value)
+    render_lists.show_estimators(all_estimators(), how.value)

@@ -17,6 +17,7 @@ from rlpost.estimators import (
     opd,
     opo,
     optimal_token_baseline,
+    own,
     rae,
     raw,
     reinforce,
@@ -55,11 +56,26 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def estimator_named(name: str) -> Estimator:
-    """The estimator of this name; raises UsageError with the nearest names if there is none."""
-    if name not in ESTIMATORS:
-        hint = closest(name, ESTIMATORS) or f"; there are {', '.join(ESTIMATORS)}"
+    """The estimator of this name, or `path/to/file.py:function`, or of an entry point.
+
+    Raises:
+        UsageError: there is none (with the nearest names), or it is no estimator.
+    """
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
+    if ":" in name:
+        return own.from_file(name)
+    installed = own.installed()
+    if name not in installed:
+        known = {**ESTIMATORS, **installed}
+        hint = closest(name, known) or f"; there are {', '.join(known)}"
         raise UsageError(f"no estimator {name!r}{hint}")
-    return ESTIMATORS[name]
+    return own.from_entry_point(installed[name])
 
 
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "estimator_named"]
+def all_estimators() -> list[Estimator]:
+    """Rlpost's estimators and those of installed packages."""
+    return [*ESTIMATORS.values(), *map(own.from_entry_point, own.installed().values())]
+
+
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "all_estimators", "estimator_named"]

@@ -122,7 +122,8 @@ class Estimator:
         """
         structure = {"offsets": offsets, "mask": mask}
         given = {name: value for name, value in structure.items() if name in self.parameters}
-        return self.function(**columns, **given, **_chosen(self.function, knobs))
+        found = self.function(**columns, **given, **_chosen(self.function, knobs))
+        return Credit(*found) if isinstance(found, tuple) else Credit(found, found)
 
     def make_rewards(self, columns: Mapping[str, Tensor], knobs: object) -> Tensor:
         """Run `rewards`, which must be there, likewise."""
@@ -174,6 +175,9 @@ def _chosen(function: Callable[..., Any], knobs: Any) -> dict[str, Any]:
     """The knobs' values; one that is None leaves the function its own default."""
     found = {}
     for name, default in _keywords(function).items():
+        if not (hasattr(knobs, name) or hasattr(knobs.numerics, name)):
+            found[name] = default
+            continue
         value = getattr(knobs if hasattr(knobs, name) else knobs.numerics, name)
         found[name] = default if value is None else value
     return found
