@@ -23,7 +23,8 @@ class Filter:
     """What may stay: tokens, segments or responses with low <= measure <= high.
 
     Written LEVEL:MEASURE:LOW:HIGH; a bound that is left out is infinite, so
-    `geometric:k3::0.01` rejects responses whose mean k3 is above 0.01.
+    `geometric:k3::0.01` rejects responses whose mean k3 is above 0.01. The formulas are those of
+    `rlpost.kernels.corrections.divergence`.
     """
 
     level: str
@@ -94,7 +95,8 @@ class CorrectionOptions(BaseModel):
     is_normalise: bool = False
     """Divide weights by their mean over the batch."""
     is_filter: tuple[Annotated[str, AfterValidator(_as_written)], ...] = ()
-    """LEVEL:MEASURE:LOW:HIGH, as sequence:ratio:0.5:2 or max:k3::0.3; reject what is outside."""
+    """Reject what is outside, as sequence:ratio:0.5:2 or max:k3::0.3. Levels: token, segment,
+    geometric, sequence, max; measures: ratio, diff, k1, k2, k3, tv, error."""
     is_filter_where: Literal["any", "negative", "diverging"] = "any"
     """Tokens filters may reject: any, of negative advantage, or that move the policies apart."""
 

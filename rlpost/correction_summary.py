@@ -32,13 +32,16 @@ def tally(batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
     mask = batch.mask
     if not bool(reached.all()):
         mask = mask & spread(reached, batch.offsets)
-    tokens = count_true(mask, batch.offsets)
+    tokens = torch.where(reached, rows["tokens"], 0)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
     for place, one in enumerate(recipe.filters):
         if drops_responses(recipe, one):
             counts[rejected(place)] = torch.where(rows[passed(place)], 0, tokens)
-    counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
+    if "accepted" in batch:
+        counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
+    else:
+        counts["is:rejected"] = torch.where(rows["kept"], 0, tokens)
     for name, count in counts.items():
         sums |= {f"{name}.tokens": count, f"{name}.responses": count > 0}
     return sums | _apart(batch, mask, recipe)

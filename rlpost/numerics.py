@@ -12,7 +12,14 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
-Freedom = Literal[0, 1]
+
+
+def _digit(value: Any) -> Any:
+    return int(value) if value in ("0", "1") else value
+
+
+# A command line says 0 and 1 in words.
+Freedom = Annotated[Literal[0, 1], BeforeValidator(_digit)]
 
 
 def _bound(value: Any) -> Any:

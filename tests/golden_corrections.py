@@ -8,7 +8,6 @@ from golden_runs import Runs, replaced, run, same
 
 WEIGHT = same("is_weight")
 FINAL = same("final_response_mask")
-UNBOUND = {"is_clamp": "never", "is_filter_clamp": "never"}
 
 
 def between(level, measure, low=None, high=None) -> str:
@@ -34,16 +33,14 @@ def given(compared, **options):
 
 
 def roll(_entry, config, _table) -> Runs:
-    numerics = {**UNBOUND, "is_observations": "ratio"}
     if "weight_type" in config:
         options = {"is_weight": config["weight_type"], "is_cap": config["upper_bound"]}
-        return [run(WEIGHT, estimator="raw", numerics=numerics, **options)]
+        return [run(WEIGHT, preset="roll", estimator="raw", **options)]
     one = between(config["agg_type"], config["kind"], config["low"], config["high"])
     compared = {"filter_mask": "final_response_mask", **FINAL}
-    return [run(compared, estimator="raw", is_filter=[one], numerics=numerics)]
+    return [run(compared, preset="roll", estimator="raw", is_filter=[one])]
 
 
-VERL = {"batch": "all", "is_clamp": 20, "is_filter_clamp": 20, "log_ratio_clamp": 20}
 VERL_LEVELS = {"token": "token", "seq_sum": "sequence", "seq_mean": "geometric", "seq_max": "max"}
 
 
@@ -58,7 +55,7 @@ def verl_filter(kind, threshold) -> str:
 
 
 def verl(_entry, config, _table) -> Runs:
-    options = {"estimator": "raw", "numerics": VERL}
+    options = {"preset": "verl", "estimator": "raw", "numerics": {"batch": "all"}}
     if config.get("rollout_is"):
         options |= {"is_weight": config["rollout_is"], "is_cap": config["threshold"]}
         options["is_normalise"] = config.get("batch_normalize", False)
@@ -77,16 +74,14 @@ def trl(_entry, config, _table) -> Runs:
         options = {"is_mask": (low or 0.0, math.inf if high is None else high)}
     else:
         options = {"is_floor": low, "is_cap": high}
-    numerics = {**UNBOUND, "is_observations": "one"}
-    return [run(WEIGHT, estimator="raw", is_weight=level, numerics=numerics, **options)]
+    return [run(WEIGHT, preset="trl", estimator="raw", is_weight=level, **options)]
 
 
 def slime(entry, config, _table) -> Runs:
     low, high = config["tis_clip_low"], config["tis_clip"]
     masks = "icepop" in entry["function"]
     options = {"is_mask": (low, high)} if masks else {"is_floor": low, "is_cap": high}
-    numerics = {**UNBOUND, "is_observations": "ratio"}
-    return [run(WEIGHT, estimator="raw", is_weight="token", numerics=numerics, **options)]
+    return [run(WEIGHT, preset="slime", estimator="raw", is_weight="token", **options)]
 
 
 def slime_sequences(_entry, config, _table) -> Runs:
@@ -94,10 +89,10 @@ def slime_sequences(_entry, config, _table) -> Runs:
     return [
         given(
             {"filter_mask": "final_response_mask"},
+            preset="slime",
             columns={"old_log_probs": "log_probs", "infer_log_probs": "old_log_probs"},
             is_filter=[between("geometric", "k1", None, config["opsm_delta"])],
             is_filter_where="negative",
-            numerics=UNBOUND,
         )
     ]
 
@@ -108,7 +103,7 @@ def openinstruct(_entry, config, _table) -> Runs:
         "is_weight": "geometric" if config["rho_mask_sequence_level"] else "token",
         "is_cap": config["rho_clamp_upper_bound"] or None,
         "is_floor": config["rho_clamp_lower_bound"] or None,
-        "numerics": {"is_clamp": 10, "is_clamp_at": "token", "is_filter_clamp": 10},
+        "preset": "open-instruct",
     }
     if config["rho_mask_tv_divergence"]:
         one = between("geometric", "tv", *bounds)
@@ -120,7 +115,7 @@ def openinstruct(_entry, config, _table) -> Runs:
 
 def nemo(_entry, config, _table) -> Runs:
     one = between("geometric", "error", None, config["threshold"])
-    return [run(same("sample_mask"), estimator="raw", is_filter=[one], numerics=UNBOUND)]
+    return [run(same("sample_mask"), preset="nemo-rl", estimator="raw", is_filter=[one])]
 
 
 PEERS = {"roll": roll, "verl": verl, "trl": trl, "slime": slime, "openinstruct": openinstruct}

@@ -287,6 +287,21 @@ def episode_advantages(rows: Rollout, *, episodes: str, scale: str) -> list[floa
     return [by_trajectory[key] for key in keys]
 
 
+def gigpo_rewards(rows: Rollout) -> list[float]:
+    """What a step earns in both comparisons together, with the defaults of `gigpo`."""
+    episode = episode_advantages(rows, episodes="trajectory", scale="std")
+    step = z_scores([(r.batch, r.group, r.state_id) for r in rows], step_returns(rows))
+    return [e + s for e, s in zip(episode, step, strict=True)]
+
+
+def hierarchical_grpo(
+    rows: Rollout, token_rewards: Tokens, *, episode_domains: Sequence[str] = ()
+) -> Credit:
+    """S - mean of the domain, in the group for the domains listed, in the batch for others."""
+    keys = [(r.domain, r.batch, r.group if r.domain in episode_domains else None) for r in rows]
+    return outcome(rows, z_scores(keys, scores(token_rewards), scale="none"))
+
+
 def gigpo(
     rows: Rollout,
     token_rewards: Tokens,
@@ -368,7 +383,7 @@ ESTIMATORS: dict[str, Callable[..., Credit]] = {
     function.__name__: function
     for function in (
         gae, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax, opo, gpg,
-        grpo_passk, max_rl, gdpo, optimal_token_baseline, gigpo, step_reinforce, agentic_reinforce,
+        grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo, step_reinforce, agentic_reinforce,
         rae, opd, raw,
     )
 }  # fmt: skip

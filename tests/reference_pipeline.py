@@ -17,14 +17,22 @@ from reference import Response, Rollout, Tokens
 Options = Mapping[str, Any]
 Units = Sequence[str] | None
 
-SCOPES = {"grpo": ("group", "group")}
-PLAIN = {"reinforce_pp": "reinforce", "reinforce_pp_baseline": "dr_grpo"}  # and then whitened
-OUTCOMES = {"raw", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl", "rae"}
+SCOPES = {"grpo": ("group", "group"), "step_reinforce": ("group", "group")}
+WHITENED = {"reinforce_pp": "reinforce", "reinforce_pp_baseline": "dr_grpo"}
+# What takes the place of rewards, which are then credited as by `reinforce`.
+MADE = {"step_reinforce": est.step_returns, "gigpo": est.gigpo_rewards}
+PLAIN = {**WHITENED, **dict.fromkeys(MADE, "reinforce")}
+OUTCOMES = {
+    "raw", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl", "gdpo", "hierarchical_grpo",
+    "rae",
+}  # fmt: skip
 KNOBS = {
     "gae": ("gamma", "lam", "lambda_policy", "lambda_value", "length_adaptive_alpha"),
     "reinforce": ("gamma",),
     "grpo": ("gamma",),
     "remax": ("gamma",),
+    "agentic_reinforce": ("gamma",),
+    "hierarchical_grpo": ("episode_domains",),
     "optimal_token_baseline": ("gamma",),
 }
 
@@ -51,12 +59,15 @@ class Result:
 
 def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     """Stages 1 to 10; `units` are rollout ids, where several rows are one rollout."""
+    rows = with_components(rows, options)
     rows = in_batches(rows, options.get("numerics", {}).get("batch", "step"))
     rows = sample_masked(rows, options, units)
     shaped = [r.reward for r in rows]
     if options.get("overlong_penalty"):
         penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
         shaped = [x + penalty for x, penalty in zip(shaped, penalties, strict=True)]
+    if options.get("estimator") in MADE:
+        shaped = MADE[options["estimator"]](rows)
     normalised = normalised_rewards(rows, shaped, options, units)
     bound = options.get("reward_clip") or float("inf")
     rewards = ref.clipped(normalised, bound)
@@ -69,8 +80,9 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     advantages, before = raw, raw
     name = options.get("estimator", "grpo")
     whiten = options.get("whiten_advantages")
-    if name in PLAIN if whiten is None else whiten:
+    if name in WHITENED if whiten is None else whiten:
         before = ref.whitened_advantages(rows, raw, **_whitening(options))
+        returns = before if name == "reinforce_pp_baseline" else returns
     if options.get("advantage_clip"):
         advantages = [ref.clipped(xs, options["advantage_clip"]) for xs in before]
     else:
@@ -80,6 +92,19 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
         unclipped_token_rewards=unclipped, token_rewards=token_rewards, unclipped=before,
         raw_advantages=raw, advantages=advantages, returns=returns, weights=weights(rows, options),
     )  # fmt: skip
+
+
+def with_components(rows: Rollout, options: Options) -> list[Response]:
+    """The rows with the weighted sum of their reward components, where a recipe has any."""
+    weights = component_weights(options)
+    if not weights:
+        return list(rows)
+    return [replace(r, reward=sum(w * r.components[k] for k, w in weights.items())) for r in rows]
+
+
+def component_weights(options: Options) -> dict[str, float]:
+    names = options.get("reward_components") or ()
+    return dict(zip(names, options.get("component_weights") or [1.0] * len(names), strict=True))
 
 
 def in_batches(rows: Rollout, scope: str) -> list[Response]:
@@ -186,6 +211,12 @@ def estimated(
     name = options.get("estimator", "grpo")
     name = PLAIN.get(name, name)
     knobs = {knob: options[knob] for knob in KNOBS.get(name, ()) if knob in options}
+    if name == "gdpo":
+        knobs["weights"] = component_weights(options)
+    if name == "opd":
+        names = {"ref_log_probs": "ref"}
+        knobs["coefs"] = {names[key]: weight for key, weight in options["teachers"].items()}
+        knobs["estimator"] = options.get("kl_estimator", "k1")
     if name not in OUTCOMES:
         return est.ESTIMATORS[name](rows, token_rewards, **knobs)
     places = counted(rows, options)
@@ -195,11 +226,12 @@ def estimated(
     ]
     some, own = [rows[i] for i in places], None if units is None else [units[i] for i in places]
     joined, spots = one_row_each(some, [scores[i] for i in places], own)
-    alone = [replace(r, mask=[1], kept=True) for r in joined]
+    lengths = [r.length if name == "opo" else 1 for r in joined]
+    alone = [replace(r, mask=[1] * n, kept=True) for r, n in zip(joined, lengths, strict=True)]
     found, _ = est.ESTIMATORS[name](alone, [[r.reward] for r in joined], **knobs)
     credit = [0.0] * len(rows)
     for i, spot in zip(places, spots, strict=True):
-        credit[i] = found[spot][0]
+        credit[i] = next(iter(found[spot]), 0.0)  # without a token, nothing is credited
     return est.outcome(rows, credit)
 
 

@@ -22,7 +22,7 @@ MOST_BODY_LINES = 40
 # From the top down. A module imports from layers below its own, and within its own.
 LAYERS = [
     ("cli", "commands"),
-    ("render", "render_correction"),
+    ("render", "render_correction", "render_lists"),
     ("api",),
     ("engine", "plan", "report", "output", "decode", "table", "state", "device", "targets"),
     (
@@ -56,7 +56,7 @@ FILES = "parquet"
 
 # Who alone may import a library; a prefix covers the modules below it.
 HOMES = {
-    "rich": ("cli", "commands", "render", "render_correction"),
+    "rich": ("cli", "commands", "render", "render_correction", "render_lists"),
     "typer": ("cli", "commands"),
     "pyarrow": ("parquet", "api", "decode", "output", "table"),
     "polars": ("inspect",),

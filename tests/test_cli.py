@@ -134,7 +134,7 @@ def test_help_names_every_option_in_full_when_piped(command):
 def test_the_estimators_have_formula_columns_and_source():
     ran = run("estimators")
     assert ran.code == 0
-    for part in ("grpo", "dr_grpo", "token_rewards, values", "arXiv 1506.02438", "r - mean_g"):
+    for part in ("grpo", "dr_grpo", "reward, values", "arXiv 1506.02438", "r - mean_g"):
         assert part in ran.out
     assert "…" not in ran.out
 

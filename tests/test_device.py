@@ -16,6 +16,13 @@ SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
 RECIPES = [
     rlpost.Recipe(estimator="grpo", kl_coef=0.05),
     rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
+    rlpost.Recipe(
+        estimator="rloo",
+        is_weight="segment",
+        is_cap=1.1,
+        is_normalise=True,
+        is_filter=("token:ratio:0.8:1.25", "sequence:ratio:0.5:2"),
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import reference_estimators as est
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,13 @@ DEVICES = [
         ],
     ),
 ]
+# What an estimator cannot do without.
+OPTIONS = {
+    "gdpo": {"reward_components": ("correctness", "format"), "component_weights": (1.0, 0.5)},
+    "hierarchical_grpo": {"episode_domains": ("math",)},
+    "opd": {"teachers": {"ref_log_probs": 0.5}},
+}
+CODES = ("batch", "domain", "group", "cohort")
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 
 
@@ -47,15 +55,28 @@ def without(rows, *roles):
 def responses(rewards, *, masks=None, group="p", **fields):
     """A group of responses, of three policy tokens unless masks say otherwise."""
     masks = masks or [[1, 1, 1]] * len(rewards)
+    tokens = {"values": 0.5, "old": -0.5, "ref": -0.75, "sum_pi_squared": 0.5}
     return [
-        Response(group=group, reward=x, mask=m, values=[0.5] * len(m), **fields)
-        for x, m in zip(rewards, masks, strict=True)
+        Response(
+            group=group,
+            reward=x,
+            mask=m,
+            reward_baseline=0.25,
+            components={"correctness": x, "format": 0.5},
+            traj_id=f"t{place}",
+            step_score=x,
+            episode_score=x,
+            **{name: [value] * len(m) for name, value in tokens.items()},
+            **fields,
+        )
+        for place, (x, m) in enumerate(zip(rewards, masks, strict=True))
     ]
 
 
 def written(rows, name, **options):
     """Advantages and returns of all tokens, [T] each."""
-    table, _ = rlpost.enrich(to_table(rows), rlpost.Recipe(estimator=name, **options))
+    recipe = rlpost.Recipe(**{**OPTIONS.get(name, {}), "estimator": name, **options})
+    table, _ = rlpost.enrich(to_table(rows), recipe)
     return [table.column(column).combine_chunks().flatten().to_numpy() for column in WRITTEN]
 
 
@@ -69,7 +90,7 @@ def close(got, want):
 
 def agrees(rows, name, **options):
     """Check that the estimator gives what its reference gives."""
-    want = pipeline(rows, {"estimator": name, **options})
+    want = pipeline(rows, {**OPTIONS.get(name, {}), "estimator": name, **options})
     for got, expected in zip(
         written(rows, name, **options), (want.advantages, want.returns), strict=True
     ):
@@ -136,12 +157,19 @@ def test_advantages_and_returns_are_zero_on_observations_and_in_dropped_response
 # Every estimator, as a pure function
 
 
-def columns_of(estimator, size, dtype=torch.float64, device="cpu"):
+def columns_of(estimator, size, responses, dtype=torch.float64, device="cpu"):
+    """Columns of that many elements, or of one for each of the responses that hold them."""
     generator = torch.Generator().manual_seed(1)
-    return {
-        name: torch.randn(size, generator=generator, dtype=torch.float64).to(device, dtype)
-        for name in estimator.columns
-    }
+
+    def column(name):
+        if name in CODES:
+            return torch.zeros(size, dtype=torch.int64, device=device)
+        rows = responses if name == "reward_baseline" else size
+        shape = (rows, 2) if name == "components" else (rows,)
+        found = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (found.abs() if name == "tokens" else found).to(device, dtype)
+
+    return {name: column(name) for name in estimator.columns}
 
 
 @every_estimator
@@ -149,7 +177,7 @@ def columns_of(estimator, size, dtype=torch.float64, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_inputs_stay_as_they_are_and_outputs_are_of_their_kind(name, dtype, device):
     estimator = ESTIMATORS[name]
-    columns = columns_of(estimator, 9, dtype, device)
+    columns = columns_of(estimator, 9, 5, dtype, device)
     offsets = torch.tensor([0, 0, 4, 5, 9, 9], device=device)
     before = {key: column.clone() for key, column in columns.items()}, offsets.clone()
     credit = estimator(columns, offsets, RECIPE)
@@ -165,16 +193,20 @@ def test_inputs_stay_as_they_are_and_outputs_are_of_their_kind(name, dtype, devi
 def test_no_numbers_in_give_no_numbers_out(name, segments):
     estimator = ESTIMATORS[name]
     offsets = torch.zeros(segments + 1, dtype=torch.int64)
-    assert [out.shape for out in estimator(columns_of(estimator, 0), offsets, RECIPE)] == [(0,)] * 2
+    columns = columns_of(estimator, 0, segments)
+    assert [out.shape for out in estimator(columns, offsets, RECIPE)] == [(0,)] * 2
 
 
-@every_estimator
+@pytest.mark.parametrize("name", [n for n in ESTIMATORS if "offsets" in ESTIMATORS[n].parameters])
 def test_a_segment_does_not_see_its_neighbours(name):
     estimator = ESTIMATORS[name]
-    columns, bounds = columns_of(estimator, 400), [0, 1, 1, 140, 270, 400]
+    columns, bounds = columns_of(estimator, 400, 5), [0, 1, 1, 140, 270, 400]
     whole = estimator(columns, torch.tensor(bounds), RECIPE)
-    for start, stop in pairwise(bounds):
-        part = {key: column[start:stop] for key, column in columns.items()}
+    for place, (start, stop) in enumerate(pairwise(bounds)):
+        part = {
+            key: column[start:stop] if len(column) == 400 else column[place : place + 1]
+            for key, column in columns.items()
+        }
         alone = estimator(part, torch.tensor([0, stop - start]), RECIPE)
         for out, expected in zip(whole, alone, strict=True):
             torch.testing.assert_close(out[start:stop], expected, rtol=1e-12, atol=1e-12)
@@ -185,13 +217,14 @@ def test_the_table_says_what_an_estimator_is(name):
     estimator = ESTIMATORS[name]
     assert estimator.name == name
     assert estimator.formula
-    assert estimator.level == ("token" if "token_rewards" in estimator.columns else "response")
-    assert set(estimator.knobs) <= set(rlpost.Recipe.model_fields)
+    assert estimator.level == ("token" if estimator.token_columns else "response")
+    fields = {*rlpost.Recipe.model_fields, *rlpost.Numerics.model_fields, "component_weights"}
+    assert set(estimator.knobs) <= fields
     assert estimator_named(name) is estimator
 
 
 def test_a_near_miss_of_a_name_is_answered_with_the_closest():
-    with pytest.raises(rlpost.errors.UsageError, match="did you mean grpo"):
+    with pytest.raises(rlpost.errors.UsageError, match=r"did you mean grpo"):
         estimator_named("gpro")
 
 
@@ -249,6 +282,114 @@ def test_reinforce_pp_without_whitening_is_reinforce(rows, gamma):
     bare = written(rows, "reinforce_pp", gamma=gamma, whiten_advantages=False)
     for got, want in zip(bare, written(rows, "reinforce", gamma=gamma), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_opo_of_equal_lengths_is_dr_grpo(rows):
+    rows = [replace(r, **to_length(r, 3)) for r in rows]
+    close(written(rows, "opo")[0], written(rows, "dr_grpo")[0])
+
+
+def to_length(r, size):
+    """The fields of a response whose tokens are all the policy's, `size` of them."""
+    tokens = ("old", "ref", "infer", "current", "values", "sum_pi_squared")
+    return {"mask": [1] * size, **{name: [-0.5] * size for name in tokens}}
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_gdpo_of_one_component_is_grpo_normalised_over_the_batch(rows):
+    rows = [replace(r, reward=r.components["correctness"]) for r in rows]
+    gdpo = written(rows, "gdpo", reward_components=("correctness",), component_weights=None)
+    grpo = written_rewards(rows, "grpo")
+    by_batch = [r.batch for r in rows]
+    normalised = est.z_scores(by_batch, grpo.tolist())
+    close(gdpo[0], flat([[x * m for m in r.mask] for x, r in zip(normalised, rows, strict=True)]))
+
+
+def written_rewards(rows, name):
+    """What the responses' rewards are once they are normalised."""
+    table, _ = rlpost.enrich(to_table(rows), rlpost.Recipe(estimator=name))
+    return table.column("response_level_rewards").to_numpy()
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_max_rl_and_grpo_agree_in_sign(rows):
+    rows = [replace(r, reward=abs(r.reward)) for r in rows]
+    relative, normalised = written(rows, "max_rl")[0], written(rows, "grpo")[0]
+    large = (np.abs(relative) > 1e-4) & (np.abs(normalised) > 1e-4)
+    np.testing.assert_array_equal(np.sign(relative[large]), np.sign(normalised[large]))
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_reinforce_pp_baseline_is_dr_grpo_whitened(rows):
+    whitened = written(rows, "dr_grpo", whiten_advantages=True)[0]
+    for column in written(rows, "reinforce_pp_baseline"):
+        np.testing.assert_array_equal(column, whitened)
+
+
+@settings(max_examples=25)
+@given(plain)
+def test_rloo_is_a_return_of_rewards_less_the_mean_of_the_others(rows):
+    close(written(rows, "reinforce", norm_mean="others")[0], written(rows, "rloo")[0])
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([1.0, 0.9]))
+def test_remax_without_a_baseline_is_reinforce(rows, gamma):
+    rows = [replace(r, reward_baseline=0.0) for r in rows]
+    for got, want in zip(
+        written(rows, "remax", gamma=gamma), written(rows, "reinforce", gamma=gamma), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts())
+def test_agentic_reinforce_without_observations_gives_the_whole_return_to_all_tokens(rows):
+    rows = [replace(r, mask=[1] * len(r.mask)) for r in rows]
+    close(written(rows, "agentic_reinforce")[0], written(rows, "raw")[0])
+
+
+@settings(max_examples=25)
+@given(plain, st.sampled_from([0.3, 0.95]))
+def test_gae_with_two_equal_lambdas_is_gae(rows, lam):
+    for got, want in zip(
+        written(rows, "gae", lam=0.5, lambda_policy=lam, lambda_value=lam),
+        written(rows, "gae", lam=lam),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([0.05, 0.5, 10.0]))
+def test_gae_adapts_lambda_to_the_length(rows, alpha):
+    want = est.gae(
+        rows, pipeline(rows, {"estimator": "gae"}).token_rewards, length_adaptive_alpha=alpha
+    )
+    for got, expected in zip(written(rows, "gae", length_adaptive_alpha=alpha), want, strict=True):
+        close(got, flat(expected))
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from(["grpo", "dr_grpo", "gae"]))
+def test_teachers_are_added_to_any_estimator(rows, name):
+    beside, alone = written(rows, name, teachers={"ref_log_probs": 0.5})[0], written(rows, "opd")[0]
+    close(beside, written(rows, name)[0].astype(np.float64) + alone)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from(["token", "policy_token"]))
+def test_positions_of_the_optimal_token_baseline(rows, position):
+    name, numerics = "optimal_token_baseline", {"otb_position": position}
+    tokens = pipeline(rows, {"estimator": name}).token_rewards
+    want = est.optimal_token_baseline(rows, tokens, position=position)
+    for got, expected in zip(written(rows, name, numerics=numerics), want, strict=True):
+        close(got, flat(expected))
 
 
 @settings(max_examples=25)

@@ -138,7 +138,7 @@ def test_hive_partitions_come_from_the_path(dumps):
 def column(path: Path, name: str) -> tuple[pa.DataType, list]:
     """A column of every piece that the source reads."""
     source = Source(find_inputs([str(path)]))
-    pieces = [piece.table.column(name) for piece in source.read([name, "reward"], 1 << 20)]
+    pieces = [piece.table.column(name) for piece in source.read([name, "reward"], 1 << 20, "response_mask")]
     return pieces[0].type, [value for piece in pieces for value in piece.to_pylist()]
 
 
@@ -178,7 +178,7 @@ def test_rows_are_counted_over_files_and_pieces_within_them(tmp_path):
     assert source.rows == 15
     assert source.first_rows == [0, 12, 15]
     for tokens in (1, 7, 1 << 20):
-        pieces = list(source.read(["response_mask", "reward"], tokens))
+        pieces = list(source.read(["response_mask", "reward"], tokens, "response_mask"))
         starts = [(piece.file, piece.row_group, piece.first_row) for piece in pieces]
         assert starts == sorted(starts)
         assert sum(piece.table.num_rows for piece in pieces) == 15

@@ -28,6 +28,7 @@ TYPES = {
     "response_level_rewards": pa.float32(),
     "sample_mask": pa.bool_(),
     "sample_weight": pa.float32(),
+    "is_weight": FLOATS,
     "group_mean": pa.float32(),
     "group_std": pa.float32(),
     "group_size": pa.int32(),
@@ -127,8 +128,12 @@ ALL_ON = ["--kl-coef", "0.1", "--whiten-advantages", "--length-weight", "--drop-
 @pytest.mark.parametrize("name", sorted(EVERY))
 @pytest.mark.parametrize("words", [["--length-weight"], ALL_ON], ids=["plain", "all on"])
 def test_every_column_can_be_written_and_has_its_type(process, name, words):
-    out = process(rollout(), "--emit", name, *words)
-    assert out.column_names == [*rollout().column_names, name]
+    table, weighed = rollout(), []
+    if name == "is_weight":
+        table = table.append_column("infer_log_probs", table["old_log_probs"])
+        weighed = ["--is-weight", "token"]
+    out = process(table, "--emit", name, *words, *weighed)
+    assert out.column_names == [*table.column_names, name]
     assert out.schema.field(name).type == TYPES[name]
     assert out[name].null_count == 0
     if pa.types.is_list(TYPES[name]):

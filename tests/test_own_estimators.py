@@ -1,0 +1,94 @@
+"""Estimators of users' own: a function in a file, or an entry point."""
+
+from importlib.metadata import EntryPoint
+from unittest import mock
+
+import pytest
+from strategies import to_table
+from test_cli import run
+from test_estimators import close, responses, written
+
+import rlpost
+from rlpost.errors import UsageError
+from rlpost.estimators import all_estimators, estimator_named, own
+
+SOURCE = '''
+def centred(rewards, offsets, *, gamma=1.0, sharpness=2.0):
+    """2(r - mean of the batch)"""
+    return sharpness * (rewards - rewards.mean())
+
+
+def returns(token_rewards, values, offsets):
+    return token_rewards - values, values
+
+
+def wrong(reward_s):
+    return reward_s
+
+
+def unfinished(
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE.removesuffix("def unfinished(\n"))
+    return path
+
+
+def test_a_function_of_a_file_is_an_estimator(file):
+    advantages, returns = written(responses([1.0, 3.0]), f"{file}:centred")
+    close(advantages, [-2] * 3 + [2] * 3)
+    close(returns, advantages)
+
+
+def test_a_function_of_tokens_may_give_returns_of_its_own(file):
+    advantages, returns = written(responses([2.0]), f"{file}:returns")
+    close(advantages, [-0.5, -0.5, 1.5])
+    close(returns, [0.5] * 3)
+
+
+def test_its_columns_are_needed_and_its_first_line_is_its_formula(file):
+    estimator = estimator_named(f"{file}:centred")
+    assert (estimator.columns, estimator.level) == (("rewards",), "response")
+    assert estimator.formula == "2(r - mean of the batch)"
+    table = to_table(responses([1.0]), without=("values",))
+    with pytest.raises(rlpost.errors.DataError, match="values"):
+        rlpost.enrich(table, rlpost.Recipe(estimator=f"{file}:returns"))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("centrd", "has no 'centrd'; did you mean centred?"),
+        ("wrong", "no column 'reward_s' to read; did you mean rewards"),
+    ],
+)
+def test_what_is_no_estimator_is_refused(file, function, says):
+    with pytest.raises(UsageError, match=says.replace("?", r"\?")):
+        estimator_named(f"{file}:{function}")
+
+
+def test_a_file_that_is_not_there_or_cannot_be_imported_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no Python file .*none\.py"):
+        estimator_named(f"{tmp_path / 'none.py'}:f")
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    with pytest.raises(UsageError, match="cannot be imported: SyntaxError"):
+        estimator_named(f"{path}:centred")
+
+
+def test_an_entry_point_has_a_name_and_stands_in_the_list():
+    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", own.GROUP)
+    with mock.patch.object(own, "installed", return_value={"theirs": point}):
+        assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
+        assert all_estimators()[-1].name == "theirs"
+        with pytest.raises(UsageError, match="did you mean theirs"):
+            estimator_named("their")
+
+
+def test_a_wrong_name_ends_with_2(tmp_path, file):
+    ran = run("advantages", "in.parquet", tmp_path / "o.parquet", "--estimator", f"{file}:centrd")
+    assert ran.code in (2, 4)  # whichever is looked at first: the input is not there either
+    assert ran.err.startswith("rlpost: ")

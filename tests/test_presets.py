@@ -1,0 +1,116 @@
+"""Presets: what they are, how they are asked for, shown and compared; golden tests hold them."""
+
+import json
+
+import pytest
+from test_cli import run
+from test_recipe import asked  # noqa: F401 - a fixture
+
+import rlpost
+from rlpost import presets
+from rlpost.errors import UsageError
+from rlpost.estimators import estimator_named
+from rlpost.presets import PRESETS, about, differences, preset, variants
+from rlpost.recipe import Recipe
+
+every_preset = pytest.mark.parametrize("name", PRESETS)
+
+
+def test_every_framework_has_one():
+    assert set(PRESETS) == {
+        "roll", "verl", "openrlhf", "nemo-rl", "trl", "open-instruct", "slime", "prime-rl",
+    }  # fmt: skip
+
+
+@every_preset
+def test_a_preset_and_all_its_variants_are_recipes(name):
+    for estimator in (None, *variants(name)):
+        recipe = preset(name, **({"estimator": estimator} if estimator else {}))
+        assert estimator_named(recipe.estimator)
+        assert recipe != Recipe(estimator=recipe.estimator)
+
+
+@every_preset
+def test_what_is_shown_is_a_file_that_says_the_same(name, tmp_path):
+    for estimator in ("grpo", *variants(name)):
+        path = tmp_path / "shown.toml"
+        path.write_text(run("presets", "show", name, "--estimator", estimator).out)
+        assert Recipe.from_toml(path) == preset(name, estimator=estimator)
+    shown = json.loads(run("presets", "show", name, "--format", "json").out)
+    assert Recipe.of(shown) == preset(name)
+
+
+def test_flags_beat_the_file_which_beats_the_preset(asked, tmp_path):  # noqa: F811
+    config = tmp_path / "recipe.toml"
+    config.write_text(
+        'estimator = "gae"\nlam = 0.5\n[numerics]\nsingle = "zero"\nwhiten_ddof = 0\n'
+    )
+    words = ("--preset", "verl", "--config", config, "--lam", "0.25", "--numerics", "whiten_ddof=1")
+    recipe = asked(*map(str, words))[2]
+    assert (recipe.estimator, recipe.lam, recipe.whiten_advantages) == ("gae", 0.25, True)
+    assert recipe.numerics == preset("verl", estimator="gae").numerics.model_copy(
+        update={"single": "zero"}
+    )
+
+
+def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):  # noqa: F811
+    config = tmp_path / "recipe.toml"
+    config.write_text('preset = "trl"\n')
+    assert asked("--config", str(config))[2] == preset("trl")
+    monkeypatch.setenv("RLPOST_PRESET", "slime")
+    assert asked()[2] == preset("slime")
+
+
+def test_a_variant_goes_by_the_framework_s_name_for_it():
+    assert preset("openrlhf", estimator="rloo").norm_mean == "others"
+    assert preset("openrlhf", estimator="rloo", norm_mean="group").norm_mean == "group"
+    assert preset("openrlhf", estimator="rloo").estimator == "reinforce"
+
+
+def test_a_near_miss_of_a_name_is_answered_with_the_closest():
+    with pytest.raises(UsageError, match="did you mean verl"):
+        rlpost.preset("verll")
+    ran = run("presets", "show", "open_instruct")
+    assert (ran.code, ran.out) == (2, "")
+    assert "did you mean open-instruct" in ran.err
+
+
+def test_the_list_has_a_line_for_each():
+    rows = json.loads(run("presets", "--format", "json").out)
+    assert [row["preset"] for row in rows] == list(PRESETS)
+    assert [row["framework"] for row in rows] == [about(name) for name in PRESETS]
+
+
+def test_the_difference_of_two_frameworks_is_said_with_its_reason():
+    found = {one.field: one for one in differences(preset("verl"), preset("trl"))}
+    assert found["norm_eps"][1:3] == (1e-6, 1e-4)
+    assert found["norm_eps"].why.startswith("Added to the deviation that divides rewards")
+    assert differences(preset("verl"), preset("verl")) == []
+    ran = run("presets", "diff", "verl", "trl")
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["verl", "trl"]
+    line = next(line for line in lines if line.startswith("norm_eps"))
+    assert line.split() == ["norm_eps", "1e-06", "0.0001"]
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("how", ["json", "markdown"])
+def test_a_difference_can_be_read_by_programs(how):
+    out = run("presets", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
+    if how == "json":
+        rows = json.loads(out)
+        assert {"field": "single", "slime": "normalise", "default": "zero"}.items() <= rows[
+            0
+        ].items()
+    else:
+        assert out.splitlines()[0] == "| field | slime | default | what it is |"
+
+
+def test_scopes_that_an_estimator_sets_by_itself_are_no_difference():
+    rows = json.loads(run("presets", "diff", "slime", "trl", "--format", "json").out)
+    assert "norm_mean" not in {row["field"] for row in rows}
+
+
+def test_files_are_small():
+    for name in PRESETS:
+        assert len(presets.file_of(name).read_text().splitlines()) < 60
