@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlpost.schema import ROLES
@@ -156,6 +156,7 @@ def _is_tokens(name: str) -> bool:
     return name in ROLES and ROLES[name].kind == "tokens"
 
 
+@cache
 def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     return tuple(
@@ -165,6 +166,7 @@ def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
+@cache
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """The knobs of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
