@@ -79,6 +79,12 @@ class Batch:
     tokens: Mapping[str, Tensor]
     responses: Mapping[str, Tensor] = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
+    full: bool = False
+    """Known to have no observation: the mask is true throughout."""
+
+    def only(self, values: Tensor) -> Tensor:
+        """The values where the policy produced the token, 0 elsewhere."""
+        return values if self.full else torch.where(self.mask, values, 0.0)
 
     @property
     def lengths(self) -> Tensor:

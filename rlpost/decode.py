@@ -82,6 +82,7 @@ class Decoder:
             offsets=moved(torch.from_numpy(offsets), self.device),
             mask=moved(torch.from_numpy(mask), self.device),
             tokens={role: moved(value, self.device) for role, value in tokens.items()},
+            full=lengths is not None or bool(mask.all()),
         )
 
     def _mask(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Shape:
 def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
     """Decide which parts of the pipeline work on tokens and which on responses alone."""
     estimator = estimator_named(recipe.estimator)
+    _check_scopes(recipe, estimator)
     process = "token_rewards" in columns
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
     varying = in_rewards or recipe.whiten_rewards or process
@@ -87,6 +89,17 @@ def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
         whiten=estimator.whiten_advantages if whiten is None else whiten,
         process_rewards=process,
     )
+
+
+def _check_scopes(recipe: Recipe, estimator: Estimator) -> None:
+    """An estimator that normalises by itself does so within groups."""
+    for name in ("norm_mean", "norm_std"):
+        scope = getattr(recipe, name)
+        if estimator.normalises and scope in ("batch", "running"):
+            raise UsageError(
+                f"{name} {scope}: estimator {estimator.name} normalises within groups; "
+                f"{name} group, others or none is needed"
+            )
 
 
 def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:

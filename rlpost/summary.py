@@ -14,7 +14,7 @@ from rlpost.kernels.exact import add_digits, exact_digits, fraction_of
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
 from rlpost.kernels.weights import keyed_extremes
-from rlpost.token_stages import kept_mask, mean_kl
+from rlpost.token_stages import kept_mask, mean_kl, partial_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,12 +155,13 @@ class Measured:
             torch.where(count > 0, high, -torch.inf),
         )
 
-    def add_tokens(self, name: str, values: Tensor, mask: Tensor, offsets: Tensor) -> None:
-        """The masked-in tokens of each response."""
+    def add_tokens(self, name: str, values: Tensor, mask: Tensor | None, offsets: Tensor) -> None:
+        """The masked-in tokens of each response; without a mask all of them."""
         moments = token_moments(values, mask, offsets)
         squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
-        low = segment_min(torch.where(mask, values, torch.inf), offsets)
-        high = segment_max(torch.where(mask, values, -torch.inf), offsets)
+        lows = values if mask is None else torch.where(mask, values, torch.inf)
+        highs = values if mask is None else torch.where(mask, values, -torch.inf)
+        low, high = segment_min(lows, offsets), segment_max(highs, offsets)
         self.add_spread(name, moments.number, moments.total, squares, low, high)
 
 
@@ -224,7 +225,7 @@ def _measure_constant(measured: Measured, batch: Batch) -> None:
 
 
 def _measure_tokens(measured: Measured, batch: Batch) -> None:
-    mask = kept_mask(batch)
+    mask = partial_mask(batch)
     measured.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
     if batch["returns"] is batch["advantages"]:
         same = {f"return.{part}": measured.sums[f"advantage.{part}"] for part in SPREADS}

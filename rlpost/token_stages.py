@@ -40,7 +40,7 @@ def mean_kl(batch: Batch) -> Tensor:
 def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
     """Adds `kl`, per token, 0 on observations; `row_kl` is not, where they count as policy's."""
     kl = _kl(batch, "ref_log_probs", recipe)
-    masked = batch.with_(kl=torch.where(batch.mask, kl, 0.0))
+    masked = batch.with_(kl=batch.only(kl))
     return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
 
 
@@ -67,7 +67,7 @@ def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
     total = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
     for name, weight in recipe.teachers.items():
         total = total + weight * _kl(batch, f"teacher:{name}", recipe)
-    return batch.with_(distillation=torch.where(batch.mask, total, 0.0))
+    return batch.with_(distillation=batch.only(total))
 
 
 def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -78,7 +78,7 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
     rewards = batch.tokens.get("token_rewards")
     if rewards is None:
         rewards = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
-    rewards = torch.where(batch.mask, rewards, 0.0)
+    rewards = batch.only(rewards)
     rewards = put_at(rewards, _last(batch, recipe), batch.responses["rewards"])
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
@@ -110,6 +110,17 @@ def kept_mask(batch: Batch) -> Tensor:
     if bool(kept.all()):
         return mask
     return mask & spread(kept, batch.offsets)
+
+
+def partial_mask(batch: Batch) -> Tensor | None:
+    """As `kept_mask`, or None where it would be true throughout."""
+    whole = batch.full and "accepted" not in batch and bool(batch.responses["kept"].all())
+    return None if whole else kept_mask(batch)
+
+
+def inside(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The values where a mask is true, 0 elsewhere; all of them without a mask."""
+    return values if mask is None else torch.where(mask, values, 0.0)
 
 
 class _Scanned(NamedTuple):
@@ -165,7 +176,7 @@ def _column(batch: Batch, name: str, how: str, seen: _Scanned) -> Tensor:
         return values if seen.owners is None else values[seen.owners]
     values = batch["token_level_rewards" if name == "token_rewards" else name]
     if how == "zero_states" or (name == "token_rewards" and how != "policy"):
-        values = torch.where(batch.mask, values, 0.0)
+        values = batch.only(values)
     return values if seen.chosen is None else values[seen.chosen]
 
 
@@ -173,8 +184,7 @@ def spread_credit(batch: Batch) -> Batch:
     """Adds `advantages` and `returns`: the one number of each response on all its tokens."""
     rows = batch.responses
     advantages, returns = (
-        torch.where(batch.mask, spread(rows[name], batch.offsets), 0.0)
-        for name in ("credit", "credit_returns")
+        batch.only(spread(rows[name], batch.offsets)) for name in ("credit", "credit_returns")
     )
     return batch.with_(advantages=advantages, returns=returns)
 
@@ -196,7 +206,7 @@ def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
 
 def measure_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
     """Count, sum and squared deviation of a column over each response's kept policy tokens."""
-    moments = token_moments(batch[column], kept_mask(batch), batch.offsets)
+    moments = token_moments(batch[column], partial_mask(batch), batch.offsets)
     return {f"{column}:{name}": part for name, part in moments._asdict().items()}
 
 
@@ -205,7 +215,7 @@ def whiten(batch: Batch, *, column: str) -> Batch:
     shift = spread(batch.responses[f"{column}:mean"], batch.offsets)
     scale = spread(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
-    whitened = torch.where(batch.mask, (batch[column] - shift) * scale, 0.0)
+    whitened = batch.only((batch[column] - shift) * scale)
     return batch.with_(**before, **{column: whitened})
 
 
@@ -216,14 +226,15 @@ def returns_as_advantages(batch: Batch) -> Batch:
 
 def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     """Clamps advantages, and sets advantages and returns to 0 outside the kept policy tokens."""
-    mask, advantages, returns = kept_mask(batch), batch["advantages"], batch["returns"]
-    added = {"raw_advantages": torch.where(mask, batch.tokens.get("raw_advantages", advantages), 0)}
+    mask, advantages, returns = partial_mask(batch), batch["advantages"], batch["returns"]
+    added = {"raw_advantages": inside(batch.tokens.get("raw_advantages", advantages), mask)}
     same = returns is advantages
     bound = recipe.advantage_clip
     if bound is not None:
-        added["advantage_clipped"] = (advantages.abs() > bound) & mask
+        clipped = advantages.abs() > bound
+        added["advantage_clipped"] = clipped if mask is None else clipped & mask
         advantages = advantages.clamp(-bound, bound)
         same = False
-    advantages = torch.where(mask, advantages, 0.0)
-    returns = advantages if same else torch.where(mask, returns, 0.0)
+    advantages = inside(advantages, mask)
+    returns = advantages if same else inside(returns, mask)
     return batch.with_(**added, advantages=advantages, returns=returns)

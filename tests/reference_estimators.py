@@ -383,7 +383,7 @@ ESTIMATORS: dict[str, Callable[..., Credit]] = {
     function.__name__: function
     for function in (
         gae, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax, opo, gpg,
-        grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo, step_reinforce, agentic_reinforce,
-        rae, opd, raw,
+        grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo, step_reinforce,
+        agentic_reinforce, rae, opd, raw,
     )
 }  # fmt: skip

@@ -67,7 +67,7 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
         penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
         shaped = [x + penalty for x, penalty in zip(shaped, penalties, strict=True)]
     if options.get("estimator") in MADE:
-        shaped = MADE[options["estimator"]](rows)
+        shaped = made_rewards(rows, options)
     normalised = normalised_rewards(rows, shaped, options, units)
     bound = options.get("reward_clip") or float("inf")
     rewards = ref.clipped(normalised, bound)
@@ -92,6 +92,14 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
         unclipped_token_rewards=unclipped, token_rewards=token_rewards, unclipped=before,
         raw_advantages=raw, advantages=advantages, returns=returns, weights=weights(rows, options),
     )  # fmt: skip
+
+
+def made_rewards(rows: Rollout, options: Options) -> list[float]:
+    """What an estimator of steps makes of the rows that count; the others get 0."""
+    made, places = [0.0] * len(rows), counted(rows, options)
+    for i, x in zip(places, MADE[options["estimator"]]([rows[i] for i in places]), strict=True):
+        made[i] = x
+    return made
 
 
 def with_components(rows: Rollout, options: Options) -> list[Response]:

@@ -181,7 +181,19 @@ def rollouts(
 
 # Recipes
 
-ESTIMATORS = ("grpo", "reinforce", "reinforce_pp", "gae", "raw", "dr_grpo", "rloo")
+ESTIMATORS = (
+    "grpo", "reinforce", "reinforce_pp", "reinforce_pp_baseline", "gae", "raw", "dr_grpo", "rloo",
+    "remax", "opo", "gpg", "grpo_passk", "max_rl", "gdpo", "hierarchical_grpo", "agentic_reinforce",
+    "step_reinforce", "gigpo",
+)  # fmt: skip
+# What an estimator cannot do without.
+ESSENTIALS: dict[str, dict[str, object]] = {
+    "gdpo": {"reward_components": COMPONENTS, "component_weights": (1.0, 0.5)},
+    "hierarchical_grpo": {"episode_domains": ("math",)},
+    "opd": {"teachers": {"ref_log_probs": 0.5}},
+}
+# These normalise by themselves, within groups.
+SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo")
 
 # Mean and deviation of reward normalisation. Left out are pairs where equal rewards are far from
 # the mean that is taken from them: they would be divided by next to nothing.
@@ -248,7 +260,15 @@ def recipes(
     norms = st.sampled_from([{"norm_mean": mean, "norm_std": std} for mean, std in SCOPES])
     none: st.SearchStrategy[dict[str, object]] = st.just({})
     parts = st.tuples(others, none | norms, none | masks, none | kl)
-    return parts.map(lambda found: {k: v for part in found for k, v in part.items()})
+    return parts.map(lambda found: fitting({k: v for part in found for k, v in part.items()}))
+
+
+def fitting(options: dict[str, object]) -> dict[str, object]:
+    """The options with what their estimator needs, and without what it does not take."""
+    name = str(options["estimator"])
+    if name in SELF_NORMALISED:
+        options = {k: v for k, v in options.items() if k not in ("norm_mean", "norm_std")}
+    return {**ESSENTIALS.get(name, {}), **options}
 
 
 # Tables

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
-from strategies import rollouts, to_table
+from strategies import ESSENTIALS, rollouts, to_table
 
 import rlpost
 import rlpost.estimators
@@ -38,12 +38,6 @@ DEVICES = [
         ],
     ),
 ]
-# What an estimator cannot do without.
-OPTIONS = {
-    "gdpo": {"reward_components": ("correctness", "format"), "component_weights": (1.0, 0.5)},
-    "hierarchical_grpo": {"episode_domains": ("math",)},
-    "opd": {"teachers": {"ref_log_probs": 0.5}},
-}
 CODES = ("batch", "domain", "group", "cohort")
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 
@@ -75,7 +69,7 @@ def responses(rewards, *, masks=None, group="p", **fields):
 
 def written(rows, name, **options):
     """Advantages and returns of all tokens, [T] each."""
-    recipe = rlpost.Recipe(**{**OPTIONS.get(name, {}), "estimator": name, **options})
+    recipe = rlpost.Recipe(**{**ESSENTIALS.get(name, {}), "estimator": name, **options})
     table, _ = rlpost.enrich(to_table(rows), recipe)
     return [table.column(column).combine_chunks().flatten().to_numpy() for column in WRITTEN]
 
@@ -90,7 +84,7 @@ def close(got, want):
 
 def agrees(rows, name, **options):
     """Check that the estimator gives what its reference gives."""
-    want = pipeline(rows, {**OPTIONS.get(name, {}), "estimator": name, **options})
+    want = pipeline(rows, {**ESSENTIALS.get(name, {}), "estimator": name, **options})
     for got, expected in zip(
         written(rows, name, **options), (want.advantages, want.returns), strict=True
     ):
@@ -287,11 +281,11 @@ def test_reinforce_pp_without_whitening_is_reinforce(rows, gamma):
 @settings(max_examples=25)
 @given(plain)
 def test_opo_of_equal_lengths_is_dr_grpo(rows):
-    rows = [replace(r, **to_length(r, 3)) for r in rows]
+    rows = [replace(r, **policy_tokens(3)) for r in rows]
     close(written(rows, "opo")[0], written(rows, "dr_grpo")[0])
 
 
-def to_length(r, size):
+def policy_tokens(size):
     """The fields of a response whose tokens are all the policy's, `size` of them."""
     tokens = ("old", "ref", "infer", "current", "values", "sum_pi_squared")
     return {"mask": [1] * size, **{name: [-0.5] * size for name in tokens}}

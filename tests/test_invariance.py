@@ -20,9 +20,16 @@ import rlpost
 from rlpost.errors import DataError
 
 EVERYTHING = 1 << 20
-OUTCOMES = ("raw", "dr_grpo", "rloo")
-CONSTANT = ("grpo", "reinforce", "reinforce_pp")  # where γ is 1 and only the last token is paid
-SCANS = ("gae", "reinforce", "grpo", "reinforce_pp")
+OUTCOMES = (
+    "raw", "dr_grpo", "rloo", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk", "max_rl", "gdpo",
+    "hierarchical_grpo",
+)  # fmt: skip
+# Where γ is 1 and only the last token is paid.
+CONSTANT = ("grpo", "reinforce", "reinforce_pp", "step_reinforce", "gigpo", "agentic_reinforce")
+SCANS = (
+    "gae", "reinforce", "grpo", "reinforce_pp", "remax", "optimal_token_baseline", "opd",
+    "agentic_reinforce",
+)  # fmt: skip
 MANNER = {"inputs", "outputs", "seconds", "rewritten"}
 
 

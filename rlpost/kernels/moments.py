@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlpost.kernels.exact import exact_means, exact_sums
 from rlpost.kernels.segments import (
+    count_true,
     lengths,
     offsets_of,
     segment_max,
@@ -98,15 +99,19 @@ class TokenMoments(NamedTuple):
     squares: Tensor
 
 
-def token_moments(values: Tensor, mask: Tensor, offsets: Tensor) -> TokenMoments:
-    """Moments of each segment's masked-in values, [N] float64 each; zeros where there are none."""
-    weight = mask.to(torch.float64)
-    inside = torch.where(mask, values.to(torch.float64), 0.0)
-    count = segment_sum(weight, offsets)
+def token_moments(values: Tensor, mask: Tensor | None, offsets: Tensor) -> TokenMoments:
+    """Moments of each segment's masked-in values, [N] float64 each; zeros where there are none.
+
+    Without a mask all values count.
+    """
+    inside, count = values.to(torch.float64), lengths(offsets).to(torch.float64)
+    if mask is not None:
+        inside, count = torch.where(mask, inside, 0.0), count_true(mask, offsets).to(torch.float64)
     total = segment_sum(inside, offsets)
-    mean = total / count.clamp(min=1)
-    squares = segment_sum(weight * (inside - spread(mean, offsets)).square(), offsets)
-    return TokenMoments(count, total, squares)
+    distance = (inside - spread(total / count.clamp(min=1), offsets)).square_()
+    if mask is not None:
+        distance = torch.where(mask, distance, 0.0)
+    return TokenMoments(count, total, segment_sum(distance, offsets))
 
 
 def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
