@@ -237,7 +237,12 @@ def max_rl(rows: Rollout, token_rewards: Tokens) -> Credit:
 
 
 def gdpo(
-    rows: Rollout, token_rewards: Tokens, *, weights: Mapping[str, float], eps: float = 1e-6
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    weights: Mapping[str, float],
+    eps: float = 1e-6,
+    batch_eps: float = 1e-6,
 ) -> Credit:
     """Σ_k w_k · z-score of component k in its group, then the z-score of that in the batch."""
     del token_rewards
@@ -245,7 +250,7 @@ def gdpo(
     for name, weight in weights.items():
         z = z_scores(groups(rows), [r.components[name] for r in rows], eps=eps)
         total = [a + weight * b for a, b in zip(total, z, strict=True)]
-    return outcome(rows, z_scores([r.batch for r in rows], total, eps=eps))
+    return outcome(rows, z_scores([r.batch for r in rows], total, eps=batch_eps))
 
 
 def rae(rows: Rollout, token_rewards: Tokens, *, decay: float = 0.9) -> Credit:
@@ -277,20 +282,23 @@ def step_returns(rows: Rollout, step_gamma: float = 1.0) -> list[float]:
     return out
 
 
-def episode_advantages(rows: Rollout, *, episodes: str, scale: str) -> list[float]:
+def episode_advantages(
+    rows: Rollout, *, episodes: str, scale: str, eps: float = 1e-6
+) -> list[float]:
     """Episode score against its group, where a trajectory counts once (or once a row)."""
     keys = trajectories(rows) if episodes == "trajectory" else list(range(len(rows)))
     firsts = {key: members[0] for key, members in rows_by(keys).items()}
     prompts = [groups(rows)[i] for i in firsts.values()]
-    z = z_scores(prompts, [rows[i].episode_score for i in firsts.values()], scale=scale)
+    episode_scores = [rows[i].episode_score for i in firsts.values()]
+    z = z_scores(prompts, episode_scores, scale=scale, eps=eps)
     by_trajectory = dict(zip(firsts, z, strict=True))
     return [by_trajectory[key] for key in keys]
 
 
-def gigpo_rewards(rows: Rollout) -> list[float]:
+def gigpo_rewards(rows: Rollout, eps: float = 1e-6) -> list[float]:
     """What a step earns in both comparisons together, with the defaults of `gigpo`."""
-    episode = episode_advantages(rows, episodes="trajectory", scale="std")
-    step = z_scores([(r.batch, r.group, r.state_id) for r in rows], step_returns(rows))
+    episode = episode_advantages(rows, episodes="trajectory", scale="std", eps=eps)
+    step = z_scores([(r.batch, r.group, r.state_id) for r in rows], step_returns(rows), eps=eps)
     return [e + s for e, s in zip(episode, step, strict=True)]
 
 

@@ -97,7 +97,10 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
 def made_rewards(rows: Rollout, options: Options) -> list[float]:
     """What an estimator of steps makes of the rows that count; the others get 0."""
     made, places = [0.0] * len(rows), counted(rows, options)
-    for i, x in zip(places, MADE[options["estimator"]]([rows[i] for i in places]), strict=True):
+    name, some = options["estimator"], [rows[i] for i in places]
+    eps = options.get("numerics", {}).get("norm_eps", 1e-6)
+    found = est.gigpo_rewards(some, eps) if name == "gigpo" else MADE[name](some)
+    for i, x in zip(places, found, strict=True):
         made[i] = x
     return made
 
@@ -219,6 +222,8 @@ def estimated(
     name = options.get("estimator", "grpo")
     name = PLAIN.get(name, name)
     knobs = {knob: options[knob] for knob in KNOBS.get(name, ()) if knob in options}
+    if name in ("gdpo", "grpo_passk"):
+        knobs["eps"] = options.get("numerics", {}).get("norm_eps", 1e-6)
     if name == "gdpo":
         knobs["weights"] = component_weights(options)
     if name == "opd":
