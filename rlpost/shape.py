@@ -66,7 +66,7 @@ class Shape:
 def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
     """Decide which parts of the pipeline work on tokens and which on responses alone."""
     estimator = estimator_named(recipe.estimator)
-    _check_scopes(recipe, estimator)
+    _check(recipe, estimator)
     process = "token_rewards" in columns
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
     varying = in_rewards or recipe.whiten_rewards or process
@@ -91,8 +91,12 @@ def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
     )
 
 
-def _check_scopes(recipe: Recipe, estimator: Estimator) -> None:
-    """An estimator that normalises by itself does so within groups."""
+def _check(recipe: Recipe, estimator: Estimator) -> None:
+    """Raise UsageError where an estimator lacks options, or has some that it cannot follow."""
+    if "components" in estimator.columns and not recipe.reward_components:
+        raise UsageError(f"estimator {estimator.name} needs reward_components: two columns or more")
+    if "distillation" in estimator.columns and not recipe.teachers:
+        raise UsageError(f"estimator {estimator.name} needs teachers: a column of log-probs each")
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)
         if estimator.normalises and scope in ("batch", "running"):

@@ -222,6 +222,20 @@ def test_a_near_miss_of_a_name_is_answered_with_the_closest():
         estimator_named("gpro")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("gdpo", {"reward_components": None}, "gdpo needs reward_components"),
+        ("opd", {"teachers": {}}, "opd needs teachers"),
+        ("gdpo", {"norm_std": "batch"}, "norm_std batch: estimator gdpo normalises within groups"),
+    ],
+)
+def test_an_estimator_without_what_it_needs_is_refused(name, options, says):
+    options = {**options, **({"component_weights": None} if name == "gdpo" else {})}
+    with pytest.raises(rlpost.errors.UsageError, match=says):
+        written(responses([0.0, 1.0]), name, **options)
+
+
 # One estimator as a special case of another
 
 plain = rollouts().map(lambda rows: without(rows, "token_rewards"))

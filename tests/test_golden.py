@@ -28,14 +28,14 @@ PEERS = sorted({entry["peer"] for entry in CASES.entries})
 INPUTS = {"any": lambda _: True, "gaps": has_gaps}
 # No fewer of the project's own cases are matched than were once.
 FLOOR = {
-    "nemo": 166,
-    "openinstruct": 31,
+    "nemo": 170,
+    "openinstruct": 43,
     "openrlhf": 103,
     "primerl": 30,
-    "roll": 195,
-    "slime": 62,
-    "trl": 34,
-    "verl": 130,
+    "roll": 239,
+    "slime": 71,
+    "trl": 49,
+    "verl": 179,
 }
 
 
@@ -66,6 +66,7 @@ class Rows:
         groups: dict[str, list[float]] = {}
         for key, value in zip(keys, values, strict=True):
             groups.setdefault(key, []).append(value)
+        self.own = values
         self.group = [groups[key] for key in keys]
         critic = column_of(table["values"]).rows if "values" in table.column_names else [[0.0]]
         sizes = [np.abs(row).max(initial=0.0) for row in critic]
@@ -80,10 +81,16 @@ class Rows:
     def slack(self, row, recipe) -> float:
         """How far float32 may stray in a group of equal rewards.
 
-        Their mean may miss them by a rounding, which is then divided by ε and no deviation.
+        Their mean may miss them by a rounding, which is then divided by ε and no deviation. The
+        deviation of equal others is a rounding, too, where float32 cannot hold their square.
         """
-        group = self.group[row]
-        divided = recipe.norm_std == "group" or recipe.estimator == "grpo"
+        group, own = self.group[row], np.float32(self.own[row])
+        others = {np.float32(value) for value in group} - {own}
+        alone = group.count(self.own[row]) == 1 and len(group) > 2
+        if recipe.norm_std == "others" and len(others) == 1 and alone:
+            (other,) = others
+            return np.finfo(float).max if float(other) ** 2 != float(other * other) else 0.0
+        divided = recipe.norm_std in ("group", "others") or recipe.estimator == "grpo"
         if not divided or len(group) == 1 or len(set(group)) > 1:
             return 0.0
         return min(1.2, 2e-7 * abs(group[0]) / recipe.numerics.norm_eps)

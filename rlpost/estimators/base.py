@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 STRUCTURE = ("offsets", "mask")
 # Made by stages before the estimator; the other columns of tokens are roles.
 MADE_TOKENS = ("token_rewards", "distillation", "position_baseline")
+# The roles behind columns that no file holds.
+_FROM = {
+    "rewards": ("reward",),
+    "token_rewards": ("reward",),
+    "tokens": (),
+    "length": (),
+    "cohort": ("group", "domain"),
+    "distillation": ("teachers",),
+    "position_baseline": ("group",),
+}
 
 
 class Credit(NamedTuple):
@@ -86,21 +96,12 @@ class Estimator:
     @property
     def roles(self) -> tuple[str, ...]:
         """What a file must have for it, in the words of roles."""
-        named = {
-            "rewards": ("reward",),
-            "cohort": ("group", "domain"),
-            "distillation": ("teachers",),
-        }
-        made = {"token_rewards": ("reward",), "components": ("components",), "tokens": ()}
-        found = [
-            role
-            for name in self.needs
-            for role in {**named, **made, "position_baseline": ("group",)}.get(name, (name,))
-        ]
+        needs = [name for name in self.needs if name not in _optional(self.token_weights)]
+        found = [role for name in needs for role in _FROM.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
-        scopes = {self.norm_mean, self.norm_std} & {"group", "others"}
-        extra = ["group"] if grouped or scopes else []
-        return tuple(dict.fromkeys([*found, *extra]))
+        if grouped or {self.norm_mean, self.norm_std} & {"group", "others"}:
+            found.append("group")
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def knobs(self) -> tuple[str, ...]:
@@ -167,6 +168,12 @@ def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @cache
+def _optional(function: Callable[..., Any] | None) -> set[str]:
+    """The columns that a function can do without."""
+    parameters = inspect.signature(function).parameters if function else {}
+    return {name for name, one in parameters.items() if one.default is None}
+
+
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """The knobs of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()

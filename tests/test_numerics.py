@@ -1,0 +1,189 @@
+"""Numerics by hand: what each field changes, on inputs small enough to work out on paper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from strategies import to_table
+from test_estimators import close, responses, written
+
+import rlpost
+from rlpost.numerics import Numerics
+
+
+def rewards_of(rows, **options):
+    """Normalised, shaped and clipped rewards of the responses."""
+    recipe = rlpost.Recipe(**{"estimator": "raw", **options})
+    table, _ = rlpost.enrich(to_table(rows), recipe)
+    return table.column("response_level_rewards").to_numpy()
+
+
+GROUP = {"norm_mean": "group", "norm_std": "group"}
+
+
+def test_every_field_has_a_reason_of_one_line():
+    for name, info in Numerics.model_fields.items():
+        assert info.description, name
+        assert len(" ".join(info.description.split())) <= 200, name
+
+
+@pytest.mark.parametrize(("ddof", "std"), [(1, np.sqrt(2)), (0, 1.0)])
+def test_the_deviation_divides_by_n_minus_one_or_n(ddof, std):
+    found = rewards_of(responses([1.0, 3.0]), **GROUP, numerics={"norm_ddof": ddof})
+    close(found, [-1 / std, 1 / std])
+
+
+def test_the_deviation_has_a_floor():
+    found = rewards_of(responses([0.0, 0.5]), **GROUP, numerics={"norm_floor": 5.0, "norm_eps": 0})
+    close(found, [-0.05, 0.05])
+
+
+def test_a_response_is_held_against_the_others_of_its_group():
+    both = {"norm_mean": "others", "norm_std": "others"}
+    found = rewards_of(responses([0.0, 2.0, 4.0]), **both)
+    close(found, [-3 / np.sqrt(2), 0, 3 / np.sqrt(2)])
+    close(rewards_of(responses([1.0, 1.0, 4.0]), **both)[2], 3.0)  # equal others divide nothing
+    close(rewards_of(responses([1.0, 4.0]), **both), [-3, 3])
+
+
+def test_empty_responses_are_part_of_their_group_or_not():
+    rows = responses([0.0, 1.0, 5.0], masks=[[1], [1], [0]])
+    close(written(rows, "dr_grpo")[0][:2], [-2, -1])
+    close(written(rows, "dr_grpo", numerics={"empty": "leave_out"})[0][:2], [-0.5, 0.5])
+
+
+def test_penalties_count_policy_tokens_or_all_and_may_stop():
+    rows = responses([0.0], masks=[[1] * 4 + [0] * 8])
+    close(rewards_of(rows, overlong_penalty=(6, 4, 1.0)), [-0.5])
+    row = {"penalty_length": "row"}
+    close(rewards_of(rows, overlong_penalty=(6, 4, 1.0), numerics=row), [-2.5])
+    floor = {**row, "penalty_floor": "factor"}
+    close(rewards_of(rows, overlong_penalty=(6, 4, 1.0), numerics=floor), [-1])
+
+
+def test_shaping_scales_rewards_and_charges_truncation_and_length():
+    rows = responses([2.0, 4.0])
+    close(rewards_of(rows, reward_scale=(0, 3, -1, 1)), [1 / 3, 1])
+    rows = [replace(r, finish_reason=end) for r, end in zip(rows, ("length", "stop"), strict=True)]
+    close(rewards_of(rows, truncation_penalty=0.25), [0.5, 4])
+    close(rewards_of(rows, truncation_penalty=-0.25), [-0.25, 4])
+    rows = responses([2.0, 4.0], masks=[[1, 0], [1, 1]])
+    # mean 3 · (0.5 · output/2 + 0.25 · input/1 + 0.125 · turns/1)
+    taken = [3 * (0.25 + 0.25 + 0.125), 3 * (0.5 + 0.125)]
+    close(rewards_of(rows, group_length_penalty=(0.5, 0.25, 0.125)), np.array([2, 4]) - taken)
+
+
+def test_the_clip_may_be_lopsided_and_spare_token_rewards():
+    rows = responses([-3.0, 3.0])
+    close(rewards_of(rows, reward_clip=1, reward_clip_low=-2), [-2, 1])
+    rows = responses([3.0], token_rewards=[0.0, 5.0, 0.0])
+    assert written(rows, "reinforce", reward_clip=1)[0].tolist() == [2, 2, 1]
+    once = {"clip_stages": "response"}
+    assert written(rows, "reinforce", reward_clip=1, numerics=once)[0].tolist() == [6, 6, 1]
+
+
+def test_components_that_were_not_scored_are_passed_by_or_an_error():
+    rows = [
+        replace(r, components={"right": a, "form": b})
+        for r, a, b in zip(
+            responses([0.0] * 3), (1.0, np.nan, np.nan), (2.0, 2.0, np.nan), strict=True
+        )
+    ]
+    options = {"reward_components": ("right", "form"), "component_weights": (1.0, 0.5)}
+    skip = {"missing_components": "skip"}
+    close(rewards_of(rows, **options, numerics=skip), [2, 1, 0])
+    with pytest.raises(rlpost.errors.DataError, match="form"):
+        rewards_of(rows, **options)
+
+
+# Tokens: a response of policy, tool and policy tokens, one nat of KL at each
+
+
+def turns(**fields):
+    masks = [[1, 1, 0, 1]]
+    tokens = {"old": [-1.0] * 4, "ref": [-2.0] * 4, "values": [1.0, 1.0, 8.0, 1.0]}
+    return [replace(r, **tokens, **fields) for r in responses([4.0], masks=masks)]
+
+
+@pytest.mark.parametrize(
+    ("how", "returns"),
+    [
+        ("skip", [1, 2, 0, 4]),
+        ("states", [0.5, 1, 0, 4]),
+        ("policy", [0.5, 1, 0, 4]),
+        ("restart", [0, 0, 0, 4]),
+        ("cut", [0, 0, 0, 4]),
+    ],
+)
+def test_returns_over_observations(how, returns):
+    found = written(turns(), "reinforce", gamma=0.5, numerics={"observations": how})
+    assert found[0].tolist() == returns
+
+
+@pytest.mark.parametrize(
+    ("how", "advantages"),
+    [
+        ("skip", [3, 3, 0, 3]),
+        ("states", [3, 3, 0, 3]),
+        ("zero_states", [3, 3, 0, 3]),
+        ("cut", [-1, -1, 0, 3]),
+        ("restart", [-1, -1, 0, 3]),
+    ],
+)
+def test_full_traces_over_observations(how, advantages):
+    found = written(turns(), "gae", lam=1.0, numerics={"observations": how})
+    assert found[0].tolist() == advantages
+
+
+def test_a_token_before_an_observation_may_lean_on_its_value():
+    td = {"lam": 0.0}
+    seven = written(turns(), "gae", **td, numerics={"observations": "cut"})[0]
+    assert seven.tolist() == [0, 7, 0, 3]
+    assert written(turns(), "gae", **td, numerics={"observations": "zero_states"})[0][1] == -1
+    assert written(turns(), "gae", **td)[0][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("credit", "advantages"),
+    [
+        ("return", [3.7, 3.8, 0, 3.9]),
+        ("token", [3.9, 3.9, 0, 3.9]),
+        ("response", [3.7, 3.7, 0, 3.7]),
+    ],
+)
+def test_kl_reaches_tokens_by_return_alone_or_with_the_reward(credit, advantages):
+    numerics = {"kl_credit": credit}
+    close(written(turns(), "reinforce", kl_coef=0.1, numerics=numerics)[0], advantages)
+
+
+def kl_of(estimator, **numerics):
+    rows = turns(current=[-1.5] * 4)
+    recipe = rlpost.Recipe(emit=("kl",), kl_estimator=estimator, numerics=numerics)
+    return rlpost.enrich(to_table(rows), recipe)[0].column("kl").to_pylist()[0][0]
+
+
+def test_whose_kl_and_which_clamps():
+    assert kl_of("k1") == 1
+    assert kl_of("k1", kl_policy="current") == 0.5
+    assert kl_of("k4", kl_policy="current") == pytest.approx(0.5 * np.exp(-0.5))
+    assert kl_of("k1", log_ratio_clamp=0.25) == 0.25
+    assert kl_of("k1", log_ratio_clamp=0.25, log_ratio_clamps="k3") == 1
+    assert kl_of("k1", kl_clamp=0.5) == 1
+    assert kl_of("k1", kl_clamp=0.5, kl_clamps="all") == 0.5
+    assert kl_of("k3", kl_clamp="never") == pytest.approx(np.exp(-1))
+
+
+@pytest.mark.parametrize(
+    ("numerics", "scale"),
+    [
+        ({}, np.sqrt(4 / 3)),
+        ({"whiten_ddof": 0}, 1),
+        ({"whiten_eps": 3, "whiten_ddof": 0}, 2),
+        ({"whiten_eps": 4, "whiten_floor": "clamp"}, 2),
+        ({"whiten_scale": "none"}, 1),
+    ],
+)
+def test_whitening_divides_by_what_it_is_told(numerics, scale):
+    rows = responses([0.0, 2.0], masks=[[1, 1]] * 2)
+    found = written(rows, "raw", whiten_advantages=True, numerics=numerics)[0]
+    close(found, np.array([-1, -1, 1, 1]) / scale)
