@@ -138,7 +138,10 @@ def test_hive_partitions_come_from_the_path(dumps):
 def column(path: Path, name: str) -> tuple[pa.DataType, list]:
     """A column of every piece that the source reads."""
     source = Source(find_inputs([str(path)]))
-    pieces = [piece.table.column(name) for piece in source.read([name, "reward"], 1 << 20, "response_mask")]
+    pieces = [
+        piece.table.column(name)
+        for piece in source.read([name, "reward"], 1 << 20, "response_mask")
+    ]
     return pieces[0].type, [value for piece in pieces for value in piece.to_pylist()]
 
 

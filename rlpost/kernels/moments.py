@@ -25,7 +25,7 @@ def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
     Rows that compare equal are interchangeable, so anything computed front to back in this
     order is the same for every order of the input.
     """
-    order = torch.arange(codes.numel())
+    order = torch.arange(codes.numel(), device=codes.device)
     for key in (*reversed(columns), codes):
         order = order[torch.argsort(key[order], stable=True)]
     return order
