@@ -66,7 +66,7 @@ TENSORS_ONLY = ("kernels", "estimators")
 LIBRARIES = {
     "kernels": {"torch", "numpy"},
     "estimators": {"torch"},
-    **dict.fromkeys(OPTIONS, {"pydantic"}),
+    **{options: {"pydantic"} for options in OPTIONS},
 }
 ALLOWED = {"kernels": {"kernels"}, "estimators": {"estimators", "kernels", "errors", "schema"}}
 

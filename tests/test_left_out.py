@@ -80,6 +80,7 @@ def same_facts(got, want):
 @given(poisoned())
 def test_a_response_with_a_bad_number_is_as_if_it_were_not_there(case):
     rows, options, places = case
+    assume("reward_components" not in options)  # its recipes read components, not the reward
     spoilt = [with_bad(r, *places[i]) if i in places else r for i, r in enumerate(rows)]
     others = [r for i, r in enumerate(rows) if i not in places]
     assume({r.batch for r in others} == {r.batch for r in rows})
