@@ -101,7 +101,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     nonfinite: Literal["error", "mask"] = "error"
     """NaN, infinite or null numbers: stop, or leave the response out and count it."""
     emit: tuple[str, ...] | None = None
-    """Which columns to write; None is the usual set."""
+    """Which columns to write, in place of the usual ones."""
     emit_only: bool = False
     """Write no input columns but the keys."""
     replace: bool = False
@@ -130,7 +130,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"emit: {name!r} is named twice")
             if name not in known:
-                raise ValueError(f"emit: no column {name!r} to write{closest(name, known)}")
+                hint = closest(name, known) or f"; there are {', '.join(sorted(known))}"
+                raise ValueError(f"emit: no column {name!r} to write{hint}")
         return self
 
     def _contradictions(self) -> list[tuple[bool, str]]:

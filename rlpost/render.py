@@ -124,10 +124,10 @@ def _overview(summary: Json) -> Text:
     if groups and groups["count"]:
         size = groups["size"]
         span = str(size["min"]) if size["min"] == size["max"] else f"{size['min']} to {size['max']}"
-        lines.append(
-            f"{groups['count']:,} groups of {span}; {groups['single']:,} of one row, "
-            f"{groups['zero_variance']:,} with equal rewards"
-        )
+        by = " and ".join(groups["by"])
+        lines.append(f"{groups['count']:,} groups of {span}, by {by}")
+        single, equal = groups["single"], groups["zero_variance"]
+        lines.append(f"  {single:,} of a single row, {equal:,} with equal rewards")
     return Text("\n".join(lines))
 
 
@@ -148,7 +148,7 @@ def _numbers(summary: Json) -> Table:
     rows = {
         "reward, as dumped": "reward",
         "reward, post-processed": "response_level_reward",
-        "KL per response": "kl",
+        "KL, mean of a response": "kl",
         "advantage per token": "advantage",
         "return per token": "return",
         "sample weight": "sample_weight",
@@ -176,7 +176,7 @@ def _rates(summary: Json) -> Table:
     clips = {
         "reward_clip": ("response rewards clipped", "responses"),
         "token_reward_clip": ("token rewards clipped", "policy tokens"),
-        "advantage_clip": ("advantages clipped", "policy tokens"),
+        "advantage_clip": ("advantages clipped", "kept policy tokens"),
     }
     for key, (label, of) in clips.items():
         clip = summary[key]
@@ -220,7 +220,7 @@ def _by(summary: Json, key: str, column: str) -> list[Table]:
             f"{row['responses']:,}",
             number(row["reward"]["mean"]),
             number(row.get("kl", {}).get("mean")),
-            number(row["advantage"]["mean"]),
+            _statistic(row["advantage"])[0],
             number(row["advantage"]["std"]),
             percent(row["masked"]["all"]["rate"]),
         )

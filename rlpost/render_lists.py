@@ -29,7 +29,8 @@ def show_list(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str) 
     else:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
         for heading in headings:
-            table.add_column(heading, header_style="bold", overflow="fold")
+            first = heading == headings[0]
+            table.add_column(heading, header_style="bold", overflow="fold", no_wrap=first)
         for row in rows:
             table.add_row(*row)
         console(sys.stdout).print(table)

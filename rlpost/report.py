@@ -137,6 +137,7 @@ def _groups(job: Job, responses: Responses) -> Json | None:
     values, counts = torch.unique(size, return_counts=True)
     return {
         "count": int(size.numel()),
+        "by": [job.columns.column(role) for role in ("batch", "group") if role in job.columns],
         "single": int((~several).sum()),
         "zero_variance": int((equal & several).sum()),
         "size": {
@@ -171,39 +172,57 @@ def _coefficients(responses: Responses, shape: Shape) -> list[Json] | float:
 
 def warnings_of(job: Job, responses: Responses, summary: Json, edges: dict[str, int]) -> list[str]:
     """What users lose days to, said before they train on it."""
-    columns, recipe, groups = job.columns, job.shape.recipe, summary["groups"]
-    found = []
-    if "mask" not in columns:
-        found.append("no mask column: every token counts as the policy's own")
-    if groups and groups["single"] * 2 > groups["count"]:
-        found.append(
-            f"{groups['single']} of {groups['count']} groups have one row: is "
-            f"`{columns.column('group')}` the prompt? (--map group=COLUMN)"
-        )
-    advantage = summary["advantage"]
-    if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
-        found.append("all advantages are zero: nothing would be learnt from this file")
-    rows = summary["responses"]
-    if edges["padded"] * 2 > rows:
-        found.append(
-            f"{edges['padded']} of {rows} responses end in masked tokens whose old log-prob is "
-            "exactly 0: are the lists padded? Lists without padding are expected"
-        )
-    if edges["shifted"] * 2 > rows:
-        found.append(
-            f"{edges['shifted']} of {rows} responses begin or end with a policy token whose old "
-            "log-prob is exactly 0: are mask and log-probs shifted by one?"
-        )
+    columns, rows = job.columns, summary["responses"]
+    groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
-    if old is not None and old == infer:
-        found.append(f"old and infer log-probs are the same column, `{old}`")
-    if recipe.kl_coef > 0 and job.shape.estimator.name == "raw":
-        found.append("kl_coef has its effect through token rewards only; raw sums them")
     empty = int((responses["tokens"] == 0).sum())
-    if empty:
-        found.append(f"{empty} responses have no policy token: they get no advantage")
-    masked = summary["masked"]["nonfinite"]["responses"]
-    if masked:
-        found.append(f"{masked} responses left out: a number in them is not finite")
-    found.extend(responses.notes.get("warnings", []))
-    return found
+    nonfinite = summary["masked"]["nonfinite"]["responses"]
+    sums_kl = job.shape.recipe.kl_coef > 0 and job.shape.estimator.name == "raw"
+    said = [
+        ("mask" not in columns, "no mask column: every token counts as the policy's own"),
+        (groups["single"] * 2 > groups["count"], _single_rows(job, groups)),
+        (
+            "ref_log_probs" in columns and old is None,
+            "KL not measured: no column for old_log_probs (--map old_log_probs=COLUMN)",
+        ),
+        (
+            advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0,
+            "all advantages are zero: nothing would be learnt from this file",
+        ),
+        (
+            edges["padded"] * 2 > rows,
+            (
+                f"{edges['padded']} of {rows} responses end in masked tokens whose old log-prob is "
+                "exactly 0: are the lists padded? Lists without padding are expected"
+            ),
+        ),
+        (
+            edges["shifted"] * 2 > rows,
+            (
+                f"{edges['shifted']} of {rows} responses begin or end with a policy token whose "
+                "old log-prob is exactly 0: are mask and log-probs shifted by one?"
+            ),
+        ),
+        (
+            old is not None and old == infer,
+            f"old and infer log-probs are the same column, `{old}`",
+        ),
+        (sums_kl, "kl_coef has its effect through token rewards only; raw sums them"),
+        (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
+        (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
+    ]
+    noted: list[str] = responses.notes.get("warnings", [])
+    return [*(text for true, text in said if true), *noted]
+
+
+def _single_rows(job: Job, groups: Json) -> str:
+    """Most groups have one row: the group key is wrong, or batches split the groups."""
+    group = job.columns.columns.get("group")
+    text = (
+        f"{groups['single']} of {groups['count']} groups have one row: is `{group}` the prompt? "
+        "(--map group=COLUMN)"
+    )
+    if "batch" not in job.columns or job.shape.recipe.numerics.batch == "all":
+        return text
+    step = job.columns.column("batch")
+    return f"{text} A group is within one `{step}`; --map batch=none joins all"

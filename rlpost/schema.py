@@ -44,8 +44,8 @@ ROLES: dict[str, Role] = {
         "action_mask", "loss_masks",
     ),
     "old_log_probs": _role(
-        "old_log_probs", "tokens", "old_log_probs", "old_per_token_logps", "old_logprobs",
-        "prev_logprobs", "trainer_logprobs", "action_log_probs", "prox_logp",
+        "old_log_probs", "tokens", "old_log_probs", "old_log_prob", "old_per_token_logps",
+        "old_logprobs", "prev_logprobs", "trainer_logprobs", "action_log_probs", "prox_logp",
     ),
     "ref_log_probs": _role(
         "ref_log_probs", "tokens", "ref_log_probs", "ref_log_prob", "ref_per_token_logps",
@@ -131,6 +131,8 @@ def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -
     columns: dict[str, str] = {}
     how: dict[str, str] = {}
     for role, column in chosen.items():
+        if role in ROLES and column == "none" and column not in available:
+            continue  # the role is left empty, whatever names there are
         if role not in ROLES:
             raise UsageError(f"--map {role}={column}: no role {role!r}{closest(role, ROLES)}")
         if column not in available:
@@ -141,7 +143,7 @@ def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -
         columns[role], how[role] = column, "map"
     for name, meaning in ROLES.items():
         found = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in columns and found is not None:
+        if name not in chosen and found is not None:
             columns[name] = found
             how[name] = "name" if found == meaning.aliases[0] else "alias"
     return ColumnMap(columns, how)

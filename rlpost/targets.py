@@ -28,6 +28,10 @@ def targets_of(
     """
     try:
         single = len(inputs) == 1 and Path(inputs[0]).is_file() and not output.is_dir()
+        if not single and output.suffix == ".parquet" and not output.is_dir():
+            raise UsageError(
+                f"{output}: {len(files)} input files need a directory to go to, not a file"
+            )
         targets = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
         for target in targets:

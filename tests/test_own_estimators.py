@@ -1,6 +1,7 @@
 """Estimators of users' own: a function in a file, or an entry point."""
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -9,9 +10,10 @@ from test_cli import run
 from test_estimators import close, responses, written
 
 import rlpost
-from rlpost.errors import UsageError
+from rlpost.errors import RlpostError, UsageError
 from rlpost.estimators import all_estimators, estimator_named, own
 
+SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
 SOURCE = '''
 def centred(rewards, offsets, *, gamma=1.0, sharpness=2.0):
     """2(r - mean of the batch)"""
@@ -92,3 +94,22 @@ def test_a_wrong_name_ends_with_2(tmp_path, file):
     ran = run("advantages", "in.parquet", tmp_path / "o.parquet", "--estimator", f"{file}:centrd")
     assert ran.code in (2, 4)  # whichever is looked at first: the input is not there either
     assert ran.err.startswith("rlpost: ")
+
+
+WRONG = {
+    "return reward * float('nan')": "NaN or infinite",
+    "return reward.numpy()": "ndarray; a torch tensor is needed",
+    "return reward[:3]": r"\(3,\) numbers for 512",
+    "return reward / (1 // 0)": "line 2: ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_a_function_that_fails_is_named_with_what_it_did(body, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def wrong(reward):\n    {body}\n", encoding="utf-8")
+    recipe = rlpost.Recipe(estimator=f"{file}:wrong")
+    with pytest.raises(RlpostError, match=WRONG[body]) as caught:
+        rlpost.advantages(SAMPLE, tmp_path / "out.parquet", recipe)
+    assert "mine.py:wrong" in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["mine.py"]

@@ -195,6 +195,7 @@ def test_groups_are_counted(tmp_path):
         "zero_variance": groups.filter(pl.col("len") > 1, pl.col("kinds") == 1).height,
         "size": {"min": 1, "median": groups["len"].median(), "max": 8},
         "sizes": dict(sizes.iter_rows()),
+        "by": ["step", "prompt_id"],
     }
 
 

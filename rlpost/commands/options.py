@@ -162,7 +162,7 @@ def _options(name: str, info: FieldInfo, panel: str) -> list[inspect.Parameter]:
 def _help(name: str, info: FieldInfo) -> str:
     default = info.get_default(call_default_factory=True)
     shown = default not in (None, False, {}, ()) and name != "numerics"
-    return (info.description or "").strip() + (f" [default: {default}]" if shown else "")
+    return (info.description or "").strip() + (f" (default {default})" if shown else "")
 
 
 def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:

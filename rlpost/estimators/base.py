@@ -68,6 +68,9 @@ class Estimator:
     normalise_batch: bool = False
     """Its advantages are normalised over the responses of a batch."""
 
+    check: Callable[[Credit, Mapping[str, Tensor], object], None] | None = None
+    """Raises where what the function gave is no credit; for functions that rlpost has not seen."""
+
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The function's parameters by name."""
@@ -124,7 +127,10 @@ class Estimator:
         structure = {"offsets": offsets, "mask": mask}
         given = {name: value for name, value in structure.items() if name in self.parameters}
         found = self.function(**columns, **given, **_chosen(self.function, knobs))
-        return Credit(*found) if isinstance(found, tuple) else Credit(found, found)
+        credit = Credit(*found) if isinstance(found, tuple) else Credit(found, found)
+        if self.check is not None:
+            self.check(credit, columns, knobs)
+        return credit
 
     def make_rewards(self, columns: Mapping[str, Tensor], knobs: object) -> Tensor:
         """Run `rewards`, which must be there, likewise."""

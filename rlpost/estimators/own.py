@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from functools import partial, wraps
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import UsageError
+import torch
+
+from rlpost.errors import DataError, UsageError
 from rlpost.estimators.base import MADE_TOKENS, Estimator
 from rlpost.schema import ROLES, closest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from rlpost.estimators.base import Credit
 
 GROUP = "rlpost.estimators"
 MADE_ROWS = ("rewards", "tokens", "length", "components", "cohort")
@@ -59,7 +64,14 @@ def made_of(thing: Estimator | Callable[..., Any], name: str, source: str) -> Es
     """
     if not isinstance(thing, Estimator):
         formula = (inspect.getdoc(thing) or "").partition("\n")[0]
-        thing = Estimator(name, thing, formula=formula, source=source, returns="own")
+        thing = Estimator(
+            name,
+            _guarded(thing, name),
+            formula=formula,
+            source=source,
+            returns="own",
+            check=partial(_check, name),
+        )
     known = {*ROLES, *MADE_TOKENS, *MADE_ROWS}
     for column in thing.needs:
         if column not in known:
@@ -68,3 +80,41 @@ def made_of(thing: Estimator | Callable[..., Any], name: str, source: str) -> Es
                 "positional parameters are columns, keyword-only ones options of the recipe"
             )
     return thing
+
+
+def _guarded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function with its failures as errors that name it and the line."""
+
+    @wraps(function)
+    def run(*args: Any, **knobs: Any) -> Any:
+        try:
+            return function(*args, **knobs)
+        except Exception as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            line = f", line {trace.tb_lineno}" if trace is not None else ""
+            raise UsageError(f"estimator {name}{line}: {type(error).__name__}: {error}") from error
+
+    return run
+
+
+def _check(name: str, credit: Credit, columns: Mapping[str, torch.Tensor], knobs: object) -> None:
+    """Advantages and returns must be finite tensors, one number for each of the columns'."""
+    size = next(iter(columns.values())).shape[0]
+    for part in credit:
+        if not isinstance(part, torch.Tensor):
+            raise UsageError(
+                f"estimator {name}: it returned {type(part).__name__}; a torch tensor is needed, "
+                "or two of them: advantages and returns"
+            )
+        if part.shape != (size,):
+            raise UsageError(
+                f"estimator {name}: it returned {tuple(part.shape)} numbers for {size}; one is "
+                "needed for each that came in"
+            )
+        # With `--nonfinite mask` bad numbers come in, and what they lead to is left out later.
+        if getattr(knobs, "nonfinite", "error") == "error" and not torch.isfinite(part).all():
+            raise DataError(
+                f"estimator {name}: it returned NaN or infinite numbers from finite ones"
+            )
