@@ -211,8 +211,7 @@ def warnings_of(job: Job, responses: Responses, summary: Json, edges: dict[str, 
         (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
         (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
     ]
-    noted: list[str] = responses.notes.get("warnings", [])
-    return [*(text for true, text in said if true), *noted]
+    return [*(text for true, text in said if true), *responses.notes.get("warnings", [])]
 
 
 def _single_rows(job: Job, groups: Json) -> str:
