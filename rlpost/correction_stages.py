@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlpost.errors import DataError
 from rlpost.kernels.corrections import (
     RESPONSE_LEVELS,
     Weights,
@@ -27,6 +26,7 @@ from rlpost.kernels.corrections import (
 )
 from rlpost.kernels.exact import exact_sums
 from rlpost.kernels.segments import count_true, spread
+from rlpost.response_stages import nothing_left
 
 if TYPE_CHECKING:
     from rlpost.batch import Batch, Responses
@@ -109,11 +109,7 @@ def settle(responses: Responses, *, recipe: Recipe) -> Responses:
     stays = torch.stack([*flags.values()]).all(0)
     kept = reached & stays
     if not bool(kept.any()):
-        rates = ", ".join(f"{name} keeps {int(flag.sum())}" for name, flag in flags.items())
-        raise DataError(
-            f"no response is left of {len(responses)}: {rates}; widen the bounds of is_filter, or "
-            "look at the log-probs with `rlpost inspect`"
-        )
+        raise nothing_left(flags, len(responses), "widen the bounds of is_filter")
     return responses.with_(
         **{"mask:off_policy": stays}, reached=reached, kept=kept, sample_mask=kept
     )

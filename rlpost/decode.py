@@ -53,10 +53,6 @@ class Decoder:
     missing_components: str = "error"
     """`skip` lets NaN and null through where they are components of the reward."""
 
-    def needed(self, roles: Collection[str]) -> list[str]:
-        """The columns to read for these token roles: theirs and the one that tells lengths."""
-        return sorted({self.columns.column(role) for role in (*roles, self.lists)})
-
     def place(self, piece: Piece, column: str) -> Place:
         """Where a column of a piece is, for errors."""
         return Place(str(self.files[piece.file].path), piece.first_row, column)

@@ -18,7 +18,7 @@ from rlpost.kernels.weights import difficulty_weights, keyed_extremes, length_we
 from rlpost.reward_stages import batch_moments, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rlpost.batch import Responses
     from rlpost.estimators import Estimator
@@ -44,13 +44,17 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
     for flag in flags.values():
         kept = kept & flag
     if not bool(kept.any()):
-        rates = ", ".join(f"{name} keeps {int(flag.sum())}" for name, flag in flags.items())
-        raise DataError(
-            f"no response is left of {len(responses)}: {rates or 'none has finite numbers'}; "
-            "loosen a mask, or look at the file with `rlpost inspect`"
-        )
+        raise nothing_left(flags, len(responses), "loosen a mask" if flags else "mend the file")
     return responses.with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
+    )
+
+
+def nothing_left(flags: Mapping[str, Tensor], count: int, advice: str) -> DataError:
+    """The error where masks together drop every response, with what each of them keeps."""
+    rates = ", ".join(f"{name} keeps {int(flag.sum())}" for name, flag in flags.items())
+    return DataError(
+        f"no response is left of {count}: {rates or 'none has finite numbers'}; {advice}"
     )
 
 

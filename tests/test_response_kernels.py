@@ -100,14 +100,6 @@ def test_the_overlong_penalty(tokens, limit, buffer, factor):
     assert got.tolist() == ref.overlong_penalties(rows, limit, buffer, factor)
 
 
-def test_normalisation_leaves_out_what_is_none():
-    x, mean, std = double([1.0, 5.0]), double([1.0, 2.0]), double([0.0, 1.0])
-    assert rewards.normalised(x, None, None, eps=1.0).tolist() == [1, 5]
-    assert rewards.normalised(x, mean, None, eps=1.0).tolist() == [0, 3]
-    assert rewards.normalised(x, None, std, eps=1.0).tolist() == [1, 2.5]
-    assert rewards.normalised(x, mean, std, eps=1.0).tolist() == [0, 1.5]
-
-
 batch = st.lists(st.floats(-100, 100), min_size=1, max_size=6)
 
 

@@ -79,12 +79,6 @@ def group_length_penalty(
     return spread(group_moments(rewards, offsets).mean, offsets) * share
 
 
-def normalised(rewards: Tensor, mean: Tensor | None, std: Tensor | None, *, eps: float) -> Tensor:
-    """(r - mean) / (std + eps), [N]; a None is left out."""
-    centred = rewards if mean is None else rewards - mean
-    return centred if std is None else centred / (std + eps)
-
-
 @dataclass(frozen=True)
 class RunningMoments:
     """Mean and variance of all rewards seen, in batches, that can be carried over calls.

@@ -83,13 +83,6 @@ class Source:
         ]
         return [name for name in own[0] if all(name in names for names in own[1:])]
 
-    def type_of(self, column: str) -> pa.DataType:
-        """A column's type in the first file; hive partitions are int64 or string."""
-        file, schema = self.files[0], self.schemas[0]
-        if column in schema.names:
-            return schema.field(column).type
-        return _partition(dict(file.partitions)[column], 0).type
-
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Compressed bytes of these columns in all files."""
         wanted = set(columns)
