@@ -103,7 +103,9 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         _times(summary),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
-    title = f"rlpost advantages · {summary['estimator']}"
+    title = f"rlpost advantages · {summary.get('asked_estimator', summary['estimator'])}"
+    if summary.get("preset"):
+        title += f", as {summary['preset']} has it"
     if out.is_terminal:
         out.print(Panel(Group(*spaced), title=title, title_align="left", border_style="dim"))
     else:

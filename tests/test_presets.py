@@ -1,6 +1,7 @@
 """Presets: what they are, how they are asked for, shown and compared; golden tests hold them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from test_cli import run
@@ -114,3 +115,11 @@ def test_scopes_that_an_estimator_sets_by_itself_are_no_difference():
 def test_files_are_small():
     for name in PRESETS:
         assert len(presets.file_of(name).read_text().splitlines()) < 60
+
+
+def test_the_title_says_what_was_asked_for_and_whose_it_is(tmp_path):
+    sample = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+    ran = run(
+        "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
+    )
+    assert (ran.code, ran.err.splitlines()[0]) == (0, "rlpost advantages · grpo, as verl has it")

@@ -94,6 +94,8 @@ def advantages(
     with render.progress(quiet=quiet) as reporter:
         run = api.Options(device, chunk_tokens, workers, overwrite, state, reporter)
         summary = api.advantages(paths[:-1], paths[-1], recipe, run)
+    # A preset may put another estimator, with other norms, in place of the one that was asked for.
+    summary |= {"preset": preset, "asked_estimator": options["estimator"] or recipe.estimator}
     if not quiet:
         render.show_summary(summary)
     if summary_json is not None:
