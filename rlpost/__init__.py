@@ -1,9 +1,9 @@
 """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out.
 
 Layers, each importing only those to its right:
-cli, commands, render -> api -> engine, plan, report, output, decode, table -> stages -> summary,
-groups, batch -> estimators -> kernels -> torch. pyarrow lives in rlpost.parquet and where columns
-become tensors; recipe, schema and errors stand apart and import neither torch nor pyarrow.
+cli, commands, render -> api -> run -> engine, plan, report, output, decode, table -> stages ->
+summary, groups, batch -> estimators -> kernels -> torch. pyarrow lives in rlpost.parquet and where
+columns become tensors; recipe, schema and errors stand apart and import neither torch nor pyarrow.
 """
 
 from __future__ import annotations

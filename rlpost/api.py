@@ -1,62 +1,35 @@
-"""The Python interface: files to files, or a table to a table."""
+"""The Python interface: files to files, or a table to a table.
+
+Torch takes a second to import, so it is imported last: by then the input's data is being copied,
+and its first columns are being read.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost import __version__
-from rlpost.decode import Decoder
-from rlpost.device import chunk_tokens_for, device_named
-from rlpost.engine import Engine, single_threaded_torch
-from rlpost.errors import DataError, UsageError
-from rlpost.output import constant_per_response, emitted, schema_of
-from rlpost.parallel import MOST_WORKERS, cores
+from rlpost.columns import ROW_ROLES, columns_of
+from rlpost.errors import RlpostError
 from rlpost.parquet.inputs import find_inputs
-from rlpost.parquet.memory import TableSource
-from rlpost.parquet.sink import open_sink
-from rlpost.parquet.source import Source
-from rlpost.plan import Job, columns_of, job_of
-from rlpost.progress import Silent
-from rlpost.recipe import Recipe
-from rlpost.report import summarise
-from rlpost.schema import kind_of
-from rlpost.shape import shape_of
-from rlpost.state import load_state, save_state
-from rlpost.summary import Tally
-from rlpost.targets import Outputs, check_writable, targets_of
+from rlpost.parquet.source import CHUNK_TOKENS, Source
+from rlpost.recipe import EXTRA, WRITTEN, Recipe
+from rlpost.run_options import Options
+from rlpost.targets import Outputs, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import polars as pl
 
-    from rlpost.batch import Responses
     from rlpost.kernels.rewards import RunningMoments
-    from rlpost.parquet.sink import Sink
-    from rlpost.progress import Reporter
+    from rlpost.plan import Job
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is done; none of these changes a number in the output."""
-
-    device: str = "auto"
-    chunk_tokens: int | None = None
-    """Tokens per piece, about; None: a million on the CPU, what its memory allows on a GPU."""
-    workers: int | None = None
-    """Threads that compute; None is one per core, at most 8."""
-    overwrite: bool = False
-    state: Path | None = None
-    """Running reward moments, read before and written after."""
-    reporter: Reporter = field(default_factory=Silent)
+__all__ = ["Options", "advantages", "enrich", "plan"]
 
 
 def plan(
@@ -70,17 +43,10 @@ def plan(
         ReadWriteError: an input can't be read.
         DataError: it is not Parquet, has no rows, or lacks a column that the recipe needs.
     """
-    return bind(Source(find_inputs([str(path) for path in inputs])), recipe, running or {})
+    source = Source(find_inputs([str(path) for path in inputs]))
+    from rlpost import run  # noqa: PLC0415
 
-
-def bind(
-    source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
-) -> Job:
-    """The job of a recipe on an open source; raises as `plan`."""
-    if source.rows == 0:
-        raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
-    columns = columns_of(source, recipe)
-    return job_of(source, columns, shape_of(recipe, columns), running)
+    return run.bind(source, recipe, running or {})
 
 
 def advantages(
@@ -108,21 +74,13 @@ def advantages(
     """
     recipe, options = recipe or Recipe(), options or Options()
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    running = load_state(options.state)
-    job = plan(paths, recipe, running)
-    names = emitted(job.shape)
-    _check_clash(job, names)
-    targets = targets_of(job.source.files, paths, Path(output), overwrite=options.overwrite)
-    check_writable(options.state)
-    engine = engine_of(job, options)
-    with single_threaded_torch(), Outputs(targets) as outputs:
-        responses = engine.responses()
-        with engine.clock.wall("write"):
-            summary = _write(engine, responses, outputs, names)
-    summary["seconds"] = engine.clock.seconds
-    if options.state is not None:
-        save_state(options.state, {**running, **responses.notes.get("running", {})})
-    return summary
+    source = Source(find_inputs([str(path) for path in paths]))
+    targets = targets_of(source.files, paths, Path(output), overwrite=options.overwrite)
+    with closing(source), Outputs(targets) as outputs:
+        _begin(source, outputs, recipe)
+        from rlpost import run  # noqa: PLC0415
+
+        return run.advantages(source, outputs, recipe, options)
 
 
 def enrich(
@@ -142,116 +100,22 @@ def enrich(
     Raises:
         UsageError, DataError, UnavailableError: as `advantages`.
     """
-    recipe, options = recipe or Recipe(), options or Options()
+    from rlpost import run  # noqa: PLC0415
+
     arrow = table if isinstance(table, pa.Table) else table.to_arrow()
-    running = load_state(options.state)
-    job = bind(TableSource(arrow), recipe, running)
-    names = emitted(job.shape)
-    _check_clash(job, names)
-    engine = engine_of(job, options)
-    with single_threaded_torch():
-        responses = engine.responses()
-        engine.reporter.start("write", job.source.rows)
-        made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((part.tally for part in made), Tally(responses.count("cell")))
-    if options.state is not None:
-        save_state(options.state, {**running, **responses.notes.get("running", {})})
-    kept = (
-        arrow.select(_keys(job))
-        if recipe.emit_only
-        else arrow.drop_columns([name for name in names if name in arrow.schema.names])
-    )
-    new = pa.Table.from_batches([part.columns for part in made])
-    for made_field, column in zip(new.schema, new.columns, strict=True):
-        kept = kept.append_column(made_field, column)
-    return kept, summarise(job, responses, tally)
+    return run.enrich(arrow, recipe or Recipe(), options or Options())
 
 
-def engine_of(job: Job, options: Options) -> Engine:
-    """An engine for a job."""
-    device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
-    decoder = Decoder(
-        job.source.files,
-        job.columns,
-        job.lists,
-        job.shape.recipe.nonfinite,
-        device,
-        job.shape.recipe.numerics.missing_components,
-    )
-    return Engine(
-        job,
-        decoder,
-        chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
-        workers=workers,
-        reporter=options.reporter,
-    )
-
-
-def _check_clash(job: Job, names: Sequence[str]) -> None:
-    if job.shape.recipe.emit_only or job.shape.recipe.replace:
-        return
-    for schema, file in zip(job.source.schemas, job.source.files, strict=True):
-        clash = [name for name in names if name in schema.names]
-        if clash:
-            raise UsageError(
-                f"{file.path}: has a column {clash[0]!r} already; --replace replaces it, "
-                "--emit leaves it out"
-            )
-
-
-def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[str, ...]) -> Json:
-    """Write every file, and publish them when the last is complete."""
-    job, reporter = engine.job, engine.reporter
-    total = Tally(responses.count("cell"))
-    reporter.start("write", job.source.rows)
-    for index in range(len(job.source.files)):
-        first, last = job.source.first_rows[index : index + 2]
-        tally = Tally(total.keys)
-        sink = outputs.open(index, partial(_sink, job, index, names=names))
-        for made in engine.written(index, responses, names, sink.encode):
-            with engine.clock.busy("copy"):
-                sink.append(made.row_group, made.columns)
-            tally += made.tally
-        with engine.clock.busy("copy"):
-            sink.complete(_metadata(job, responses.rows(first, last), tally, index))
-        total += tally
-    rewritten = outputs.publish()
-    return {
-        **summarise(job, responses, total),
-        "rlpost_version": __version__,
-        "recipe": job.shape.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in job.source.files],
-        "outputs": [str(target) for target in outputs.targets],
-        "rewritten": rewritten,
-        "halved_pieces": engine.splits,
-    }
-
-
-def _sink(job: Job, index: int, target: Path, *, names: tuple[str, ...]) -> Sink:
-    recipe = job.shape.recipe
-    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
-    return open_sink(
-        job.source.files[index].path,
-        target,
-        schema_of(names),
-        drop=names if recipe.replace else (),
-        keep=_keys(job) if recipe.emit_only else None,
-        constant=constant_per_response(job.shape),
-        aliases={"returns": "advantages"} if same else {},
-    )
-
-
-def _keys(job: Job) -> list[str]:
-    """The columns that tell rows apart, which --emit-only keeps."""
-    found = job.columns.columns.items()
-    return [column for role, column in found if kind_of(role) == "key"]
-
-
-def _metadata(job: Job, responses: Responses, tally: Tally, index: int) -> dict[str, str]:
-    """What the file says of how it was made; the same bytes for the same input and recipe."""
-    return {
-        "rlpost.version": __version__,
-        "rlpost.recipe": job.shape.recipe.model_dump_json(),
-        "rlpost.input": job.source.files[index].path.name,
-        "rlpost.summary": json.dumps(summarise(job, responses, tally)),
-    }
+def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
+    """Begin what can begin without torch: copying what is kept, reading what all recipes need."""
+    names = {*source.schemas[0].names}
+    if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
+        outputs.copy_ahead(0, source.files[0].path)
+    try:
+        columns = columns_of(source, recipe)
+    except RlpostError:
+        return  # the run itself will say so
+    if "mask" in columns:
+        roles = {"mask", *(role for role in ROW_ROLES if role in columns)}
+        mask = columns.column("mask")
+        source.read_ahead(sorted(columns.column(role) for role in roles), CHUNK_TOKENS, mask)

@@ -15,7 +15,7 @@ from rlpost.device import lane
 from rlpost.errors import UnavailableError
 from rlpost.kernels.segments import count_true
 from rlpost.output import record_batch
-from rlpost.parallel import ahead, in_order
+from rlpost.parallel import Ahead, in_order
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
 from rlpost.summary import Tally, measure
@@ -186,8 +186,8 @@ class Engine:
             for piece in first:
                 yield from self._patiently(work, piece)
             return
-        items = ahead(chain(first, timed), _AHEAD)
-        for results in in_order(partial(self._patiently, work), items, self.workers):
+        items = Ahead(chain(first, timed), _AHEAD)
+        for results in in_order(partial(self._patiently, work), iter(items), self.workers):
             yield from results
 
     def _patiently(self, work: Callable[[Piece], R], piece: Piece) -> list[R]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 MOST_WORKERS = 8
-_POLL = 0.1  # seconds after which a reader that nobody listens to looks up
 
 
 def cores() -> int:
@@ -23,59 +21,75 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, made by a thread that stays up to `depth` of them ahead.
+def _one(item: object) -> int:  # noqa: ARG001 - the weight of anything
+    return 1
 
-    An error in the thread is raised here. When the consumer stops early, the thread ends.
+
+class Ahead(Generic[T]):
+    """The same items, made by a thread that starts at once and stays ahead of who takes them.
+
+    An error in the thread is raised to the taker, in its item's place. `close` ends the thread;
+    so does taking the last item.
+
+    Args:
+        items: what the thread goes through.
+        room: the most that waits: the thread makes another item while what waits weighs less.
+        weigh: the weight of an item; each weighs 1 unless this says otherwise.
     """
-    reader = _Reader(items, depth)
-    thread = threading.Thread(target=reader.run, name="rlpost-read", daemon=True)
-    thread.start()
-    try:
-        yield from reader.received()
-    finally:
-        reader.stopped.set()
-        thread.join()
 
+    def __init__(self, items: Iterator[T], room: int, weigh: Callable[[T], int] = _one) -> None:
+        self._items = items
+        self._room = room
+        self._weigh = weigh
+        self._ready: deque[T] = deque()
+        self._weight = 0
+        self._error: BaseException | None = None
+        self._ended = self._stopped = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="rlpost-read", daemon=True)
+        self._thread.start()
 
-class _Reader(Generic[T]):
-    """The thread's half of `ahead`: items go in, an error or the end comes last."""
-
-    def __init__(self, items: Iterator[T], depth: int) -> None:
-        self.items = items
-        self.ready: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        """Read until the end, an error, or until nobody listens."""
-        end: BaseException | None = None
+    def __iter__(self) -> Iterator[T]:
+        """Take the items; leaving early closes."""
         try:
-            for item in self.items:
-                if not self._offer((True, item)):
-                    break
-        except BaseException as error:  # noqa: BLE001 - raised again by the consumer
-            end = error
-        self._offer((False, end))
-
-    def _offer(self, item: tuple[bool, Any]) -> bool:
-        while not self.stopped.is_set():
-            try:
-                self.ready.put(item, timeout=_POLL)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def received(self) -> Iterator[T]:
-        """The items, on the consumer's side."""
-        while True:
-            more, item = self.ready.get()
-            if more:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ready or self._ended)
+                    if not self._ready:
+                        break
+                    item = self._ready.popleft()
+                    self._weight -= self._weigh(item)
+                    self._changed.notify_all()
                 yield item
-            elif item is not None:
-                raise item
-            else:
-                return
+        finally:
+            self.close()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Let the thread end, and wait for it."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Read until the end, an error, or until nobody listens."""
+        error: BaseException | None = None
+        try:
+            for item in self._items:
+                with self._changed:
+                    self._ready.append(item)
+                    self._weight += self._weigh(item)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._weight < self._room or self._stopped)
+                    if self._stopped:
+                        break
+        except BaseException as raised:  # noqa: BLE001 - raised again by the taker
+            error = raised
+        with self._changed:
+            self._error, self._ended = error, True
+            self._changed.notify_all()
 
 
 def in_order(work: Callable[[T], R], items: Iterator[T], workers: int) -> Iterator[R]:

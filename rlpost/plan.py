@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlpost.columns import ROW_ROLES
 from rlpost.correction_stages import ROLES as CORRECTED
 from rlpost.recipe import GROUP_COLUMNS
-from rlpost.schema import ROLES, missing, resolve
+from rlpost.schema import ROLES, missing
 from rlpost.stages import Stage, stages_of, token_roles
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
-    from rlpost.recipe import Recipe
     from rlpost.schema import ColumnMap
     from rlpost.shape import Shape
 
@@ -89,22 +89,6 @@ def roles_of(stages: Sequence[Stage]) -> set[str]:
     return {role for stage in stages for role in stage.reads}
 
 
-def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
-    """Find a column for every role, those that the recipe names itself included.
-
-    Raises:
-        UsageError, DataError: as `rlpost.schema.resolve`.
-    """
-    columns = resolve(source.columns, recipe.columns, source.name)
-    named = {f"component:{name}": name for name in recipe.reward_components or ()}
-    named |= {f"teacher:{name}": name for name in recipe.teachers}
-    if recipe.rollout_id is not None:
-        named["rollout"] = recipe.rollout_id
-    for role, column in named.items():
-        columns = columns.with_column(role, column, source.columns, source.name)
-    return columns
-
-
 def job_of(
     source: Source | TableSource,
     columns: ColumnMap,
@@ -125,7 +109,7 @@ def job_of(
     )
     if lists is None:
         raise missing("mask", source.columns, source.name, "no list column says how many tokens")
-    rows = dict.fromkeys(("group", "reward", "batch", "domain", *_optional_rows(shape)))
+    rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
     return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.parquet.splice import copy_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from rlpost.parquet.inputs import InputFile
     from rlpost.parquet.sink import Sink
+    from rlpost.parquet.staged import Staged
 
 
 def targets_of(
@@ -71,6 +73,7 @@ class Outputs:
     def __init__(self, targets: Sequence[Path]) -> None:
         self.targets = list(targets)
         self._sinks: list[Sink] = []
+        self._begun: dict[int, Staged] = {}
         self._folders: list[Path] = []
 
     def __enter__(self) -> Self:
@@ -82,18 +85,36 @@ class Outputs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for unfinished in self._begun.values():
+            unfinished.discard()
         for sink in self._sinks:
             sink.abort()
         for folder in reversed(self._folders):
             with suppress(OSError):  # it is not empty: something was published
                 folder.rmdir()
 
-    def open(self, index: int, make: Callable[[Path], Sink]) -> Sink:
-        """The sink of one file; its directory is made if need be.
+    def copy_ahead(self, index: int, source: Path) -> None:
+        """Begin to copy all of a file's columns; for outputs that leave none of them out.
+
+        Raises:
+            ReadWriteError: the output can't be made.
+        """
+        staged = copy_all(source, self._made(index))
+        if staged is not None:
+            self._begun[index] = staged
+
+    def open(self, index: int, make: Callable[[Path, Staged | None], Sink]) -> Sink:
+        """The sink of one file, from its target and the copy that was begun, if any was.
 
         Raises:
             ReadWriteError: it can't be made.
         """
+        sink = make(self._made(index), self._begun.pop(index, None))
+        self._sinks.append(sink)
+        return sink
+
+    def _made(self, index: int) -> Path:
+        """A target, whose directory is made if need be."""
         target = self.targets[index]
         missing = [folder for folder in target.parents if not folder.exists()]
         try:
@@ -102,9 +123,7 @@ class Outputs:
                 self._folders.append(folder)
         except OSError as error:
             raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-        sink = make(target)
-        self._sinks.append(sink)
-        return sink
+        return target
 
     def publish(self) -> list[str]:
         """Rename every file to its target; gives the reasons of those that were not spliced."""

@@ -24,7 +24,19 @@ LAYERS = [
     ("cli", "commands"),
     ("render", "render_correction", "render_lists"),
     ("api",),
-    ("engine", "plan", "report", "output", "decode", "table", "state", "device", "targets"),
+    ("run",),
+    (
+        "columns",
+        "engine",
+        "plan",
+        "report",
+        "output",
+        "decode",
+        "table",
+        "state",
+        "device",
+        "targets",
+    ),
     (
         "stages",
         "shape",
@@ -50,7 +62,7 @@ OPTIONS = (
     "correction_options",
     "presets",
 )
-APART = (*OPTIONS, "schema", "errors", "progress", "parallel")
+APART = (*OPTIONS, "schema", "errors", "progress", "parallel", "run_options")
 # Reads and writes files; knows nothing of what is computed.
 FILES = "parquet"
 
@@ -58,7 +70,7 @@ FILES = "parquet"
 HOMES = {
     "rich": ("cli", "commands", "render", "render_correction", "render_lists"),
     "typer": ("cli", "commands"),
-    "pyarrow": ("parquet", "api", "decode", "output", "table"),
+    "pyarrow": ("parquet", "api", "run", "decode", "output", "table"),
     "polars": ("inspect",),
     "pydantic": (*OPTIONS, "commands"),
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rlpost
-from rlpost import api, engine
+from rlpost import engine, run
 from rlpost.errors import UnavailableError
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
@@ -28,14 +28,14 @@ RECIPES = [
 
 def crowded(monkeypatch, most_rows):
     """Make every piece of more rows than this fail as a full GPU makes it fail."""
-    decode = engine.Decoder.batch if hasattr(engine, "Decoder") else api.Decoder.batch
+    decode = engine.Decoder.batch if hasattr(engine, "Decoder") else run.Decoder.batch
 
     def batch(self, piece, *rest):
         if piece.table.num_rows > most_rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return decode(self, piece, *rest)
 
-    monkeypatch.setattr(api.Decoder, "batch", batch)
+    monkeypatch.setattr(run.Decoder, "batch", batch)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.estimator)

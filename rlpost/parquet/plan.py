@@ -36,10 +36,10 @@ _OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
 
 def plan(
     footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
-) -> list[str]:
+) -> tuple[list[str], bool]:
     """Check a footer against its file, cut it down to the columns that stay, join the new ones.
 
-    Row groups keep the chunks of the columns that stay; `SpliceSink` moves them and adds the rest.
+    Row groups keep the chunks of the columns that stay; `SpliceSink` adds the rest.
 
     Args:
         footer: FileMetaData; changed in place.
@@ -49,7 +49,7 @@ def plan(
         drop: names of those that do not.
 
     Returns:
-        The names of the columns that stay.
+        The names of the columns that stay, and whether those are all.
 
     Raises:
         DamagedError: a column chunk lies outside of the file.
@@ -80,7 +80,7 @@ def plan(
         if pair.binary(1) == ARROW_SCHEMA:
             schema = _arrow_schema(pair.binary(2))
             pair.put(2, Wire.BINARY, _base64(_joined_arrow(schema, names, encoder.fields)))
-    return names
+    return names, len(kept) == len(columns)
 
 
 def _arrow_schema(value: bytes) -> pa.Schema:

@@ -15,10 +15,18 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.parquet.encode import Encoder
-from rlpost.parquet.footer import DamagedError, EncryptedError, FooterError, load
+from rlpost.parquet.footer import (
+    MAGIC,
+    DamagedError,
+    EncryptedError,
+    FileMeta,
+    FooterError,
+    load,
+)
 from rlpost.parquet.plan import plan
 from rlpost.parquet.rewrite import RewriteSink, SourceRows
-from rlpost.parquet.splice import SpliceSink, Staged, naming
+from rlpost.parquet.splice import SpliceSink, close_ranks, whole
+from rlpost.parquet.staged import Staged, naming
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -70,6 +78,7 @@ def open_sink(
     force_rewrite: bool = False,
     codec: str = "zstd",
     level: int | None = None,
+    begun: Staged | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -86,6 +95,7 @@ def open_sink(
         force_rewrite: decode and encode the source's columns even where copying would do.
         codec: compression of new columns (all, in a rewrite), "none" for none.
         level: its level; None for 1 with zstd and for the codec's own default otherwise.
+        begun: from `copy_all`, which was right to copy all only where no column is left out.
 
     Raises:
         UsageError: a new column has the name of a kept one.
@@ -101,14 +111,18 @@ def open_sink(
         level=1 if codec == "zstd" and level is None else level,
     )
     spliced: SpliceSink | str = "it was asked for"
-    if not force_rewrite:
-        spliced = _splice(source, target, encoder(fields), keep, drop)
-    if not isinstance(spliced, str):
-        return spliced
+    with ExitStack() as undone:
+        if begun is not None:
+            undone.callback(begun.discard)
+        if not force_rewrite:
+            spliced = _splice(source, target, encoder(fields), keep, drop, begun)
+        if not isinstance(spliced, str):
+            undone.pop_all()
+            return spliced
     rows = SourceRows(source, keep, drop)
     _check_names(source, rows.fields.names, fields)
     joined = encoder(pa.schema([*rows.fields, *fields]))
-    inner = SpliceSink(rows.skeleton(joined), joined, Staged(target), None)
+    inner = SpliceSink(rows.skeleton(joined), joined, Staged(target), len(MAGIC))
     return RewriteSink(rows, inner, spliced)
 
 
@@ -118,6 +132,7 @@ def _splice(
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
+    begun: Staged | None,
 ) -> SpliceSink | str:
     """Open a sink that copies, or say why there can be none."""
     with naming(source, "cannot be read"), ExitStack() as opened:
@@ -125,7 +140,7 @@ def _splice(
         opened.callback(os.close, file)
         try:
             footer, end = load(file, os.fstat(file).st_size)
-            names = plan(footer, end, encoder, keep, drop)
+            names, everything = plan(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -133,9 +148,16 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        sink = SpliceSink(footer, encoder, Staged(target), file)
+        runs = whole(end) if everything else close_ranks(footer.structs(FileMeta.ROW_GROUPS))
+        kept = max((run.at + run.size for run in runs), default=len(MAGIC))
+        if begun is not None:
+            if begun.runs != runs:
+                raise ReadWriteError(f"{source}: changed while it was read")
+            return SpliceSink(footer, encoder, begun, kept)
+        staged = Staged(target)
         opened.pop_all()
-        return sink
+        staged.copy(file, runs)
+        return SpliceSink(footer, encoder, staged, kept)
 
 
 def _check_names(source: Path, names: Collection[str], fields: pa.Schema) -> None:

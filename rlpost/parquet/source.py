@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
+from rlpost.parallel import Ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rlpost.parquet.inputs import InputFile
 
+CHUNK_TOKENS = 1 << 20  # list elements a piece, about, on the CPU
+_MOST_AHEAD = 128 << 20  # bytes of columns that wait, decoded, for the run to begin
 _STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
 
 
@@ -57,6 +60,7 @@ class Source:
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
+        self._begun: tuple[tuple[list[str], int, str], Ahead[Piece]] | None = None
 
     @cached_property
     def name(self) -> str:
@@ -104,6 +108,26 @@ class Source:
             chunk_tokens: elements a piece, about.
             sized_by: the list column whose elements are counted; it need not be read.
         """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            asked, pieces = begun
+            if asked == ([*columns], chunk_tokens, sized_by):
+                return iter(pieces)
+            pieces.close()
+        return self._read(columns, chunk_tokens, sized_by)
+
+    def read_ahead(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> None:
+        """Begin to read, in a thread, what `read` will be asked for next; `close` ends it."""
+        pieces = self._read(columns, chunk_tokens, sized_by)
+        ahead = Ahead(pieces, _MOST_AHEAD, lambda piece: piece.table.nbytes)
+        self._begun = ([*columns], chunk_tokens, sized_by), ahead
+
+    def close(self) -> None:
+        """End a reading that nobody took over."""
+        if self._begun is not None:
+            self._begun[1].close()
+
+    def _read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
         for index in range(len(self.files)):
             yield from self.read_file(index, columns, chunk_tokens, sized_by)
 

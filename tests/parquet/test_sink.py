@@ -14,7 +14,7 @@ import pytest
 from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
-from rlpost.parquet import splice
+from rlpost.parquet import staged
 from rlpost.parquet.footer import (
     Chunk,
     Element,
@@ -27,6 +27,7 @@ from rlpost.parquet.footer import (
     seal,
 )
 from rlpost.parquet.sink import open_sink
+from rlpost.parquet.staged import Staged
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_copying_works_where_the_kernel_cannot(source, target, monkeypatch, code
     enrich(source, target)
     expected = target.read_bytes()
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(splice, "COPY_STEP", 100)
+    monkeypatch.setattr(staged, "COPY_STEP", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
@@ -176,10 +177,11 @@ def test_a_full_disk_names_the_target(source, target, monkeypatch):
 def test_a_source_that_shrinks_is_an_error(source, target):
     sink = open_sink(source, target, FIELDS, keep=[])
     sink.abort()
-    staged = splice.Staged(target)
-    with source.open("rb") as file, pytest.raises(ReadWriteError, match="became shorter"):
-        staged.copy(file.fileno(), source.stat().st_size - 10, 20, 0)
-    staged.discard()
+    copied = Staged(target)
+    copied.copy(os.open(source, os.O_RDONLY), [staged.Run(source.stat().st_size - 10, 20, 0)])
+    with pytest.raises(ReadWriteError, match="became shorter"):
+        copied.complete()
+    copied.discard()
 
 
 def test_a_missing_source_or_folder_names_the_file(source, target, tmp_path):

@@ -1,0 +1,142 @@
+"""A file that is written beside its target and takes its name when it is complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from rlpost.errors import ReadWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+COPY_STEP = 64 << 20
+_NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+
+
+class Run(NamedTuple):
+    """Bytes that are copied together: where they begin, how many, and where they go."""
+
+    begin: int
+    size: int
+    at: int
+
+
+@contextmanager
+def naming(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into one that says which file and what failed."""
+    try:
+        yield
+    except OSError as error:
+        raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
+
+
+class Staged:
+    """A file that is written beside its target and takes its name when it is complete.
+
+    Raises:
+        ReadWriteError: from every method: the target's folder or disk does not take the file.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._stopped = False
+        self.runs: list[Run] = []
+        self._source: int | None = None
+        self._copying: Future[None] | None = None
+        self.path = target.with_name(
+            f".{target.name}.rlpost-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with self._naming():
+            self._file: int | None = os.open(self.path, flags, 0o666)
+        self._there = True
+
+    def write(self, at: int, data: bytes | memoryview) -> int:
+        """Write bytes at an offset, and return the offset behind them."""
+        assert self._file is not None
+        with self._naming(), memoryview(data) as left:
+            done = 0
+            while done < len(left):
+                done += os.pwrite(self._file, left[done:], at + done)
+        return at + done
+
+    def copy(self, source: int, runs: list[Run]) -> None:
+        """Begin to copy bytes of an open file, in a thread, once; the file is closed here.
+
+        They go on to the disk at once, so that little is left to sync when the rest is written.
+        """
+        self._source, self.runs = source, runs
+        pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
+        self._copying = pool.submit(self._copy, source, runs)
+        pool.shutdown(wait=False)
+
+    def _copy(self, source: int, runs: Sequence[Run]) -> None:
+        assert self._file is not None
+        with self._naming():
+            for begin, size, at in runs:
+                done = 0
+                while done < size and not self._stopped:
+                    step = min(size - done, COPY_STEP)
+                    copied = _copy_some(source, self._file, begin + done, step, at + done)
+                    if not copied:
+                        raise OSError("the source became shorter while it was copied")
+                    done += copied
+            if not self._stopped:
+                os.fdatasync(self._file)
+
+    def complete(self) -> None:
+        """Wait for the copy, sync and close the file: it is whole, under its own name."""
+        assert self._file is not None
+        if self._copying is not None:
+            self._copying.result()
+        with self._naming():
+            os.fsync(self._file)
+            file, self._file = self._file, None
+            os.close(file)
+        self._release()
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+        with self._naming():
+            self.path.replace(self.target)
+            self._there = False
+
+    def discard(self) -> None:
+        """Stop copying, and remove the file unless it is published; never raises."""
+        self._stopped = True
+        if self._copying is not None:
+            self._copying.exception()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                os.close(file)
+        if self._there:
+            self._there = False
+            with suppress(OSError):
+                self.path.unlink()
+        self._release()
+
+    def _release(self) -> None:
+        if self._source is not None:
+            os.close(self._source)
+        self._source = None
+
+    def _naming(self) -> AbstractContextManager[None]:
+        return naming(self.target, "cannot be written")
+
+
+def _copy_some(source: int, target: int, begin: int, size: int, at: int) -> int:
+    """Copy some bytes between files, in the kernel where it can; return how many, 0 at the end."""
+    try:
+        return os.copy_file_range(source, target, size, begin, at)
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+    return os.pwrite(target, os.pread(source, size, begin), at)

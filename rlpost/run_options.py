@@ -1,0 +1,26 @@
+"""How a run is done, as opposed to what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rlpost.progress import Reporter, Silent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is done; none of these changes a number in the output."""
+
+    device: str = "auto"
+    chunk_tokens: int | None = None
+    """Tokens per piece, about; None: a million on the CPU, what its memory allows on a GPU."""
+    workers: int | None = None
+    """Threads that compute; None is one per core, at most 8."""
+    overwrite: bool = False
+    state: Path | None = None
+    """Running reward moments, read before and written after."""
+    reporter: Reporter = field(default_factory=Silent)
