@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlpost.kernels.segments import lengths
+from rlpost.kernels.segments import count_true, lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +90,11 @@ class Batch:
     def lengths(self) -> Tensor:
         """Tokens of each response, [n] int64."""
         return lengths(self.offsets)
+
+    @property
+    def policy_tokens(self) -> Tensor:
+        """Tokens of each response that the policy produced, [n] int64."""
+        return self.lengths if self.full else count_true(self.mask, self.offsets)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tokens[name]

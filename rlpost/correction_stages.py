@@ -25,7 +25,7 @@ from rlpost.kernels.corrections import (
     over_responses,
 )
 from rlpost.kernels.exact import exact_sums
-from rlpost.kernels.segments import count_true, spread
+from rlpost.kernels.segments import spread
 from rlpost.response_stages import nothing_left
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     if not recipe.is_normalise:
         return found
     weights = _weights(batch, recipe).values
-    count = count_true(batch.mask, batch.offsets)
+    count = batch.policy_tokens
     if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
         total = over_responses(weights, batch.mask, batch.offsets, level="max")
         count = (count > 0).to(count.dtype)

@@ -13,7 +13,6 @@ import torch
 from rlpost.batch import concatenated
 from rlpost.device import lane
 from rlpost.errors import UnavailableError
-from rlpost.kernels.segments import count_true
 from rlpost.output import record_batch
 from rlpost.parallel import Ahead, in_order
 from rlpost.plan import roles_of
@@ -240,4 +239,4 @@ def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:
-    return {"tokens": count_true(batch.mask, batch.offsets), "length": batch.lengths}
+    return {"tokens": batch.policy_tokens, "length": batch.lengths}

@@ -10,11 +10,11 @@ from torch import Tensor
 from rlpost.kernels.moments import (
     Moments,
     canonical_order,
+    first_values,
     group_moments,
     group_offsets,
-    is_constant,
+    last_values,
 )
-from rlpost.kernels.segments import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,13 +78,19 @@ def group_statistics(
     responses: Responses, values: Tensor, *, rows: Tensor | None = None
 ) -> tuple[Moments, Tensor]:
     """Size, mean and deviation of each row's group, and whether its values are all equal, [N]."""
-
-    def statistics(columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
-        found = group_moments(columns["values"], offsets)
-        equal = is_constant(columns["values"], offsets).to(torch.float64)
-        return torch.stack([spread(part, offsets) for part in (*found, equal)], dim=1)
-
-    size, mean, std, equal = per_group(responses, {"values": values}, statistics, rows=rows).unbind(
-        1
-    )
-    return Moments(size, mean, std), equal > 0
+    codes, taken = responses["group"], values
+    if rows is not None and not bool(rows.all()):
+        codes, taken = codes[rows], values[rows]
+    if "rollout" in responses:
+        rollout = responses["rollout"] if rows is None else responses["rollout"][rows]
+        codes, found, _ = _by_rollout(codes, rollout, {"values": taken})
+        taken = found["values"]
+    offsets = group_offsets(codes, responses.count("group"))
+    ascending = taken[canonical_order(codes, taken)]
+    equal = first_values(ascending, offsets) == last_values(ascending, offsets)
+    groups = group_moments(ascending, offsets, equal)
+    own = responses["group"]
+    moments = groups.at(own)
+    if rows is None or bool(rows.all()):
+        return moments, equal[own]
+    return Moments(*(torch.where(rows, part, 0.0) for part in moments)), equal[own] & rows

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from rlpost.batch import Responses, concatenated
+from rlpost.kernels.moments import dense
 from rlpost.kernels.rewards import component_sum
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._numbers: list[Mapping[str, Tensor]] = []
-        self._keys: dict[str, list[pa.Array]] = {}
+        self._keys: dict[str, list[pa.DictionaryArray]] = {}
 
     def add(self, rows: Mapping[str, Tensor | pa.Array], measured: Mapping[str, Tensor]) -> None:
         """Take the next piece: its keys and numbers, and what stages measured on it."""
@@ -34,22 +34,27 @@ class Collector:
         self._numbers.append({**numbers, **{name: value.cpu() for name, value in measured.items()}})
         for name, value in rows.items():
             if not isinstance(value, Tensor):
-                self._keys.setdefault(name, []).append(value)
+                self._keys.setdefault(name, []).append(value.dictionary_encode())
 
     def finish(self, recipe: Recipe) -> Responses:
-        """The table, with codes in place of keys; it must have at least one row."""
-        columns = concatenated(self._numbers)
+        """The table, with codes in place of keys; it must have at least one row, and is given once.
+
+        What was collected is let go of as the table grows: there may be many millions of rows.
+        """
+        parts, self._numbers = self._numbers, []
+        columns = concatenated(parts)
+        parts.clear()
         weights = recipe.component_weight
         if weights:
             components = torch.stack([columns[f"component:{name}"] for name in weights], dim=1)
             scale = torch.tensor(list(weights.values()), dtype=torch.float64)
             columns["reward"] = component_sum(components, scale)
         count = columns["reward"].numel()
-        one = torch.zeros(count, dtype=torch.int64)
+        one = torch.zeros(1, dtype=torch.int64).expand(count)
         codes: dict[str, Tensor] = {}
         labels: dict[str, list[Label]] = {}
-        for name, chunks in self._keys.items():
-            codes[name], dictionary = _encoded(chunks)
+        for name in list(self._keys):
+            codes[name], dictionary = _encoded(self._keys.pop(name))
             if name in ("batch", "domain"):  # there may be millions of groups
                 labels[name] = dictionary.to_pylist()
         step, steps = _in_order(codes.get("batch", one), labels.get("batch", ["all"]))
@@ -70,23 +75,28 @@ class Collector:
             "domain": domain,
             "group": _joined(batch, len(batches), own),
         }
-        cells, columns["cell"] = torch.unique(step * len(domains) + domain, return_inverse=True)
+        cells, columns["cell"] = dense(step * len(domains) + domain, len(steps) * len(domains))
         ids = {"rollout", "traj_id", "state_id"}
         columns |= {name: code for name, code in codes.items() if name in ids}
         labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
         return Responses(columns, labels)
 
 
-def _encoded(chunks: list[pa.Array]) -> tuple[Tensor, pa.Array]:
+def _encoded(chunks: list[pa.DictionaryArray]) -> tuple[Tensor, pa.Array]:
     """Codes in order of first appearance, [N] int64, and what they stand for."""
-    types = {chunk.type for chunk in chunks}
-    if len(types) > 1:  # one file's ids are numbers, another's strings
-        chunks = [chunk.cast(pa.string()) for chunk in chunks]
-    encoded: Any = pc.dictionary_encode(pa.chunked_array(chunks)).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return torch.from_numpy(indices), encoded.dictionary
+    if len({chunk.type for chunk in chunks}) > 1:  # one file's ids are numbers, another's strings
+        chunks = [_as_strings(chunk) for chunk in chunks]
+    unified = pa.chunked_array(chunks).unify_dictionaries()
+    indices = np.empty(len(unified), dtype=np.int64)
+    at = 0
+    for chunk in unified.chunks:
+        indices[at : at + len(chunk)] = chunk.indices.to_numpy(zero_copy_only=False)
+        at += len(chunk)
+    return torch.from_numpy(indices), unified.chunk(0).dictionary
+
+
+def _as_strings(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
 
 
 def _in_order(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
@@ -108,7 +118,7 @@ def _batches(
         return torch.zeros_like(step), ["all"]
     if scope == "step":
         return step, steps
-    both, codes = torch.unique(step * len(domains) + domain, return_inverse=True)
+    both, codes = dense(step * len(domains) + domain, len(steps) * len(domains))
     names = [
         f"{steps[code // len(domains)]}/{domains[code % len(domains)]}" for code in both.tolist()
     ]
@@ -120,5 +130,4 @@ def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:
     if batches == 1:
         return group
     groups = int(group.max()) + 1 if group.numel() else 1
-    both: tuple[Tensor, Tensor] = torch.unique(batch * groups + group, return_inverse=True)
-    return both[1]
+    return dense(batch * groups + group, batches * groups)[1]

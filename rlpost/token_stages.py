@@ -33,8 +33,7 @@ def measure_kl(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
 
 def mean_kl(batch: Batch) -> Tensor:
     """Mean of the `kl` column over each response's policy tokens, [n]; 0 where there are none."""
-    tokens = count_true(batch.mask, batch.offsets)
-    return segment_sum(batch["kl"], batch.offsets) / tokens.clamp(min=1)
+    return segment_sum(batch["kl"], batch.offsets) / batch.policy_tokens.clamp(min=1)
 
 
 def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -75,14 +74,10 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
     Also `token_reward_clipped`, bool, where there is a bound.
     """
-    rewards = batch.tokens.get("token_rewards")
-    if rewards is None:
-        rewards = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
-    rewards = batch.only(rewards)
-    rewards = put_at(rewards, _last(batch, recipe), batch.responses["rewards"])
+    rewards = put_at(_process_rewards(batch), _last(batch, recipe), batch.responses["rewards"])
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
-        rewards = rewards - spread(batch.responses["beta"], batch.offsets) * kl
+        rewards -= spread(batch.responses["beta"], batch.offsets) * kl
     bounds = recipe.reward_bounds
     if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
         unclipped, rewards = rewards, rewards.clamp(*bounds)
@@ -90,9 +85,17 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
     return batch.with_(token_level_rewards=rewards)
 
 
+def _process_rewards(batch: Batch) -> Tensor:
+    """New tensor of the rewards that tokens have of their own, [T]; zeros where there are none."""
+    rewards = batch.tokens.get("token_rewards")
+    if rewards is None:
+        return torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+    return torch.where(batch.mask, rewards, 0.0)
+
+
 def _last(batch: Batch, recipe: Recipe) -> Tensor:
     """Where each response's reward lands; -1 where there is no such token."""
-    if recipe.numerics.terminal_reward == "last_policy_token":
+    if recipe.numerics.terminal_reward == "last_policy_token" and not batch.full:
         return last_true(batch.mask, batch.offsets)
     return torch.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
 
@@ -136,7 +139,7 @@ class _Scanned(NamedTuple):
 
 def _scanned(batch: Batch, how: str) -> _Scanned:
     mask, offsets = batch.mask, batch.offsets
-    if bool(mask.all()) or how in ("states", "zero_states", "policy"):
+    if batch.full or how in ("states", "zero_states", "policy"):
         return _Scanned(offsets)
     if how == "cut":
         bounds = bounds_of(cut_starts(mask, offsets))

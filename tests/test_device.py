@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 
 import rlpost
 from rlpost import engine, run
@@ -46,7 +47,8 @@ def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path
     assert whole["halved_pieces"] == 0
     assert halved["halved_pieces"] > 0
     left, right = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "halved"))
-    assert left.equals(right)
+    # Blocks of a scan begin elsewhere in half a piece, so its last bit may differ.
+    assert_frame_equal(left, right, check_exact=False, rel_tol=1e-6, abs_tol=1e-7)
 
 
 def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):

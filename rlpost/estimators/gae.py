@@ -55,7 +55,8 @@ def gae(
     following = torch.cat([values[1:], values.new_zeros(1)])
     ends = offsets[1:][offsets[1:] > offsets[:-1]] - 1
     following[ends] = 0.0
-    deltas = token_rewards + gamma * following[: values.numel()] - values
+    # In place: the memory that a new tensor takes costs more than the sum.
+    deltas = following[: values.numel()].mul_(gamma).add_(token_rewards).sub_(values)
     traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))
     advantages = traced
     if length_adaptive_alpha > 0:

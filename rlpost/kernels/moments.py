@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,12 @@ from rlpost.kernels.segments import (
     spread,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MOST_BITS = 63
+_MOST_GAPS = 4  # more of them than of rows, and sorting is quicker than counting
+
 
 def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
     """The order of rows by code, then by the columns' values, [N].
@@ -25,10 +32,53 @@ def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
     Rows that compare equal are interchangeable, so anything computed front to back in this
     order is the same for every order of the input.
     """
-    order = torch.arange(codes.numel(), device=codes.device)
+    order: Tensor | None = None
     for key in (*reversed(columns), codes):
-        order = order[torch.argsort(key[order], stable=True)]
+        order = _sorted_by(key, order)
+    assert order is not None
     return order
+
+
+def _sorted_by(key: Tensor, order: Tensor | None) -> Tensor:
+    """Rows, in an order so far, by a key; rows of equal key stay in that order."""
+    if key.device.type == "cpu" and not key.is_floating_point() and key.numel():
+        return _sorted_by_code(key.numpy(), order)
+    if order is not None:
+        return order[torch.argsort(key[order], stable=True)]
+    if key.device.type == "cpu":  # numpy sorts with vector instructions
+        return torch.from_numpy(np.argsort(key.numpy()))
+    return torch.argsort(key)
+
+
+def _sorted_by_code(key: NDArray[np.int64], order: Tensor | None) -> Tensor:
+    """`_sorted_by` of whole numbers: key and place are sorted as one number, where they fit in."""
+    places = len(key).bit_length()
+    low, high = int(key.min()), int(key.max())
+    rows = np.arange(len(key)) if order is None else order.numpy()
+    if (high - low).bit_length() + places > _MOST_BITS:
+        return torch.from_numpy(rows[np.argsort(key[rows], kind="stable")])
+    both = key[rows]
+    both -= low
+    both <<= places
+    both += np.arange(len(key))
+    both.sort()
+    both &= (1 << places) - 1
+    return torch.from_numpy(rows[both])
+
+
+def dense(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The codes that occur, ascending, and each row's place among them, [N].
+
+    Args:
+        codes: [N] int64 in [0, count).
+        count: how many there could be.
+    """
+    if count > _MOST_GAPS * max(len(codes), 1):
+        found: tuple[Tensor, Tensor] = torch.unique(codes, return_inverse=True)
+        return found
+    there = torch.bincount(codes, minlength=count) > 0
+    rank = there.cumsum(0) - 1
+    return there.nonzero().squeeze(1), rank[codes]
 
 
 def group_offsets(codes: Tensor, count: int) -> Tensor:
@@ -48,12 +98,13 @@ class Moments(NamedTuple):
         return Moments(*(part[codes] for part in self))
 
 
-def group_moments(values: Tensor, offsets: Tensor) -> Moments:
+def group_moments(values: Tensor, offsets: Tensor, constant: Tensor | None = None) -> Moments:
     """Mean and Bessel standard deviation of each group, in two passes.
 
     Args:
         values: [N] in canonical order.
         offsets: [G+1].
+        constant: [G] as `is_constant` has it, where that is known.
 
     Returns:
         [G] each. The deviation of a group of one is 0; the mean of an empty group is 0. Where
@@ -61,9 +112,9 @@ def group_moments(values: Tensor, offsets: Tensor) -> Moments:
     """
     count = lengths(offsets).to(values.dtype)
     mean = segment_sum(values, offsets) / count.clamp(min=1)
-    constant = is_constant(values, offsets)
+    constant = is_constant(values, offsets) if constant is None else constant
     mean = torch.where(constant, first_values(values, offsets), mean)
-    squares = segment_sum((values - spread(mean, offsets)).square(), offsets)
+    squares = segment_sum((values - spread(mean, offsets)).square_(), offsets)
     return Moments(count, mean, (squares / (count - 1).clamp(min=1)).sqrt())
 
 
@@ -73,6 +124,14 @@ def first_values(values: Tensor, offsets: Tensor) -> Tensor:
         return values.new_zeros(offsets.numel() - 1)
     first = values[offsets[:-1].clamp(max=values.numel() - 1)]
     return torch.where(lengths(offsets) > 0, first, 0.0)
+
+
+def last_values(values: Tensor, offsets: Tensor) -> Tensor:
+    """The last value of each segment, [N]; 0 for an empty one."""
+    if values.numel() == 0:
+        return values.new_zeros(offsets.numel() - 1)
+    last = values[(offsets[1:] - 1).clamp(min=0)]
+    return torch.where(lengths(offsets) > 0, last, 0.0)
 
 
 def is_constant(values: Tensor, offsets: Tensor) -> Tensor:

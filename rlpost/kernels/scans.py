@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 32
+BLOCK = 16
 
 
 def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     """yₜ = xₜ + decay·yₜ₊₁ within each segment, y = 0 behind its last element.
 
-    The array is cut into blocks of 32, wherever segments begin. One product with the matrix of
+    The array is cut into blocks of 16, wherever segments begin. One product with the matrix of
     powers of the decay solves every block that no segment begins in; the few others are solved by
     doubling, step by step over 1, 2, 4, … neighbours of the same segment. What a block takes over
-    from the one behind it is the same recursion over the blocks' first elements, with decay³²; a
+    from the one behind it is the same recursion over the blocks' first elements, with decay¹⁶; a
     rank-one update adds it. Nothing is padded, and no power of the decay is divided by, so long
     segments stay finite and one segment's numbers never meet another's.
 

@@ -80,9 +80,9 @@ def last_true(mask: Tensor, offsets: Tensor) -> Tensor:
 
 
 def put_at(values: Tensor, positions: Tensor, amounts: Tensor) -> Tensor:
-    """A copy of `values` [T] with amounts [N] added at positions [N]; position -1 is left out."""
+    """Add amounts [N] to `values` [T], in place, at positions [N]; position -1 is left out."""
     there = positions >= 0
-    return values.index_add(0, positions[there], amounts[there])
+    return values.index_add_(0, positions[there], amounts[there])
 
 
 def keep(mask: Tensor, offsets: Tensor) -> Tensor:

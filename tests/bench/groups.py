@@ -10,7 +10,8 @@ import torch
 
 from rlpost.recipe import Recipe
 from rlpost.schema import resolve
-from rlpost.stages import shape_of, stages_of
+from rlpost.shape import shape_of
+from rlpost.stages import stages_of
 from rlpost.table import Collector
 from tests.bench.alone import peak_mb
 
