@@ -182,7 +182,12 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:
         """A Recipe of a TOML file; raises UsageError, or ReadWriteError if it can't be read."""
-        return cls.of(load_toml(path), str(path))
+        return cls.of(without_loss(load_toml(path)), str(path))
+
+
+def without_loss(table: dict[str, Any]) -> dict[str, Any]:
+    """A file's table less that of the policy loss, which is no part of the recipe."""
+    return {key: value for key, value in table.items() if key != "loss"}
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -194,10 +199,9 @@ def load_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
     table = {key.replace("-", "_"): value for key, value in table.items()}
-    if isinstance(table.get("numerics"), dict):
-        table["numerics"] = {
-            key.replace("-", "_"): value for key, value in table["numerics"].items()
-        }
+    for name in ("numerics", "loss"):
+        if isinstance(table.get(name), dict):
+            table[name] = {key.replace("-", "_"): value for key, value in table[name].items()}
     return table
 
 

@@ -104,8 +104,11 @@ def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> No
     if how == "json":
         show_json(values)
     elif how == "markdown":
-        flat = [(name, _word(value)) for name, value in values.items() if name != "numerics"]
-        flat += [(f"numerics.{name}", _word(x)) for name, x in values.get("numerics", {}).items()]
+        tables = {name: table for name, table in values.items() if isinstance(table, dict)}
+        flat = [(name, _word(value)) for name, value in values.items() if name not in tables]
+        flat += [
+            (f"{title}.{key}", _word(x)) for title, t in tables.items() for key, x in t.items()
+        ]
         show_markdown(("field", "value"), flat)
     else:
         console(sys.stdout).print("\n".join(lines), markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import re
 from fnmatch import fnmatch
 
 import golden_corrections
+import golden_losses
 import golden_nemo
 import golden_openrlhf
 import golden_primerl
@@ -17,7 +18,7 @@ import golden_verl
 import pyarrow as pa
 from golden_runs import CREDIT, SCALAR, Entry, Runs, replaced, run
 
-BY_COLUMN = {"pg_loss": "policy loss", "is_weight": golden_corrections.weights}
+BY_COLUMN = {"pg_loss": golden_losses.losses, "is_weight": golden_corrections.weights}
 
 
 def runs_of(entry: Entry, table) -> Runs:

@@ -11,8 +11,19 @@ import rlpost
 from rlpost import presets
 from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
-from rlpost.presets import PRESETS, about, differences, preset, variants
-from rlpost.recipe import Recipe
+from rlpost.loss_options import LossOptions
+from rlpost.losses import LOSSES
+from rlpost.presets import (
+    PRESETS,
+    about,
+    differences,
+    loss_preset,
+    loss_values_of,
+    loss_variants,
+    preset,
+    variants,
+)
+from rlpost.recipe import Recipe, load_toml, without_loss
 
 every_preset = pytest.mark.parametrize("name", PRESETS)
 
@@ -38,7 +49,36 @@ def test_what_is_shown_is_a_file_that_says_the_same(name, tmp_path):
         path.write_text(run("presets", "show", name, "--estimator", estimator).out)
         assert Recipe.from_toml(path) == preset(name, estimator=estimator)
     shown = json.loads(run("presets", "show", name, "--format", "json").out)
-    assert Recipe.of(shown) == preset(name)
+    assert Recipe.of(without_loss(shown)) == preset(name)
+
+
+@every_preset
+def test_the_loss_that_is_shown_says_the_same(name, tmp_path):
+    for loss in ("ppo", "gspo", *loss_variants(name)):
+        path = tmp_path / "shown.toml"
+        path.write_text(run("presets", "show", name, "--loss", loss).out)
+        options = loss_preset(name, loss=loss)
+        assert LossOptions.of(load_toml(path).get("loss", {})) == options
+        assert options.loss in LOSSES
+    shown = json.loads(run("presets", "show", name, "--format", "json").out)
+    assert LossOptions.of(shown["loss"]) == loss_preset(name) != LossOptions()
+    markdown = run("presets", "show", name, "--format", "markdown").out
+    assert all(f"| loss.{field} |" in markdown for field in shown["loss"])
+
+
+def test_a_loss_goes_by_the_framework_s_name_for_it():
+    assert loss_preset("trl", loss="grpo").loss == "ppo"
+    assert loss_preset("trl", loss="grpo", agg_rows="valid").agg_rows == "valid"
+    assert loss_preset("default") == LossOptions()
+    assert loss_values_of("default", {"pg_clip": 0.1}) == {"loss": "ppo", "pg_clip": 0.1}
+    with pytest.raises(UsageError, match="preset verl: pg_clip is -1"):
+        loss_preset("verl", pg_clip=-1)
+
+
+def test_advantages_pass_by_the_loss_of_a_recipe_file(asked, tmp_path):  # noqa: F811
+    config = tmp_path / "recipe.toml"
+    config.write_text('preset = "trl"\n[loss]\nloss = "gspo"\n')
+    assert asked("--config", str(config))[2] == preset("trl")
 
 
 def test_flags_beat_the_file_which_beats_the_preset(asked, tmp_path):  # noqa: F811

@@ -12,7 +12,7 @@ import typer
 from rlpost.errors import UsageError
 from rlpost.numerics import Numerics
 from rlpost.presets import values_of
-from rlpost.recipe import Recipe, load_toml
+from rlpost.recipe import Recipe, load_toml, without_loss
 from rlpost.schema import closest
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
     Raises:
         UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE; or there is no such preset.
     """
-    values = load_toml(config) if config is not None else {}
+    values = without_loss(load_toml(config)) if config is not None else {}
     preset = values.pop("preset", None) if preset is None else preset
     given = {
         name: value
@@ -224,9 +224,9 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
             given[name] = [word.strip() for word in given[name].split(",") if word.strip()]
     for name in ("columns", "teachers"):
         if name in given:
-            given[name] = _table(values, name, config) | _pairs(given[name], FLAGS[name])
+            given[name] = _table(values, name, config) | name_values(given[name], FLAGS[name])
     if "numerics" in given:
-        pairs = _pairs(given["numerics"], "--numerics")
+        pairs = name_values(given["numerics"], "--numerics")
         for name in pairs:
             if name not in Numerics.model_fields:
                 hint = closest(name, Numerics.model_fields)
@@ -249,7 +249,8 @@ def _table(values: Mapping[str, Any], name: str, config: Path | None) -> dict[st
     return table
 
 
-def _pairs(words: list[str], flag: str) -> dict[str, str]:
+def name_values(words: list[str], flag: str) -> dict[str, str]:
+    """Words of the form NAME=VALUE; raises UsageError on others."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

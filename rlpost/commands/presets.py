@@ -19,6 +19,7 @@ EPILOG = """Examples:
 """
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 ESTIMATOR = typer.Option(metavar="NAME", help="What the preset says of this estimator.")
+LOSS = typer.Option(metavar="NAME", help="What the preset says of this policy loss.")
 
 app = typer.Typer(add_completion=False, context_settings=SETTINGS, epilog=EPILOG)
 
@@ -30,22 +31,31 @@ def presets(context: typer.Context, how: Annotated[Format, FORMAT] = Format.tabl
         return
     from rlpost import render_lists  # noqa: PLC0415
 
-    rows = [(name, kept.about(name), ", ".join(kept.variants(name))) for name in kept.PRESETS]
-    render_lists.show_list(("preset", "framework", "estimators of its own"), rows, how.value)
+    rows = [(name, kept.about(name), _own(name)) for name in kept.PRESETS]
+    headings = ("preset", "framework", "estimators and losses of its own")
+    render_lists.show_list(headings, rows, how.value)
+
+
+def _own(name: str) -> str:
+    """For which estimators and losses a preset says something of its own."""
+    estimators, losses = ", ".join(kept.variants(name)), ", ".join(kept.loss_variants(name))
+    return "; ".join(part for part in (estimators, f"losses {losses}" if losses else "") if part)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="PRESET")],
     estimator: Annotated[str | None, ESTIMATOR] = None,
+    loss: Annotated[str | None, LOSS] = None,
     how: Annotated[Format, FORMAT] = Format.table,
 ) -> None:
-    """Print the recipe of a preset: TOML that --config takes."""
+    """Print the recipe of a preset, and its policy loss: TOML that --config takes."""
     from rlpost import render_lists  # noqa: PLC0415
 
     recipe = kept.preset(name, **({"estimator": estimator} if estimator else {}))
-    lines = [f"# {kept.about(name)}", *kept.toml_lines(recipe)]
-    render_lists.show_recipe(lines, kept.changed(recipe), how.value)
+    options = kept.loss_preset(name, **({"loss": loss} if loss else {}))
+    lines = [f"# {kept.about(name)}", *kept.toml_lines(recipe, options)]
+    render_lists.show_recipe(lines, kept.changed(recipe, options), how.value)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 A file holds the fields of a recipe that differ from rlpost's defaults. `[estimators.NAME]` adds
 what that framework does where NAME is the estimator; its `estimator` says which of rlpost's own
-that is, so that a framework's names and variants can be asked for, too.
+that is, so that a framework's names and variants can be asked for, too. `[loss]` and
+`[losses.NAME]` do the same for the policy loss.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlpost.errors import UsageError
+from rlpost.loss_options import LossOptions
+from rlpost.numerics import Numerics
 from rlpost.recipe import Recipe, load_toml
 from rlpost.schema import closest
 
@@ -20,6 +23,7 @@ _HOME = Path(__file__).parent
 DEFAULT = "default"  # rlpost's own choices, which need no file
 PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
 _TABLES = ("numerics", "columns", "teachers")
+_OF_LOSSES = ("loss", "losses")
 
 
 def file_of(name: str) -> Path:
@@ -66,10 +70,16 @@ def values_of(name: str, values: Values | None = None) -> Values:
         UsageError: there is no such preset.
     """
     table = {} if name == DEFAULT else load_toml(file_of(name))
+    recipe = {key: value for key, value in table.items() if key not in _OF_LOSSES}
+    return _chosen(recipe, "estimator", "grpo", "estimators", values)
+
+
+def _chosen(table: Values, what: str, usual: str, variants: str, values: Values | None) -> Values:
+    """A table's fields, those of the variant that is asked for, and the user's own above them."""
     above = dict(values or {})
-    tables = table.pop("estimators", {})
-    estimator = above.pop("estimator", table.get("estimator", "grpo"))
-    return merged(table, {"estimator": estimator}, tables.get(estimator, {}), above)
+    tables = table.pop(variants, {})
+    name = above.pop(what, table.get(what, usual))
+    return merged(table, {what: name}, tables.get(name, {}), above)
 
 
 def preset(name: str, **values: Any) -> Recipe:
@@ -83,6 +93,39 @@ def preset(name: str, **values: Any) -> Recipe:
         UsageError: there is no such preset, or the values do not fit together.
     """
     return Recipe.of(values_of(name, values), f"preset {name}")
+
+
+def loss_values_of(name: str, values: Values | None = None) -> Values:
+    """The fields of a preset's policy loss, with values of the user's own above them.
+
+    Args:
+        name: one of PRESETS, or `default`.
+        values: fields of LossOptions. A loss among them chooses the preset's variant.
+
+    Raises:
+        UsageError: there is no such preset.
+    """
+    table = {} if name == DEFAULT else load_toml(file_of(name))
+    loss = {**table.get("loss", {}), "losses": table.get("losses", {})}
+    return _chosen(loss, "loss", "ppo", "losses", values)
+
+
+def loss_preset(name: str, **values: Any) -> LossOptions:
+    """The policy loss of a framework.
+
+    Args:
+        name: one of PRESETS, or `default`.
+        values: fields of LossOptions that differ from the preset.
+
+    Raises:
+        UsageError: there is no such preset, or the values do not fit together.
+    """
+    return LossOptions.of(loss_values_of(name, values), f"preset {name}")
+
+
+def loss_variants(name: str) -> tuple[str, ...]:
+    """The policy losses for which a preset says something of its own."""
+    return tuple(load_toml(file_of(name)).get("losses", {}))
 
 
 class Difference(NamedTuple):
@@ -106,20 +149,23 @@ def differences(left: Recipe, right: Recipe) -> list[Difference]:
     return found
 
 
-def changed(recipe: Recipe) -> Values:
-    """The fields of a recipe that are not at their default, as plain data."""
-    return recipe.model_dump(mode="json", exclude_defaults=True)
+def changed(recipe: Recipe, loss: LossOptions | None = None) -> Values:
+    """The fields of a recipe, and of a loss, that are not at their default, as plain data."""
+    values = recipe.model_dump(mode="json", exclude_defaults=True)
+    own = loss.model_dump(mode="json", exclude_defaults=True) if loss else {}
+    return {**values, "loss": own} if own else values
 
 
-def toml_lines(recipe: Recipe) -> list[str]:
+def toml_lines(recipe: Recipe, loss: LossOptions | None = None) -> list[str]:
     """The same as the lines of a TOML file, with what each of the numerics is about."""
-    values = changed(recipe)
+    values = changed(recipe, loss)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
+    fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for title, table in tables.items():
         lines += ["", f"[{title}]"]
         for name, value in table.items():
-            info = type(recipe.numerics).model_fields.get(name) if title == "numerics" else None
+            info = fields.get(title, {}).get(name)
             why = f"  # {' '.join(info.description.split())}" if info and info.description else ""
             key = name if name.isidentifier() else json.dumps(name)
             lines.append(f"{key} = {json.dumps(value)}{why}")

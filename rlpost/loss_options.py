@@ -1,0 +1,164 @@
+"""Options of policy losses, as `rlpost loss` and the presets' [loss] tables have them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from rlpost.errors import UsageError
+from rlpost.numerics import Bound, Count, NonNegative, Positive, Unit
+from rlpost.schema import closest
+
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+
+
+def _never(value: Any) -> Any:
+    return math.inf if value == "never" else value
+
+
+def _never_text(value: float | str) -> float | str:
+    return "never" if value == math.inf else value
+
+
+# A constant, 1 + 2·pg_clip, or never.
+DualClip = Annotated[
+    Annotated[float, Field(gt=1)] | Literal["twice"],
+    BeforeValidator(_never),
+    PlainSerializer(_never_text, return_type=float | str, when_used="json"),
+]
+KlLossEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
+AGGREGATIONS = get_args(Aggregation)
+
+
+class LossOptions(BaseModel):
+    """Every option of a policy loss; a field left at None takes the loss's own default.
+
+    Raises UsageError (through `LossOptions.of`) naming options that do not fit together.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="strings",
+    )
+
+    loss: str = "ppo"
+    """What is made of ratios and advantages: ppo, gspo, cispo, and the others of the table."""
+    behaviour: Literal["old", "infer"] = "old"
+    """Whose log-probs the ratio divides by: the trainer's before the update, or the engine's."""
+    pg_clip: Bound | None = None
+    """Clip range ε: ratios count up to 1 ± ε; by default the loss's own (ppo 0.2)."""
+    pg_clip_low: Bound | None = None
+    """ε below 1, where it differs; never: no lower bound."""
+    pg_clip_high: Bound | None = None
+    """ε above 1, where it differs; never: no upper bound."""
+    dual_clip: DualClip | None = None
+    """Largest ratio that counts where the advantage is negative; twice: 1 + 2·pg_clip."""
+    ratio_clamp: Bound | None = None
+    """|log ratio| is clamped to this before it is exponentiated; never: it is not."""
+    ratio_cap: Bound | None = None
+    """A log ratio of gspo is at most this; never: it is not bounded."""
+
+    cispo_bounds: Literal["offset", "ratio"] | None = None
+    """What clip bounds of cispo are: an offset from 1, or the ratio itself."""
+    cispo_mask: bool | None = None
+    """Leave out tokens that the clip range of ppo would leave without gradient."""
+    tis_low: NonNegative | None = None
+    """Least importance weight of tis and topr."""
+    tis_high: Positive | None = None
+    """Greatest importance weight of tis and topr."""
+    topr_positive: NonNegative | None = None
+    """Weight of topr's responses with a reward above 0."""
+    topr_negative: NonNegative | None = None
+    """Weight of topr's other responses."""
+    kimi_tau: NonNegative | None = None
+    """τ of kimi15's squared log ratio."""
+    sapo_tau_pos: Positive | None = None
+    """How steep sapo's gate is where the advantage is positive."""
+    sapo_tau_neg: Positive | None = None
+    """How steep sapo's gate is elsewhere."""
+    prob_mask: Unit | None = None
+    """Change of a token's probability beyond which dppo and ipo leave it out."""
+    prob_mask_low: Unit | None = None
+    """That of dppo for falling probabilities, where it differs."""
+    prob_mask_high: Unit | None = None
+    """That of dppo for rising probabilities, where it differs."""
+    square_coef: NonNegative | None = None
+    """Coefficient of the squared log ratio that dppo and ipo add."""
+
+    aggregation: Aggregation | None = None
+    """How the losses of tokens become one number."""
+    agg_length: Count | None = None
+    """Divides in seq-mean-token-sum-norm; by default the longest response's length."""
+    agg_rows: Literal["valid", "all"] = "valid"
+    """What a mean over responses divides by: those with a policy token, or all."""
+    agg_norm: Literal["length", "rows"] = "length"
+    """seq-mean-token-sum-norm divides by agg_length alone, or by the number of responses, too."""
+
+    kl_loss_coef: NonNegative = 0.0
+    """Coefficient of the KL loss, from the reference; at 0 it is only measured."""
+    kl_loss_estimator: KlLossEstimator = "k3"
+    """Per-token KL of current against reference log-probs."""
+    kl_loss_log_ratio_clamp: Bound = 40.0
+    """|new - ref| is clamped to this before anything is exponentiated; never: it is not."""
+    kl_loss_log_ratio_clamps: Literal["all", "k3"] = "all"
+    """Which KL estimators see the clamped log ratio: all, or k3 alone."""
+    kl_loss_clamp: Bound = 10.0
+    """KL estimates are clamped to this on both sides; never: they are not."""
+    kl_loss_clamps: Literal["k3", "all"] = "k3"
+    """Which KL estimates are clamped: k3, which alone explodes, or all."""
+    kl_loss_ratio: bool = False
+    """Multiply the KL loss by the importance ratio, which makes its gradient unbiased."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _synonyms(cls, data: Any) -> Any:
+        names = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+        if isinstance(data, dict) and data.get("kl_loss_estimator") in names:
+            return {**data, "kl_loss_estimator": names[data["kl_loss_estimator"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        low = 0.0 if self.tis_low is None else self.tis_low
+        high = 1.0 if self.tis_high is None else self.tis_high
+        if low > high:
+            raise ValueError(f"tis_low ({low}) must not exceed tis_high ({high})")
+        return self
+
+    @classmethod
+    def of(cls, values: dict[str, Any], where: str = "loss options") -> LossOptions:
+        """Options of these values.
+
+        Raises:
+            UsageError: a name is unknown (with the nearest ones), a value is out of range, or two
+                options exclude each other.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            lines = dict.fromkeys(_sentence(item, where) for item in error.errors())
+            raise UsageError("\n".join(lines)) from None
+
+
+def _sentence(item: Any, where: str) -> str:
+    """One problem: where, what came, what is needed."""
+    name = str(item["loc"][0]) if item["loc"] else ""
+    if item["type"] == "extra_forbidden":
+        return f"{where}: no option {name!r}{closest(name, LossOptions.model_fields)}"
+    if item["type"] == "value_error":
+        return f"{where}: {item['msg'].removeprefix('Value error, ')}"
+    return f"{where}: {name} is {item['input']!r}: {item['msg'].lower()}"

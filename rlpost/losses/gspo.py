@@ -1,0 +1,62 @@
+"""PPO's surrogate with one ratio for a whole response."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rlpost.losses.base import Loss, Surrogate, Tokens, limits
+from rlpost.losses.ppo import DEFAULT_CLIP, clipped_surrogate, dual_bound
+
+if TYPE_CHECKING:
+    from rlpost.loss_options import DualClip
+
+OWN = (3e-4, 4e-4)
+
+
+def gspo(
+    tokens: Tokens,
+    *,
+    pg_clip: float | None = None,
+    pg_clip_low: float | None = None,
+    pg_clip_high: float | None = None,
+    dual_clip: DualClip | None = None,
+    ratio_clamp: float = 20.0,
+    ratio_cap: float = math.inf,
+) -> Surrogate:
+    """PPO's surrogate of s = exp(mean over the response of new - old), at each of its tokens.
+
+    The gradient reaches a token through its own log-prob alone (GSPO-token): s·∇new. Where all
+    advantages of a response are equal, as the method has it, that is the gradient of the mean.
+
+    Args:
+        tokens: T of them.
+        pg_clip: ε of both sides; 3e-4 below and 4e-4 above where nothing is given.
+        pg_clip_low: ε below 1.
+        pg_clip_high: ε above 1.
+        dual_clip: c > 1, or "twice" for 1 + 2ε (0.2 where there is no pg_clip); None for none.
+        ratio_clamp: bound on |log s|, nats.
+        ratio_cap: bound on log s from above, nats.
+
+    Returns:
+        Surrogate of [T].
+
+    Source: Zheng et al., arXiv 2507.18071 (GSPO-token), with the clip range of its experiments.
+    """
+    bounds = limits(pg_clip_low, pg_clip_high, pg_clip, OWN)
+    most = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
+    mean = tokens.mean_log_ratio
+    high = min(ratio_clamp, ratio_cap)
+    through = tokens.log_prob - tokens.log_prob.detach()
+    ratio = (mean + through).clamp(-ratio_clamp, high).exp()
+    found = clipped_surrogate(tokens, ratio, bounds, most)
+    return found._replace(flat=found.flat | (mean < -ratio_clamp) | (mean > high))
+
+
+LOSS = Loss(
+    "gspo",
+    gspo,
+    formula="max(-A·s, -A·clip(s, 1-ε, 1+ε)), s = exp(mean log r)",
+    source="arXiv 2507.18071",
+    aggregation="seq-mean-token-mean",
+)

@@ -1,0 +1,221 @@
+"""Golden cases of policy losses: the options of each framework's loss, and numbers of its log."""
+
+from typing import Any
+
+import golden_losses_roll
+import torch
+from golden_loss_runs import LossRun, Metrics, engine_weights
+from golden_runs import limit
+
+from rlpost.kernels.corrections import over_responses
+from rlpost.kernels.segments import spread
+from rlpost.losses import DUAL, HIGH, LOW, loss_named
+from rlpost.presets import loss_preset
+
+# --- verl ----------------------------------------------------------------------------------------
+
+RANGE = {"pg_clip_low": "clip_ratio_low", "pg_clip_high": "clip_ratio_high"}
+
+
+def verl(entry, config, _table):
+    kind = entry["function"].rpartition("compute_policy_loss_")[2]
+    options = {ours: config[theirs] for ours, theirs in RANGE.items()}
+    if kind == "vanilla":
+        options["dual_clip"] = config["clip_ratio_c"]
+    if kind == "sapo":
+        options |= {"sapo_tau_pos": config["tau_pos"], "sapo_tau_neg": config["tau_neg"]}
+    capped = config["rollout_is"] and float(config["rollout_is"].rpartition(" ")[2])
+    loss = loss_preset("verl", loss="ppo" if kind == "vanilla" else kind, **options)
+    return [LossRun(loss, verl_metrics, capped and engine_weights(cap=capped, clamp=20.0))]
+
+
+def verl_metrics(came) -> Metrics:
+    log, fixed = came.log, came.run.options.loss in ("gspo", "sapo", "geo_mean")
+    found = {
+        f"loss {how}": (value, came.loss(came.usual if fixed else how, length=limit(came.table)))
+        for how, value in log["pg_loss_by_agg_mode"].items()
+    }
+    if "actor/pg_clipfrac" not in log:
+        return found
+    log_ratio, clipped = came.tokens.log_ratio, (came.share(LOW, HIGH), came.share(DUAL))
+    if came.run.options.loss == "geo_mean":
+        clipped = geo_mean_shares(came)
+    elif came.run.options.loss != "gspo":
+        log_ratio = log_ratio.clamp(-20, 20)
+    names = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
+    found |= {name: (log[name], share) for name, share in zip(names, clipped, strict=True)}
+    return found | {"ppo_kl": (log["actor/ppo_kl"], came.mean(-log_ratio))}
+
+
+def geo_mean_shares(came) -> tuple[float, float]:
+    """verl counts log ratios outside by the advantage's sign, on the side that counts or not."""
+    low, high = came.config["clip_ratio_low"], came.config["clip_ratio_high"]
+    outside = (came.tokens.log_ratio < -low) | (came.tokens.log_ratio > high)
+    gain = came.tokens.gain
+    return came.mean(outside & (gain > 0)), came.mean(outside & (gain < 0))
+
+
+# --- OpenRLHF ------------------------------------------------------------------------------------
+
+
+def openrlhf(_entry, config, _table):
+    options = {
+        "loss": config.get("policy_loss_type", "ppo"),
+        "pg_clip_low": config["clip_eps_low"],
+        "pg_clip_high": config["clip_eps_high"],
+        "dual_clip": config.get("dual_clip"),
+    }
+    weigh = None
+    if config.get("enable_vllm_is_correction"):
+        low, high = config["vllm_is_truncated_threshold"]
+        kind = config.get("vllm_is_correction_type", "tis")
+        weigh = OPENRLHF_WEIGHTS[kind](low, high)
+    return [LossRun(loss_preset("openrlhf", **options), openrlhf_metrics, weigh)]
+
+
+def of_kept_responses(low, high):
+    """Plain weights of responses whose geometric mean is in range."""
+
+    def weigh(tokens):
+        logs = tokens.old - tokens.infer
+        means = over_responses(logs, tokens.mask, tokens.offsets, level="geometric").exp()
+        return logs.exp() * spread((means >= low) & (means <= high), tokens.offsets)
+
+    return weigh
+
+
+OPENRLHF_WEIGHTS = {
+    "tis": lambda low, high: engine_weights(floor=low, cap=high),
+    "icepop": lambda low, high: engine_weights(bounds=(low, high)),
+    "seq-mask-tis": of_kept_responses,
+}
+
+
+def openrlhf_metrics(came) -> Metrics:
+    log, tokens = came.log, came.tokens
+    found = {
+        "loss": (log["loss"], came.loss(came.usual)),
+        "loss_seq_mean": (log["loss_seq_mean"], came.loss("seq-mean-token-mean")),
+        "clip_ratio": (log["clip_ratio"], came.share(LOW, HIGH)),
+        "ppo_kl": (log["ppo_kl"], came.mean(-tokens.log_ratio)),
+    }
+    if log["vllm_kl"] is not None:
+        found["vllm_kl"] = (log["vllm_kl"], came.mean(tokens.infer - tokens.old))
+    return found
+
+
+# --- TRL -----------------------------------------------------------------------------------------
+
+
+def trl(_entry, config, _table):
+    kind = "gspo" if config["level"] == "sequence" else config["loss_type"]
+    options: dict[str, Any] = {"pg_clip_high": config["epsilon_high"]}
+    if kind != "cispo":
+        options["pg_clip_low"] = config["epsilon_low"]
+    positive, negative = config["sapo_temperatures"]
+    options |= {"sapo_tau_pos": positive, "sapo_tau_neg": negative}
+    options |= {"dual_clip": config["delta"], "kl_loss_coef": config["beta"]}
+    options |= {"kl_loss_ratio": config["use_bias_correction_kl"]}
+    loss = loss_preset("trl", loss=kind, **options)
+    return [LossRun(loss, trl_metrics, with_kl=True)]
+
+
+def trl_metrics(came) -> Metrics:
+    length, found = limit(came.table), {}
+    for kind, value in came.log["loss_by_loss_type"].items():
+        options = loss_preset("trl", loss=kind)
+        how = options.aggregation or loss_named(options.loss).aggregation
+        rows = {"count_rows": options.agg_rows, "norm": options.agg_norm}
+        found[f"loss {kind}"] = (value, came.loss(how, length=length, **rows))
+    return found
+
+
+# --- open-instruct, slime ------------------------------------------------------------------------
+
+
+def openinstruct(_entry, config, _table):
+    kind = "ppo" if config["loss_fn"] == "dapo" else config["loss_fn"]
+    low = {"pg_clip_low": config["clip_lower"]} if kind == "ppo" else {}
+    options = {**low, "pg_clip_high": config["clip_higher"]}
+    weigh = engine_weights(clamp=10.0, clamp_at="token", cap=2.0)
+    loss = loss_preset("open-instruct", loss=kind, **options)
+    return [LossRun(loss, openinstruct_metrics, weigh)]
+
+
+def openinstruct_metrics(came) -> Metrics:
+    log = came.log
+    return {
+        "loss": (log["loss"], came.loss(came.usual)),
+        "clipfrac": (log["clipfrac"], came.share(LOW, HIGH)),
+    }
+
+
+def slime(entry, config, _table):
+    kind = "cispo" if "cispo" in entry["function"] else loss_of_slime(config)
+    options = {
+        "pg_clip_low": config["eps_clip"],
+        "pg_clip_high": config["eps_clip_high"],
+        "dual_clip": config.get("eps_clip_c"),
+    }
+    return [LossRun(loss_preset("slime", loss=kind, **options))]
+
+
+def loss_of_slime(config) -> str:
+    """gspo has the same function as ppo; bounds this narrow are for ratios of responses."""
+    return "gspo" if config["eps_clip_high"] < 0.01 else "ppo"
+
+
+# --- prime-rl ------------------------------------------------------------------------------------
+
+
+def primerl(entry, config, _table):
+    kind = PRIMERL[entry["function"].rpartition(".")[2]]
+    options = {ours: config[theirs] for theirs, ours in PRIMERL_OPTIONS.items() if theirs in config}
+    return [LossRun(loss_preset("prime-rl", loss=kind, **options), primerl_metrics)]
+
+
+PRIMERL = {"default_loss_fn": "dppo", "ipo_loss_fn": "ipo", "ref_kl_loss_fn": "ref_kl"}
+PRIMERL_OPTIONS = {
+    "dppo_mask_low": "prob_mask_low",
+    "dppo_mask_high": "prob_mask_high",
+    "ipo_threshold": "prob_mask",
+    "kl_tau": "square_coef",
+}
+
+
+def primerl_metrics(came) -> Metrics:
+    log, stop = came.log["metrics_row0"], int(came.tokens.offsets[1])
+    log = {name.removeprefix("ref_kl/"): value for name, value in log.items()}
+    mask, clip = came.tokens.mask[:stop], came.surrogate.clip[:stop]
+    clip, gain = clip[mask], came.tokens.gain[:stop][mask]
+    distance = (came.tokens.new - came.tokens.infer)[:stop][mask]
+    mismatch = torch.expm1(distance) - distance
+    masked = clip > 0
+    ours = {
+        "masked_mismatch_kl": mismatch[masked].mean(),
+        "unmasked_mismatch_kl": mismatch[~masked].mean(),
+        "is_masked": masked.double().mean(),
+        "is_masked_low": (clip == LOW).double().mean(),
+        "is_masked_high": (clip == HIGH).double().mean(),
+        "masked_advantage_positive": (gain[masked] > 0).double().mean(),
+        "masked_advantage_negative": (gain[masked] < 0).double().mean(),
+        "ref_kl": (came.tokens.ref - came.tokens.new)[:stop][mask].mean(),
+    }
+    # the mean of no token is 0
+    return {name: (value, float(ours[name].nan_to_num(0.0))) for name, value in log.items()}
+
+
+RULES = {
+    "verl": verl,
+    "openrlhf": openrlhf,
+    "trl": trl,
+    "openinstruct": openinstruct,
+    "slime": slime,
+    "primerl": primerl,
+    "roll": golden_losses_roll.roll,
+}
+
+
+def losses(entry, config, table) -> list[LossRun]:
+    """The rule of all entries with a policy loss."""
+    return RULES[entry["peer"]](entry, config, table)

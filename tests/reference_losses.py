@@ -1,0 +1,227 @@
+"""Slow float64 loops for policy losses, from the papers; nothing here comes from rlpost.
+
+A loss takes one response and gives (loss, clip state, ratio) of each policy token. `new` carries
+the gradient; `frozen` is the same policy where a formula stops it, so that a difference quotient
+in `new` is the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NONE, LOW, HIGH, DUAL = 0, 1, 2, 3
+Found = list[tuple[float, int, float]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The policy tokens of one response."""
+
+    new: list[float]
+    frozen: list[float]
+    old: list[float]
+    ref: list[float]
+    advantages: list[float]
+    reward: float
+
+    def __len__(self) -> int:
+        return len(self.new)
+
+
+def clip(x: float, low: float, high: float) -> float:
+    return max(low, min(high, x))
+
+
+def mean(xs: Sequence[float]) -> float:
+    return math.fsum(xs) / len(xs) if xs else 0.0
+
+
+def ratio_of(row: Row, t: int, clamp: float = math.inf) -> float:
+    return math.exp(clip(row.new[t] - row.old[t], -clamp, clamp))
+
+
+def stopped(row: Row, t: int, clamp: float = math.inf) -> float:
+    return math.exp(clip(row.frozen[t] - row.old[t], -clamp, clamp))
+
+
+def pessimistic(
+    ratio: float, advantage: float, low: float, high: float, dual: float
+) -> tuple[float, int, float]:
+    """PPO's objective, eq. 7, as a loss; then dual clip."""
+    plain, clipped = ratio * advantage, clip(ratio, low, high) * advantage
+    state, objective = NONE, plain
+    if clipped < plain:
+        objective, state = clipped, LOW if ratio < low else HIGH
+    if advantage < 0 and objective < dual * advantage:
+        objective, state = dual * advantage, DUAL
+    return -objective, state, ratio
+
+
+def ppo(row: Row, low=0.2, high=0.2, dual=math.inf, clamp=20.0) -> Found:
+    return [
+        pessimistic(ratio_of(row, t, clamp), row.advantages[t], 1 - low, 1 + high, dual)
+        for t in range(len(row))
+    ]
+
+
+def pg(row: Row) -> Found:
+    return [(-a * x, NONE, 1.0) for a, x in zip(row.advantages, row.new, strict=True)]
+
+
+def gspo(row: Row, low=3e-4, high=4e-4, dual=math.inf, clamp=20.0, cap=math.inf) -> Found:
+    """GSPO-token: the response's ratio, and the token's own gradient."""
+    whole = mean([x - y for x, y in zip(row.frozen, row.old, strict=True)])
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        log_ratio = whole + row.new[t] - row.frozen[t]
+        ratio = math.exp(clip(log_ratio, -clamp, min(clamp, cap)))
+        found.append(pessimistic(ratio, advantage, 1 - low, 1 + high, dual))
+    return found
+
+
+def weighted(row: Row, t: int, weight: float) -> float:
+    return -weight * row.advantages[t] * row.new[t]
+
+
+def outside(ratio: float, low: float, high: float) -> int:
+    return LOW if ratio < low else HIGH if ratio > high else NONE
+
+
+def cispo(row: Row, low=0.0, high=5.0, masked=False, clamp=20.0) -> Found:
+    """MiniMax-M1; the bounds are ratios."""
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        ratio = stopped(row, t, clamp)
+        loss = weighted(row, t, clip(ratio, low, high))
+        away = (advantage > 0 and ratio > high) or (advantage < 0 and ratio < low)
+        found.append((0.0 if masked and away else loss, outside(ratio, low, high), ratio))
+    return found
+
+
+def tis(row: Row, low=0.0, high=1.0) -> Found:
+    ratios = [stopped(row, t) for t in range(len(row))]
+    return [
+        (weighted(row, t, clip(x, low, high)), outside(x, low, high), x)
+        for t, x in enumerate(ratios)
+    ]
+
+
+def topr(row: Row, low=0.0, high=1.0, positive=1.0, negative=1.0) -> Found:
+    found = []
+    for t in range(len(row)):
+        ratio = stopped(row, t)
+        if row.reward > 0:
+            found.append((weighted(row, t, positive), NONE, ratio))
+        else:
+            weight = negative * clip(ratio, low, high)
+            found.append((weighted(row, t, weight), outside(ratio, low, high), ratio))
+    return found
+
+
+def kimi15(row: Row, tau=0.1) -> Found:
+    return [
+        (-row.advantages[t] * row.new[t] + tau / 2 * (row.new[t] - row.old[t]) ** 2, NONE, 1.0)
+        for t in range(len(row))
+    ]
+
+
+def geo_mean(row: Row, low=0.4, high=0.4) -> Found:
+    """GMPO: min(sign·log r, sign·clip(log r)), its mean, the exponential of that."""
+    kept, states = [], []
+    for t, advantage in enumerate(row.advantages):
+        sign = (advantage > 0) - (advantage < 0)
+        log_ratio = row.new[t] - row.old[t]
+        clipped = clip(log_ratio, -low, high)
+        kept.append(sign * min(sign * log_ratio, sign * clipped))
+        states.append(NONE if sign * log_ratio <= sign * clipped else HIGH if sign > 0 else LOW)
+    ratio = math.exp(mean(kept))
+    return [(-mean(row.advantages) * ratio, state, ratio) for state in states]
+
+
+def sapo(row: Row, positive=1.0, negative=1.05, clamp=20.0) -> Found:
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        ratio, tau = ratio_of(row, t, clamp), positive if advantage > 0 else negative
+        gate = 4 / tau / (1 + math.exp(-tau * (ratio - 1)))
+        found.append((-advantage * gate, NONE, ratio))
+    return found
+
+
+def _masked(row: Row, t: int, advantage: float, state: int, square: float):
+    ratio, log_ratio = ratio_of(row, t), row.new[t] - row.old[t]
+    loss = 0.0 if state else -advantage * ratio
+    return loss + square * log_ratio**2, state, ratio
+
+
+def _moved(row: Row, t: int) -> float:
+    return math.exp(row.frozen[t]) - math.exp(row.old[t])
+
+
+def dppo(row: Row, low=0.2, high=0.2, square=1e-3) -> Found:
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        state = HIGH if advantage > 0 and _moved(row, t) > high else NONE
+        state = LOW if advantage < 0 and _moved(row, t) < -low else state
+        found.append(_masked(row, t, advantage, state, square))
+    return found
+
+
+def ipo(row: Row, bound=0.1, square=1e-3) -> Found:
+    return [
+        _masked(row, t, advantage, outside(_moved(row, t), -bound, bound), square)
+        for t, advantage in enumerate(row.advantages)
+    ]
+
+
+def ref_kl(row: Row, low=0.2, square=1e-3) -> Found:
+    return [
+        _masked(row, t, row.ref[t] - row.frozen[t], LOW if _moved(row, t) < -low else NONE, square)
+        for t in range(len(row))
+    ]
+
+
+def kl(row: Row, estimator: str, log_clamp=40.0, clamp=10.0, by_ratio=False) -> list[float]:
+    """The KL loss of each token; k3 alone is clamped."""
+    found = []
+    for t in range(len(row)):
+        d = clip(row.new[t] - row.ref[t], -log_clamp, log_clamp)
+        ratio = ratio_of(row, t)
+        one = {
+            "k1": d,
+            "abs": abs(d),
+            "k2": d * d / 2,
+            "k3": clip(math.expm1(-d) + d, -clamp, clamp),
+            "k4": ratio * d,
+        }[estimator]
+        found.append(one * ratio if by_ratio else one)
+    return found
+
+
+def aggregate(
+    rows: Sequence[Sequence[float]],
+    lengths: Sequence[int],
+    how: str,
+    *,
+    weights: Sequence[float] | None = None,
+    every_row: bool = False,
+    by_rows: bool = False,
+    length: int | None = None,
+) -> float:
+    """One number of the losses of policy tokens, row by row; `lengths` count observations, too."""
+    weights = [1.0] * len(rows) if weights is None else weights
+    reduce: Callable[[Sequence[float]], float] = mean if how.endswith("token-mean") else math.fsum
+    reduce = math.fsum if how == "token-mean" else reduce
+    total = math.fsum(w * reduce(row) for w, row in zip(weights, rows, strict=True))
+    counted = len(rows) if every_row else sum(1 for row in rows if row)
+    below = counted
+    if how == "token-mean":
+        below = sum(map(len, rows))
+    elif how == "seq-mean-token-sum-norm":
+        below = max(lengths, default=0) if length is None else length
+        below *= counted if by_rows else 1
+    return total / below if below else 0.0

@@ -1,0 +1,548 @@
+"""Policy losses: against plain loops, gradients against difference quotients, and laws."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import reference_losses as slow
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies import MASKS
+
+from rlpost.errors import UsageError
+from rlpost.kernels.aggregate import Parts, aggregate, numerators
+from rlpost.loss_options import AGGREGATIONS, LossOptions
+from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
+INF = math.inf
+
+# For each case: options of rlpost, the loop, and its own parameters.
+CASES = {
+    "ppo": ({}, slow.ppo, {}),
+    "ppo low and high": (
+        {"pg_clip_low": 0.1, "pg_clip_high": 0.28}, slow.ppo, {"low": 0.1, "high": 0.28},
+    ),
+    "ppo one number": ({"pg_clip": 0.05}, slow.ppo, {"low": 0.05, "high": 0.05}),
+    "ppo dual": ({"dual_clip": 1.5}, slow.ppo, {"dual": 1.5}),
+    "ppo dual twice": (
+        {"dual_clip": "twice", "pg_clip": 0.1, "pg_clip_high": 0.3},
+        slow.ppo,
+        {"low": 0.1, "high": 0.3, "dual": 1.2},
+    ),
+    "ppo unclamped": ({"ratio_clamp": "never"}, slow.ppo, {"clamp": INF}),
+    "ppo clamped hard": ({"ratio_clamp": 0.3}, slow.ppo, {"clamp": 0.3}),
+    "ppo no upper bound": ({"pg_clip_high": "never"}, slow.ppo, {"high": INF}),
+    "pg": ({"loss": "pg"}, slow.pg, {}),
+    "gpg": ({"loss": "gpg"}, slow.pg, {}),
+    "gspo": ({"loss": "gspo"}, slow.gspo, {}),
+    "gspo wide, dual": (
+        {"loss": "gspo", "pg_clip": 0.1, "dual_clip": 1.15},
+        slow.gspo,
+        {"low": 0.1, "high": 0.1, "dual": 1.15},
+    ),
+    "gspo capped": (
+        {"loss": "gspo", "ratio_clamp": "never", "ratio_cap": 0.05, "pg_clip": 0.5},
+        slow.gspo,
+        {"low": 0.5, "high": 0.5, "clamp": INF, "cap": 0.05},
+    ),
+    "cispo": ({"loss": "cispo"}, slow.cispo, {}),
+    "cispo both sides": (
+        {"loss": "cispo", "pg_clip": 0.1}, slow.cispo, {"low": 0.9, "high": 1.1},
+    ),
+    "cispo ratios": (
+        {"loss": "cispo", "cispo_bounds": "ratio", "pg_clip_low": 0.7, "pg_clip_high": 1.2},
+        slow.cispo,
+        {"low": 0.7, "high": 1.2},
+    ),
+    "cispo masked": (
+        {"loss": "cispo", "pg_clip": 0.2, "cispo_mask": True},
+        slow.cispo,
+        {"low": 0.8, "high": 1.2, "masked": True},
+    ),
+    "tis": ({"loss": "tis"}, slow.tis, {}),
+    "tis bounds": (
+        {"loss": "tis", "tis_low": 0.8, "tis_high": 1.3}, slow.tis, {"low": 0.8, "high": 1.3},
+    ),
+    "topr": ({"loss": "topr"}, slow.topr, {}),
+    "topr weights": (
+        {"loss": "topr", "topr_positive": 0.5, "topr_negative": 2.0, "tis_low": 0.9},
+        slow.topr,
+        {"low": 0.9, "positive": 0.5, "negative": 2.0},
+    ),
+    "kimi15": ({"loss": "kimi15", "kimi_tau": 0.7}, slow.kimi15, {"tau": 0.7}),
+    "geo_mean": ({"loss": "geo_mean"}, slow.geo_mean, {}),
+    "geo_mean narrow": (
+        {"loss": "geo_mean", "pg_clip_low": 0.05, "pg_clip_high": 0.1},
+        slow.geo_mean,
+        {"low": 0.05, "high": 0.1},
+    ),
+    "sapo": ({"loss": "sapo"}, slow.sapo, {}),
+    "sapo steep": (
+        {"loss": "sapo", "sapo_tau_pos": 3.0, "sapo_tau_neg": 5.0},
+        slow.sapo,
+        {"positive": 3.0, "negative": 5.0},
+    ),
+    "dppo": ({"loss": "dppo"}, slow.dppo, {}),
+    "dppo bounds": (
+        {"loss": "dppo", "prob_mask_low": 0.02, "prob_mask_high": 0.05, "square_coef": 0.5},
+        slow.dppo,
+        {"low": 0.02, "high": 0.05, "square": 0.5},
+    ),
+    "ipo": ({"loss": "ipo", "prob_mask": 0.03}, slow.ipo, {"bound": 0.03}),
+    "ref_kl": ({"loss": "ref_kl", "prob_mask": 0.03}, slow.ref_kl, {"low": 0.03}),
+}  # fmt: skip
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@st.composite
+def batches(draw, *, width=None):
+    """Tokens of some responses: empty ones, observations, equal and zero advantages among them."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), min_size=1, max_size=6))
+    kind = draw(st.sampled_from(["ones", *MASKS]))
+    width = draw(st.sampled_from([0.02, 0.3, 2.0])) if width is None else width
+    total, constant = sum(sizes), draw(st.booleans())
+    old = -rng.exponential(0.8, total) - 0.05
+    advantages = rng.normal(0, 1, total) * (rng.random(total) < 0.9)
+    if constant:
+        advantages = np.repeat(rng.normal(0, 1, len(sizes)), sizes)
+    masks = [np.asarray(MASKS[kind](size, rng), dtype=bool) for size in sizes]
+    return Tokens(
+        new=torch.from_numpy(old + rng.normal(0, width, total)),
+        old=torch.from_numpy(old),
+        advantages=torch.from_numpy(advantages),
+        mask=torch.from_numpy(np.concatenate(masks)),
+        offsets=torch.tensor([0, *np.cumsum(sizes)]),
+        infer=torch.from_numpy(old + rng.normal(0, 0.1, total)),
+        ref=torch.from_numpy(old + rng.normal(0, width, total)),
+        rewards=torch.from_numpy(rng.choice([-1.0, 0.0, 1.0], len(sizes))),
+    )
+
+
+def rows_of(tokens, new=None):
+    """The same for the loops: policy tokens by response. `new` moves, `frozen` does not."""
+    moved = tokens.new if new is None else new
+    found = []
+    for row, (start, stop) in enumerate(pairwise(tokens.offsets.tolist())):
+        own = tokens.mask[start:stop]
+        names = (moved, tokens.new, tokens.old, tokens.ref, tokens.advantages)
+        parts = [column[start:stop][own].tolist() for column in names]
+        found.append(slow.Row(*parts, float(tokens.rewards[row])))
+    return found
+
+
+def expected(loop, tokens, own, new=None):
+    """Loss, clip state and ratio of each policy token, in order."""
+    found = [one for row in rows_of(tokens, new) for one in loop(row, **own)]
+    return torch.tensor(found, dtype=torch.float64).reshape(-1, 3)
+
+
+def computed(tokens, **options):
+    chosen = LossOptions.of(options)
+    return loss_named(chosen.loss)(tokens, chosen)
+
+
+def gradient(tokens, **options):
+    """Of the sum of losses, at each token."""
+    new = tokens.new.clone().requires_grad_()
+    computed(replace(tokens, new=new), **options).values.sum().backward()
+    return new.grad
+
+
+@every_case
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_each_loss_is_that_of_its_paper(case, tokens):
+    options, loop, own = CASES[case]
+    found, mask = computed(tokens, **options), tokens.mask
+    want = expected(loop, tokens, own)
+    torch.testing.assert_close(found.values[mask], want[:, 0], **EXACT)
+    assert found.clip[mask].tolist() == want[:, 1].tolist()
+    torch.testing.assert_close(found.ratio[mask], want[:, 2], **EXACT)
+    assert not found.values[~mask].any()
+    assert not found.clip[~mask].any()
+    assert not found.flat[~mask].any()
+    assert (found.clip.dtype, found.flat.dtype) == (torch.uint8, torch.bool)
+
+
+def edges(tokens):
+    """Where a formula has a kink near a token, a difference quotient means nothing."""
+    log_ratio = (tokens.new - tokens.old)[tokens.mask]
+    moved = (tokens.new.exp() - tokens.old.exp())[tokens.mask]
+    kinks = [0.05, 0.1, 0.2, 0.28, 0.3, 0.5]
+    kinks += [math.log(x) for x in (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.28, 1.3, 1.5)]
+    kinks = torch.tensor([*kinks, 3e-4, 4e-4, 0.4, *(-x for x in (0.05, 0.4, 0.3, 3e-4))])
+    near = (log_ratio[:, None] - kinks).abs().min() < 1e-4 if len(log_ratio) else False
+    means = torch.tensor([slow.mean([a - b for a, b in zip(r.new, r.old, strict=True)])
+                          for r in rows_of(tokens)])  # fmt: skip
+    near |= bool((means[:, None] - kinks).abs().min() < 1e-4)
+    bounds = torch.tensor([0.02, 0.03, 0.05, 0.1, 0.2])
+    return near or bool(((moved.abs()[:, None] - bounds).abs() < 1e-4).any())
+
+
+@every_case
+@settings(max_examples=15)
+@given(tokens=batches(width=0.3))
+def test_gradients_are_difference_quotients(case, tokens):
+    options, loop, own = CASES[case]
+    assume(not edges(tokens))
+    step, found = 1e-6, gradient(tokens, **options)
+    for at in tokens.mask.nonzero().flatten().tolist()[:6]:
+        nudge = torch.zeros_like(tokens.new)
+        nudge[at] = step
+        above, below = (
+            expected(loop, tokens, own, tokens.new + sign * nudge)[:, 0].sum() for sign in (1, -1)
+        )
+        quotient = float(above - below) / (2 * step)
+        assert math.isclose(found[at], quotient, rel_tol=1e-5, abs_tol=1e-7), (case, at)
+    assert not found[~tokens.mask].any()
+
+
+@every_case
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_flat_tokens_are_those_without_gradient(case, tokens):
+    options = CASES[case][0]
+    found, mask = computed(tokens, **options), tokens.mask
+    assert torch.equal(found.flat[mask], gradient(tokens, **options)[mask] == 0)
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_a_clipped_token_of_ppo_and_its_kin_is_flat(tokens):
+    for options in (
+        {"dual_clip": 1.3},
+        {"loss": "gspo", "dual_clip": 1.3},
+        {"loss": "geo_mean", "pg_clip": 0.1},
+    ):
+        found = computed(tokens, **options)
+        assert bool((found.flat | (found.clip == NONE)).all())
+
+
+@every_case
+@settings(max_examples=10)
+@given(tokens=batches())
+def test_pieces_of_whole_responses_give_the_same_bits(case, tokens):
+    options = CASES[case][0]
+    whole = computed(tokens, **options)
+    bounds = tokens.offsets.tolist()
+    for row, (start, stop) in enumerate(pairwise(bounds)):
+        columns = ("new", "old", "advantages", "mask", "infer", "ref")
+        cut = {name: getattr(tokens, name)[start:stop] for name in columns}
+        rewards = tokens.rewards[row : row + 1]
+        part = Tokens(**cut, offsets=torch.tensor([0, stop - start]), rewards=rewards)
+        for all_of_it, piece in zip(whole, computed(part, **options), strict=True):
+            assert torch.equal(all_of_it[start:stop], piece)
+
+
+@every_case
+def test_bits_do_not_depend_on_the_place_in_a_tensor(case):
+    """Vector instructions take several tokens at once, and may round them otherwise than one."""
+    rng, count = np.random.default_rng(7), 101
+    options = LossOptions.of(CASES[case][0])
+    names = ("new", "old", "advantages", "ref")
+    columns = {name: torch.from_numpy(rng.normal(-3, 1, count)) for name in names}
+
+    def loss(start, stop):
+        cut = {name: column[start:stop].clone() for name, column in columns.items()}
+        mask, ends = torch.ones(stop - start, dtype=torch.bool), torch.arange(stop - start + 1)
+        tokens = Tokens(**cut, mask=mask, offsets=ends)
+        return torch.stack(
+            [loss_named(options.loss)(tokens, options).values, kl_loss(tokens, options)]
+        )
+
+    whole = loss(0, count)
+    for size in (1, 2, 3, 5):
+        pieces = [loss(at, min(at + size, count)) for at in range(0, count, size)]
+        assert torch.equal(torch.cat(pieces, dim=1), whole)
+
+
+@every_case
+@settings(max_examples=10)
+@given(tokens=batches(), junk=st.sampled_from([math.nan, INF, -INF, 1e300]))
+def test_what_stands_on_observations_does_not_matter(case, tokens, junk):
+    options = CASES[case][0]
+    names = ("new", "old", "advantages", "infer", "ref")
+    spoilt = {name: getattr(tokens, name).where(tokens.mask, torch.tensor(junk)) for name in names}
+    for clean, other in zip(
+        computed(tokens, **options), computed(replace(tokens, **spoilt), **options), strict=True
+    ):
+        assert torch.equal(clean, other)
+    assert torch.isfinite(gradient(replace(tokens, **spoilt), **options)).all()
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+def level(tokens):
+    """The same tokens where the policy did not move."""
+    return replace(tokens, new=tokens.old)
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
+    for loss in ("ppo", "gspo", "dppo", "ipo"):
+        found = computed(level(tokens), loss=loss)
+        torch.testing.assert_close(found.values, -tokens.gain, rtol=0, atol=0)
+        assert not found.clip.any()
+    same = replace(tokens, advantages=torch.ones_like(tokens.gain))
+    torch.testing.assert_close(
+        computed(level(same), loss="geo_mean").values, -same.gain, rtol=0, atol=0
+    )
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
+    rewards = torch.ones_like(tokens.rewards)
+    plain = replace(level(tokens), rewards=rewards)
+    for loss in set(LOSSES) - {"geo_mean", "ref_kl"}:
+        torch.testing.assert_close(gradient(plain, loss=loss), -tokens.gain, **EXACT)
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_ppo_without_bounds_is_the_plain_surrogate(tokens):
+    found = computed(tokens, pg_clip="never", ratio_clamp="never")
+    plain = -tokens.gain * (tokens.new - tokens.old).exp().where(tokens.mask, torch.tensor(1.0))
+    torch.testing.assert_close(found.values, plain, rtol=0, atol=0)
+    assert not found.clip.any()
+
+
+@settings(max_examples=25)
+@given(tokens=batches(), bound=st.floats(1.01, 3.0))
+def test_dual_clip_touches_negative_advantages_alone(tokens, bound):
+    plain, dual = computed(tokens), computed(tokens, dual_clip=bound)
+    kept = ~(tokens.gain < 0)
+    assert torch.equal(plain.values[kept], dual.values[kept])
+    assert not (dual.clip[kept] == DUAL).any()
+    assert bool((dual.values <= plain.values).all())
+    torch.testing.assert_close(
+        dual.values[dual.clip == DUAL], -bound * tokens.gain[dual.clip == DUAL], **EXACT
+    )
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_clipping_never_lowers_the_loss_and_wider_bounds_clip_less(tokens):
+    free = computed(tokens, pg_clip="never")
+    narrow, wide = computed(tokens, pg_clip=0.1), computed(tokens, pg_clip=0.3)
+    assert bool((free.values <= wide.values + 1e-15).all())
+    assert bool((wide.values <= narrow.values + 1e-15).all())
+    assert not ((wide.clip != NONE) & (narrow.clip == NONE)).any()
+    assert bool(((narrow.clip == HIGH) <= (tokens.gain > 0)).all())
+    assert bool(((narrow.clip == LOW) <= (tokens.gain < 0)).all())
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_gspo_of_responses_of_one_token_is_ppo(tokens):
+    count = len(tokens.new)
+    single = replace(
+        tokens, offsets=torch.arange(count + 1), rewards=torch.zeros(count, dtype=torch.float64)
+    )
+    ppo, gspo = computed(single, pg_clip=0.1), computed(single, loss="gspo", pg_clip=0.1)
+    for one, other in zip(ppo, gspo, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_the_engine_s_log_probs_can_stand_for_the_old_ones(tokens):
+    for loss in ("ppo", "dppo", "cispo"):
+        found = computed(tokens, loss=loss, behaviour="infer")
+        other = computed(replace(tokens, old=tokens.infer), loss=loss)
+        assert all(map(torch.equal, found, other))
+    with pytest.raises(AssertionError, match="without log-probs of the rollout engine"):
+        computed(replace(tokens, infer=None), behaviour="infer")
+
+
+@settings(max_examples=25)
+@given(tokens=batches())
+def test_importance_weights_multiply_the_loss_and_a_weight_of_nothing_is_flat(tokens):
+    weights = torch.linspace(0, 2, len(tokens.new), dtype=torch.float64)
+    weights[::3] = 0
+    plain, found = computed(tokens), computed(replace(tokens, weights=weights))
+    torch.testing.assert_close(found.values, plain.values * weights, rtol=0, atol=0)
+    assert torch.equal(found.clip, plain.clip)
+    assert torch.equal(found.flat, plain.flat | (tokens.mask & (weights == 0)))
+
+
+def test_without_rewards_topr_goes_by_the_sign_of_the_advantage():
+    one = torch.ones(2, dtype=torch.float64)
+    tokens = Tokens(-one / 2, -one, one * torch.tensor([1, -1]), one > 0, torch.tensor([0, 2]))
+    assert computed(tokens, loss="topr").values.tolist() == [0.5, -0.5]
+    assert computed(tokens, loss="topr", tis_high=2.0).clip.tolist() == [NONE, NONE]
+    assert computed(tokens, loss="topr").clip.tolist() == [NONE, HIGH]
+
+
+# --- KL loss -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_ratio", [False, True])
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS)
+@settings(max_examples=15)
+@given(tokens=batches())
+def test_the_kl_loss_is_that_of_the_loops(estimator, by_ratio, tokens):
+    options = LossOptions.of({"kl_loss_estimator": estimator, "kl_loss_ratio": by_ratio})
+    found = kl_loss(tokens, options)
+    want = [x for row in rows_of(tokens) for x in slow.kl(row, estimator, by_ratio=by_ratio)]
+    want = torch.tensor(want, dtype=torch.float64)
+    torch.testing.assert_close(found[tokens.mask], want, **EXACT)
+    assert not found[~tokens.mask].any()
+
+
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS)
+@settings(max_examples=10)
+@given(tokens=batches(width=0.3))
+def test_the_gradient_of_the_kl_loss_is_a_difference_quotient(estimator, tokens):
+    distance = (tokens.new - tokens.ref)[tokens.mask].abs()
+    assume(not len(distance) or float(distance.min()) > 1e-4)
+    options = LossOptions.of({"kl_loss_estimator": estimator})
+    new, step = tokens.new.clone().requires_grad_(), 1e-6
+    kl_loss(replace(tokens, new=new), options).sum().backward()
+    above, below = (
+        kl_loss(replace(tokens, new=tokens.new + sign * step), options) for sign in (1, -1)
+    )
+    torch.testing.assert_close(new.grad, (above - below) / (2 * step), rtol=1e-5, atol=1e-8)
+
+
+def test_log_ratios_of_the_kl_loss_are_clamped():
+    tokens = Tokens(*(torch.tensor([x], dtype=torch.float64) for x in (-100.0, -100.0, 1.0)),
+                    torch.tensor([True]), torch.tensor([0, 1]),
+                    ref=torch.tensor([0.0], dtype=torch.float64))  # fmt: skip
+
+    def kl(**options):
+        named = {f"kl_loss_{name}": value for name, value in options.items()}
+        return float(kl_loss(tokens, LossOptions.of(named)))
+
+    assert kl(estimator="k1") == -40
+    assert kl(estimator="k1", log_ratio_clamps="k3") == -100
+    assert kl(estimator="k1", log_ratio_clamp="never", clamps="all") == -10
+    assert kl() == 10
+    assert math.isclose(kl(clamp="never"), math.exp(40), rel_tol=1e-12)
+    assert kl(estimator="mse", log_ratio_clamp=3.0) == 4.5
+
+
+# --- aggregation ---------------------------------------------------------------------------------
+
+every_way = pytest.mark.parametrize("how", AGGREGATIONS)
+CHOICES = st.fixed_dictionaries(
+    {
+        "count_rows": st.sampled_from(["valid", "all"]),
+        "norm": st.sampled_from(["length", "rows"]),
+        "length": st.sampled_from([None, 7]),
+    }
+)
+
+
+@every_way
+@settings(max_examples=25)
+@given(tokens=batches(), choices=CHOICES, weighted=st.booleans())
+def test_aggregation_is_that_of_the_loops(how, tokens, choices, weighted):
+    values, lengths = computed(tokens).values, tokens.offsets.diff().tolist()
+    weights = torch.linspace(0.5, 1.5, len(lengths), dtype=torch.float64) if weighted else None
+    found = aggregate(values, tokens.mask, tokens.offsets, how=how, weights=weights, **choices)
+    rows = [
+        part[own].tolist()
+        for part, own in zip(values.split(lengths), tokens.mask.split(lengths), strict=True)
+    ]
+    want = slow.aggregate(
+        rows,
+        lengths,
+        how,
+        weights=None if weights is None else weights.tolist(),
+        every_row=choices["count_rows"] == "all",
+        by_rows=choices["norm"] == "rows",
+        length=choices["length"],
+    )
+    assert math.isclose(found, want, rel_tol=1e-12, abs_tol=1e-13)
+
+
+@every_way
+@settings(max_examples=25)
+@given(tokens=batches(), seed=st.integers(0, 99))
+def test_parts_add_up_to_the_same_bits_in_any_order(how, tokens, seed):
+    values, mask, offsets = computed(tokens).values, tokens.mask, tokens.offsets
+    added = numerators(values, mask, offsets, how=how)
+    keys = torch.arange(len(added)) % 2
+    whole = Parts.of(added, mask, offsets, keys, 2)
+    order = np.random.default_rng(seed).permutation(len(added)).tolist()
+    pieces = []
+    for row in order:
+        start, stop = offsets[row], offsets[row + 1]
+        own, ends = mask[start:stop], torch.tensor([0, stop - start])
+        one = numerators(values[start:stop], own, ends, how=how)
+        pieces.append(Parts.of(one, own, ends, keys[row : row + 1], 2))
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total = total + piece
+    assert torch.equal(total.loss(how=how), whole.loss(how=how))
+    for name in ("tokens", "valid", "rows", "longest"):
+        assert torch.equal(getattr(total, name), getattr(whole, name))
+
+
+@every_way
+def test_nothing_has_a_loss_of_nothing(how):
+    none, offsets = torch.zeros(3, dtype=torch.float64), torch.tensor([0, 0, 3])
+    assert aggregate(none, torch.zeros(3, dtype=torch.bool), offsets, how=how) == 0
+    assert aggregate(none[:0], torch.ones(0, dtype=torch.bool), offsets[:2], how=how) == 0
+
+
+# --- the table and its options -------------------------------------------------------------------
+
+
+def test_the_table_is_whole():
+    assert {case[0].get("loss", "ppo") for case in CASES.values()} == set(LOSSES)
+    for name, loss in LOSSES.items():
+        assert loss.name == name == loss_named(name).name
+        assert loss.aggregation in AGGREGATIONS
+        assert set(loss.knobs) <= set(LossOptions.model_fields)
+        assert loss.formula
+        assert loss.source
+
+
+def test_every_option_of_a_loss_is_read_by_one():
+    general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
+    read = {name for loss in LOSSES.values() for name in loss.knobs}
+    fields = {name for name in LossOptions.model_fields if not name.startswith("kl_loss")}
+    assert fields - general == read
+
+
+def test_an_unknown_loss_is_answered_with_the_nearest():
+    with pytest.raises(UsageError, match="did you mean gspo"):
+        loss_named("gsppo")
+    with pytest.raises(UsageError, match=r"there are ppo, pg, gspo"):
+        loss_named("???")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"pg_clp": 1}, "no option 'pg_clp'; did you mean pg_clip"),
+        ({"pg_clip": 0}, "pg_clip is 0: input should be greater than 0"),
+        ({"dual_clip": 0.5}, "dual_clip is 0.5: input should be greater than 1"),
+        ({"dual_clip": "often"}, "dual_clip is 'often'"),
+        ({"tis_low": 2.0}, r"tis_low \(2.0\) must not exceed tis_high \(1.0\)"),
+        ({"aggregation": "sum"}, "aggregation is 'sum': input should be 'token-mean'"),
+        ({"kl_loss_estimator": "k9"}, "kl_loss_estimator is 'k9'"),
+        ({"prob_mask": 1.5}, "prob_mask is 1.5"),
+    ],
+)
+def test_wrong_options_are_named(options, text):
+    with pytest.raises(UsageError, match=f"^here: {text}"):
+        LossOptions.of(options, "here")
+
+
+def test_bounds_without_end_have_a_name():
+    options = LossOptions.of({"pg_clip_high": "never", "dual_clip": "never", "ratio_cap": "never"})
+    assert (options.pg_clip_high, options.dual_clip, options.ratio_cap) == (INF, INF, INF)
+    shown = options.model_dump(mode="json", exclude_defaults=True)
+    assert shown == dict.fromkeys(("pg_clip_high", "dual_clip", "ratio_cap"), "never")
+    assert LossOptions.of(shown) == options
