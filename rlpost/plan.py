@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -100,18 +101,29 @@ def job_of(
     Raises:
         DataError: a role that the recipe needs has no column (with the nearest names).
     """
+    lacks = _lacks(source)
     for role, why in _needed_roles(shape).items():
         if role not in columns:
-            raise missing(role, source.columns, source.name, why)
+            raise missing(role, source.columns, source.name, why, lacks.get(role))
     lists = next(
         (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
         None,
     )
     if lists is None:
-        raise missing("mask", source.columns, source.name, "no list column says how many tokens")
+        why = "no list column says how many tokens"
+        raise missing("mask", source.columns, source.name, why, lacks.get("mask"))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
     return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
+
+
+def _lacks(source: Source | TableSource) -> dict[str, str]:
+    """Role -> why a converted dump has none, as `rlpost convert` noted it in the file."""
+    try:
+        noted = json.loads(source.metadata.get(b"rlpost.lacks", b"{}"))
+    except ValueError:
+        return {}
+    return noted if isinstance(noted, dict) else {}
 
 
 _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")

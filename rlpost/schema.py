@@ -41,7 +41,7 @@ ROLES: dict[str, Role] = {
     ),
     "mask": _role(
         "mask", "tokens", "response_mask", "loss_mask", "completion_mask", "token_loss_mask",
-        "action_mask", "loss_masks",
+        "action_mask", "loss_masks", "new_response_mask", "masks",
     ),
     "old_log_probs": _role(
         "old_log_probs", "tokens", "old_log_probs", "old_log_prob", "old_per_token_logps",
@@ -50,6 +50,7 @@ ROLES: dict[str, Role] = {
     "ref_log_probs": _role(
         "ref_log_probs", "tokens", "ref_log_probs", "ref_log_prob", "ref_per_token_logps",
         "reference_logprobs", "ref_logprobs", "base_action_log_probs", "ref_logp",
+        "reference_policy_logprobs",
     ),
     "infer_log_probs": _role(
         "infer_log_probs", "tokens", "infer_log_probs", "rollout_log_probs",
@@ -62,19 +63,45 @@ ROLES: dict[str, Role] = {
         "token_rewards", "tokens", "token_rewards", "process_rewards"
     ),
     "sum_pi_squared": _role("sum_pi_squared", "tokens", "sum_pi_squared"),
+    "advantages": _role("advantages", "tokens", "advantages"),
+    "is_weight": _role("is_weight", "tokens", "is_weight"),
     "batch": _role("batch", "key", "step", "global_step", "iteration", "batch"),
-    "domain": _role("domain", "key", "domain", "data_source", "dataset", "env_name", "tag"),
+    "domain": _role(
+        "domain", "key", "domain", "data_source", "dataset", "env_name", "tag", "env_class",
+        "task_type", "source_names",
+    ),
     "difficulty": _role("difficulty", "number", "difficulty"),
     "reward_baseline": _role(
         "reward_baseline", "number", "reward_baseline", "reward_baselines"
     ),
-    "truncated": _role("truncated", "flag", "finish_reason", "truncated", "stop_reason"),
+    "truncated": _role(
+        "truncated", "flag", "finish_reason", "truncated", "stop_reason", "stop_condition"
+    ),
+    "sample_mask": _role("sample_mask", "number", "sample_mask"),
+    "sample_weight": _role("sample_weight", "number", "sample_weight"),
     "traj_id": _role("traj_id", "key", "traj_id"),
     "turn": _role("turn", "number", "turn"),
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
 }  # fmt: skip
+
+# Names that mean one thing in one framework and another elsewhere. They serve a role that nothing
+# else serves, beside columns that tell the framework; no other role has them then.
+TELLING: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("reward", "rewards", frozenset({"token_loss_mask", "generation_logprobs"})),  # NeMo-RL
+    ("reward", "rewards", frozenset({"base_action_log_probs"})),  # SkyRL: tokens, which are summed
+    ("reward", "rewards", frozenset({"prox_logp", "versions"})),  # AReaL
+    ("reward", "rewards", frozenset({"output_logprobs", "length_penalties"})),  # prime-rl
+    ("infer_log_probs", "logprobs", frozenset({"prompt_idx", "sample_idx"})),  # open-instruct
+    ("infer_log_probs", "logprobs", frozenset({"prox_logp", "versions"})),  # AReaL
+    ("old_log_probs", "logprobs", frozenset({"ref_logprobs"})),  # logging boards
+    ("old_log_probs", "log_probs", frozenset({"loss_masks", "raw_reward"})),  # slime
+    ("truncated", "status", frozenset({"group_index", "rollout_log_probs"})),  # slime, miles
+    ("group", "task_id", frozenset({"head_version", "tail_version"})),  # AReaL
+    ("group", "id", frozenset({"case_type", "test_case_function"})),  # ROLL
+    ("domain", "source", frozenset({"case_type", "test_case_function"})),  # ROLL
+)
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -146,12 +173,45 @@ def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -
         if name not in chosen and found is not None:
             columns[name] = found
             how[name] = "name" if found == meaning.aliases[0] else "alias"
+    _tell(available, chosen, columns, how)
     return ColumnMap(columns, how)
 
 
-def missing(role: str, available: Collection[str], where: str, why: str) -> DataError:
-    """The error for a role that no column serves, with the nearest names there are."""
+def _tell(
+    available: Collection[str],
+    chosen: Mapping[str, str],
+    columns: dict[str, str],
+    how: dict[str, str],
+) -> None:
+    """Fill roles that are still empty with names that only a framework's other columns explain."""
+    for role, column, beside in TELLING:
+        if role in columns or role in chosen or column not in available:
+            continue
+        if beside.isdisjoint(available) or column in chosen.values():
+            continue
+        for other in [other for other, serving in columns.items() if serving == column]:
+            del columns[other], how[other]
+        columns[role], how[role] = column, "alias"
+
+
+def missing(
+    role: str, available: Collection[str], where: str, why: str, dump: str | None = None
+) -> DataError:
+    """The error for a role that no column serves, with the nearest names there are.
+
+    Args:
+        role: what is missing.
+        available: the columns.
+        where: the input.
+        why: what needs the role.
+        dump: why the dump that the input was converted from lacks it, where it is known.
+    """
     aliases = ROLES[role].aliases
+    if dump is not None:
+        return DataError(
+            f"{where}: no column for {role} ({why}): {dump}; where another column holds it, "
+            f"--map {role}=COLUMN names it{_listing(available)}"
+        )
     # A column that has a role of its own is no candidate, however much its name looks like one.
     taken = {alias for other in ROLES.values() for alias in other.aliases}
     free = [name for name in available if name not in taken]

@@ -27,6 +27,7 @@ class TableSource:
         self.first_rows = [0, table.num_rows]
         self.rows = table.num_rows
         self.columns = list(table.schema.names)
+        self.metadata: dict[bytes, bytes] = dict(table.schema.metadata or {})
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Bytes of these columns in memory."""

@@ -69,6 +69,14 @@ class Source:
         return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
 
     @cached_property
+    def metadata(self) -> dict[bytes, bytes]:
+        """Key-value metadata of all files; where they differ, the first file's."""
+        merged: dict[bytes, bytes] = {}
+        for footer in reversed(self.footers):
+            merged |= footer.metadata or {}
+        return merged
+
+    @cached_property
     def rows(self) -> int:
         """Rows of all files."""
         return sum(footer.num_rows for footer in self.footers)

@@ -1,0 +1,120 @@
+"""GRAIL: a window of rollouts as nested Parquet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpost.errors import DataError
+from rlpost.formats.base import Format
+from rlpost.formats.fields import apply_map
+from rlpost.formats.layout import numbers
+from rlpost.formats.rows import Row, batches
+from rlpost.formats.tables import columns_in, table_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
+
+_COLUMNS = (
+    "window_start",
+    "rollout_group",
+    "rollout_index",
+    "hotkey",
+    "commit.tokens",
+    "commit.rollout.total_reward",
+    "commit.rollout.advantage",
+    "commit.rollout.success",
+    "commit.rollout.token_logprobs",
+    "commit.rollout.prompt_length",
+    "commit.rollout.completion_length",
+)
+
+
+def sniff(path: Path) -> bool:
+    """Whether the Parquet file has the columns of a GRAIL window."""
+    return {"window_start", "rollout_group", "rollout_index", "commit"} <= columns_in(path)
+
+
+def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rollouts of a window; their completions are the responses."""
+    rows = (
+        apply_map(_row(record), record, options.map) for record in table_records(path, _COLUMNS)
+    )
+    return batches(rows, options)
+
+
+def _row(record: Record) -> Row:
+    commit = record.nested("commit")
+    rollout = commit.nested("rollout")
+    tokens = numbers(record.where, "commit.tokens", commit.get("tokens"))
+    prompt, length = rollout.whole("prompt_length"), rollout.whole("completion_length")
+    if prompt + length != len(tokens) or prompt < 0 or length < 0:
+        raise DataError(
+            f"{record.where}: prompt_length {prompt} and completion_length {length} do not add up "
+            f"to the {len(tokens)} entries of commit.tokens"
+        )
+    return Row(
+        record.where,
+        {
+            "step": record.whole("window_start"),
+            "prompt_id": _group(record),
+            "sample_id": record.fields.get("rollout_index"),
+            "reward": rollout.number("total_reward"),
+            "prompt_length": prompt,
+            "response_length": length,
+            "dumped_advantage": rollout.fields.get("advantage"),
+            "success": rollout.fields.get("success"),
+            "prompt_token_ids": tokens[:prompt],
+            "response_token_ids": tokens[prompt:],
+            "response_mask": np.ones(length, np.uint8),
+            "infer_log_probs": _log_probs(rollout, prompt, length),
+        },
+    )
+
+
+def _group(record: Record) -> str:
+    """Groups are numbered by each miner, so its key tells those of several miners apart."""
+    group = record.whole("rollout_group")
+    miner = record.fields.get("hotkey")
+    return f"{miner}:{group}" if miner else str(group)
+
+
+def _log_probs(rollout: Record, prompt: int, length: int) -> np.ndarray | None:
+    """The completion's log-probs: the list covers it alone, or the prompt before it too."""
+    array = numbers(rollout.where, "token_logprobs", rollout.get("token_logprobs"))
+    if len(array) == prompt + length:
+        return array[prompt:]
+    if len(array) == length:
+        return array
+    if not len(array):
+        return None
+    raise DataError(
+        f"{rollout.where}: token_logprobs has {len(array)} entries; {length}, one per token of "
+        f"the completion, or {prompt + length}, one per token, are needed"
+    )
+
+
+FORMAT = Format(
+    name="grail",
+    title="GRAIL window Parquet (nested commit.rollout)",
+    suffixes=(".parquet",),
+    gives=("group", "reward", "mask", "infer_log_probs", "batch"),
+    lacks={
+        "infer_log_probs": "token_logprobs is empty",
+        "old_log_probs": "GRAIL keeps the log-probs of the engine that sampled, no trainer's",
+        "ref_log_probs": "GRAIL keeps no reference policy's log-probs",
+        "values": "GRAIL has no critic",
+    },
+    sniff=sniff,
+    read=read,
+    takes=("map",),
+    source="grail/infrastructure/parquet_io.py INFERENCE_SCHEMA (2026)",
+    note="The window's start is the step; all completion tokens count as the policy's.",
+)

@@ -1,0 +1,241 @@
+"""Token layouts: lists as frameworks keep them -> one entry per response token.
+
+A response begins with the first token that the policy produced (mask 1) and ends with the
+sequence. What lies between two turns (tool output, the user's next message) stays, with mask 0.
+Every function takes one record and checks it: lists that do not fit the layout are a DataError
+that names the record, never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.errors import DataError, UsageError
+from rlpost.formats.records import described
+from rlpost.schema import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+Lists = dict[str, "NDArray[Any]"]
+
+LAYOUTS = {
+    "response": "one entry per response token, no padding: nothing is changed",
+    "padded": "prompt, response and padding; entry t belongs to token t",
+    "shifted": "prompt, response and padding; entry t belongs to token t + 1, one entry less",
+    "compact": "one entry per token with mask 1; the mask covers the sequence",
+    "left-padded": "padding, then the response, which ends with the list",
+}
+
+
+def layout_named(name: str) -> str:
+    """The layout's name, checked; a UsageError lists those there are."""
+    if name not in LAYOUTS:
+        raise UsageError(
+            f"--layout {name}: no such layout{closest(name, LAYOUTS) or ''} "
+            f"(there are {', '.join(LAYOUTS)})"
+        )
+    return name
+
+
+def numbers(where: str, name: str, value: object) -> NDArray[Any]:
+    """A list (or array, or tensor) of numbers as a vector [T]; null entries become NaN.
+
+    Raises:
+        DataError: not a list, a list of lists, or a list of something else than numbers.
+    """
+    needed = "a flat list of numbers, one per token, is needed"
+    if isinstance(value, np.ndarray):
+        array = value
+    elif isinstance(value, (list, tuple)):
+        try:
+            array = np.asarray(value) if len(value) else np.zeros(0)
+            if array.dtype == object and {type(x) for x in value} <= {float, int, type(None)}:
+                array = np.asarray(value, np.float64)
+        except (ValueError, OverflowError):
+            raise DataError(f"{where}: `{name}` is a list of lists; {needed}") from None
+    else:
+        raise DataError(f"{where}: `{name}` is {described(value)}; {needed}")
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        what = f"nested {array.ndim} deep" if array.ndim != 1 else "no list of numbers"
+        raise DataError(f"{where}: `{name}` is {what}; {needed}")
+    return array
+
+
+def mask_of(where: str, name: str, value: object) -> NDArray[np.uint8]:
+    """A list of 0 and 1 (ints, floats or bools) as uint8 [T].
+
+    Raises:
+        DataError: as `numbers`, or another value than 0 or 1.
+    """
+    array = numbers(where, name, value)
+    wrong = np.flatnonzero((array != 0) & (array != 1))
+    if len(wrong):
+        at = int(wrong[0])
+        raise DataError(
+            f"{where}: `{name}` has {array[at]} at token {at}; a mask holds 1 where the policy "
+            "produced the token and 0 elsewhere"
+        )
+    return array.astype(np.uint8)
+
+
+def check_length(where: str, name: str, array: NDArray[Any], length: int, of: str) -> None:
+    """A DataError unless the list has that many entries, as `of` has."""
+    if len(array) != length:
+        raise DataError(
+            f"{where}: `{name}` has {len(array)} entries and {of} {length}; they must agree "
+            "(--layout says how lists lie in a record)"
+        )
+
+
+def response_start(mask: NDArray[np.uint8]) -> int:
+    """Where the response begins: the first token with mask 1, the end if there is none."""
+    return int(mask.argmax()) if mask.any() else len(mask)
+
+
+def padded(
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """Cut the response out of full sequences [T]: from the first mask 1 to the sequence's end.
+
+    Args:
+        where: the record.
+        mask: [T], 1 where the policy produced the token.
+        lists: name -> [T], each aligned with the mask.
+        length: tokens of the sequence without padding; None: it ends with the last mask 1.
+
+    Returns:
+        The lists and `response_mask`, each one entry per response token.
+
+    Raises:
+        DataError: lists of other lengths, a length beyond them, or mask 1 in the padding.
+    """
+    for name, array in lists.items():
+        check_length(where, name, array, len(mask), "the mask")
+    last = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
+    end = last if length is None else length
+    if not last <= end <= len(mask):
+        raise DataError(
+            f"{where}: the sequence is said to have {end} tokens, but its lists have {len(mask)} "
+            f"and the mask is 1 up to token {last - 1}"
+        )
+    cut = slice(min(response_start(mask), end), end)
+    return {"response_mask": mask[cut], **{name: array[cut] for name, array in lists.items()}}
+
+
+def shifted(
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """The same for lists of T - 1, whose entry t belongs to token t + 1.
+
+    The mask has T entries, or T - 1 if it is shifted itself. Token 0 has no log-prob and so can't
+    be a response's.
+    """
+    if not lists:
+        return padded(where, mask, {}, length)
+    entries = len(next(iter(lists.values())))
+    if len(mask) == entries:
+        return padded(where, mask, lists, None if length is None else length - 1)
+    for name, array in lists.items():
+        check_length(where, name, array, len(mask) - 1, "the mask less one (shifted)")
+    if mask[0]:
+        raise DataError(f"{where}: the mask is 1 at token 0, for which shifted lists have no entry")
+    return padded(where, mask[1:], lists, None if length is None else length - 1)
+
+
+def compact(
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """Spread lists that have entries for mask 1 only over the sequence, 0 elsewhere, and cut."""
+    count = int(mask.sum())
+    spread: Lists = {}
+    for name, array in lists.items():
+        check_length(where, name, array, count, "the mask's count of ones")
+        spread[name] = scattered(mask, array)
+    return padded(where, mask, spread, length)
+
+
+def scattered(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[Any]:
+    """Entries for the ones of a mask [T], in order, as [T] with 0 elsewhere."""
+    spread = np.zeros(len(mask), array.dtype)
+    spread[mask.astype(bool)] = array
+    return spread
+
+
+def left_padded(
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """Cut a response that ends with its lists: `length` tokens, None: from the first mask 1."""
+    for name, array in lists.items():
+        check_length(where, name, array, len(mask), "the mask")
+    begin = response_start(mask)
+    if length is not None:
+        if not 0 <= length <= len(mask) or len(mask) - length > begin:
+            raise DataError(
+                f"{where}: the response is said to have {length} tokens, but the mask is 1 from "
+                f"token {begin} of {len(mask)}"
+            )
+        begin = len(mask) - length
+    return {"response_mask": mask[begin:], **{name: array[begin:] for name, array in lists.items()}}
+
+
+def as_they_are(
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """Response lists, only checked: the mask and every list have one entry per token."""
+    if length is not None:
+        check_length(where, "mask", mask, length, "the response")
+    for name, array in lists.items():
+        check_length(where, name, array, len(mask), "the mask")
+    return {"response_mask": mask, **lists}
+
+
+_CUTS = {
+    "response": as_they_are,
+    "padded": padded,
+    "shifted": shifted,
+    "compact": compact,
+    "left-padded": left_padded,
+}
+
+
+def response_lists(
+    layout: str,
+    where: str,
+    mask: NDArray[np.uint8],
+    lists: Mapping[str, NDArray[Any]],
+    length: int | None = None,
+) -> Lists:
+    """Bring a record's lists from a layout to one entry per response token.
+
+    Args:
+        layout: one of `LAYOUTS`.
+        where: the record, for errors.
+        mask: 1 where the policy produced the token.
+        lists: name -> entries.
+        length: real length: of the sequence (padded, shifted, compact) or of the response.
+
+    Raises:
+        UsageError: no such layout.
+        DataError: the lists do not fit it.
+    """
+    return _CUTS[layout_named(layout)](where, mask, lists, length)

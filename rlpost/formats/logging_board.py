@@ -1,0 +1,115 @@
+"""RLLoggingBoard: JSONL with one entry per response token, written by patched trainers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost.errors import DataError
+from rlpost.formats.base import Format
+from rlpost.formats.fields import apply_map, text_key
+from rlpost.formats.layout import check_length, numbers
+from rlpost.formats.records import Record, first_fields, records
+from rlpost.formats.rows import Row, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rlpost.formats.base import ReadOptions
+
+_NEEDED = {"prompt", "response", "response_tokens", "logprobs", "ref_logprobs", "reward", "step"}
+_SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
+_ROLL_ONLY = "new_response_mask"
+_TYPES = {
+    "response_tokens": pa.list_(pa.string()),
+    "dumped_token_rewards": pa.list_(pa.float32()),
+    "ref_response": pa.string(),
+    "ref_reward": pa.float64(),
+}
+
+
+def sniff(path: Path) -> bool:
+    """Whether the first record has the fields that only this writer writes together."""
+    fields = first_fields(path)
+    return fields.keys() >= _NEEDED and _ROLL_ONLY not in fields
+
+
+def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The dump as canonical columns; a DataError names the record that does not fit."""
+    return batches(_rows(path, options), options, _TYPES)
+
+
+def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    for record in records(path):
+        prompt, old = record.text("prompt"), record.array("logprobs")
+        values: dict[str, Any] = {
+            "step": record.whole("step"),
+            "prompt_id": text_key(unpadded(prompt)),
+            "reward": record.number("reward"),
+            "response_length": len(old),
+            "prompt": prompt,
+            "response": record.text("response"),
+            "old_log_probs": old,
+            "ref_log_probs": record.array("ref_logprobs"),
+            "values": record.array("values") if record.has("values") else None,
+            "response_tokens": tokens_of(record, len(old)),
+            "dumped_token_rewards": _token_rewards(record, len(old)),
+            "ref_response": record.text("ref_response") if record.has("ref_response") else None,
+            "ref_reward": record.number("ref_reward") if record.has("ref_reward") else None,
+        }
+        yield apply_map(Row(record.where, values), record, options.map)
+
+
+def unpadded(prompt: str) -> str:
+    """A prompt's text without the special tokens it begins with, the left padding among them.
+
+    The same prompt has more or less padding from batch to batch, and is one group all the same.
+    """
+    return _SPECIAL.sub("", prompt)
+
+
+def tokens_of(record: Record, length: int) -> list[str | None]:
+    """The response's tokens as text, without the padding that may follow them.
+
+    Raises:
+        DataError: there are fewer tokens than the `length` entries of the other lists.
+    """
+    tokens = record.array("response_tokens")
+    if len(tokens) < length:
+        raise DataError(
+            f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` {length}; "
+            "every log-prob needs its token"
+        )
+    return tokens[:length]
+
+
+def _token_rewards(record: Record, length: int) -> Any:
+    if not record.has("token_rewards"):
+        return None
+    rewards = numbers(record.where, "token_rewards", record.get("token_rewards"))
+    check_length(record.where, "token_rewards", rewards, length, "`logprobs`")
+    return rewards
+
+
+FORMAT = Format(
+    name="rl-logging-board",
+    title="RLLoggingBoard rollout_samples/{run}/*.jsonl",
+    suffixes=(".jsonl",),
+    gives=("group", "reward", "batch", "old_log_probs", "ref_log_probs", "values"),
+    lacks={
+        "mask": "RLLoggingBoard does not say which tokens a tool wrote, so every token counts as "
+        "the policy's",
+        "values": "these samples have no `values`: their trainer has no critic",
+        "infer_log_probs": "RLLoggingBoard has the trainer's log-probs alone",
+        "token_rewards": "RLLoggingBoard's token_rewards already hold the response's reward and "
+        "the KL penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
+    },
+    sniff=sniff,
+    read=read,
+    source="RLLoggingBoard's README, data format (2025-02)",
+    takes=("map",),
+    note="A group is the rows of one step whose prompts, less padding, have the same text.",
+)

@@ -1,0 +1,163 @@
+"""NeMo-RL: `train_data_step{N}.jsonl`, one sequence a line, padded to the batch's longest."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from rlpost.errors import DataError
+from rlpost.formats.base import Format
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import prompt_key, step_of
+from rlpost.formats.layout import (
+    check_length,
+    mask_of,
+    numbers,
+    padded,
+    response_start,
+)
+from rlpost.formats.records import Record, first_fields, records
+from rlpost.formats.rows import Row, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.layout import Lists
+
+_PEEKED = 16
+_LISTS = {
+    "generation_logprobs": "infer_log_probs",
+    "prev_logprobs": "old_log_probs",
+    "reference_policy_logprobs": "ref_log_probs",
+    "advantages": "dumped_advantages",
+}
+_NEEDED = ("input_lengths", "token_loss_mask", "generation_logprobs")
+
+
+def sniff(path: Path) -> bool:
+    """Whether the first record has the fields that only NeMo-RL writes together."""
+    fields = first_fields(path)
+    return {"token_loss_mask", "generation_logprobs", "input_lengths"} <= fields.keys()
+
+
+def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The sequences of one step, from the first token that the policy produced on."""
+    return batches(_rows(path, options), options)
+
+
+def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    source = (_unwrapped(record) for record in records(path))
+    head, measured = _peeked(source)
+    step = step_of(path)
+    for place, record in enumerate(chain(head, source)):
+        yield apply_map(_row(record, place, step, options, measured=measured), record, options.map)
+
+
+def _peeked(source: Iterator[Record]) -> tuple[list[Record], bool]:
+    """The first records, and whether the training policy's log-probs were computed.
+
+    The forward pass for them is skipped with `force_on_policy_ratio`; the field then holds zeros.
+    Mostly one record is enough to see that it holds others.
+    """
+    head: list[Record] = []
+    for record in islice(source, _PEEKED):
+        head.append(record)
+        value = record.fields.get("prev_logprobs")
+        if value is not None and numbers(record.where, "prev_logprobs", value).any():
+            return head, True
+    return head, False
+
+
+def _unwrapped(record: Record) -> Record:
+    """Each field without the batch of one that the writer puts around it."""
+    fields = {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in record.fields.items()
+    }
+    for name in (*_LISTS, "token_loss_mask", "token_ids"):
+        value = record.fields.get(name)
+        if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list):
+            fields[name] = value  # a sequence of one token, in no batch
+    return Record(record.where, fields)
+
+
+def _row(
+    record: Record, place: int, step: int | None, options: ReadOptions, *, measured: bool
+) -> Row:
+    where = record.where
+    for name in _NEEDED:
+        record.get(name)
+    mask = mask_of(where, "token_loss_mask", record.get("token_loss_mask"))
+    length = record.whole("input_lengths")
+    lists = {
+        column: numbers(where, name, record.get(name))
+        for name, column in _LISTS.items()
+        if record.has(name)
+    }
+    if "old_log_probs" in lists and not measured and lists.pop("old_log_probs").any():
+        raise DataError(
+            f"{where}: `prev_logprobs` has values here, but only zeros in the first {_PEEKED} "
+            "records: these can't be told from log-probs that were not computed"
+        )
+    cut = padded(where, mask, lists, length)
+    row = Row(where, {**_scalars(record, step), **cut, **_ids(record, mask, length)})
+    row.values["prompt_length"] = min(response_start(mask), length)
+    row.values["response_length"] = len(cut["response_mask"])
+    row.values["prompt_id"] = _group(row, place, options)
+    return row
+
+
+def _scalars(record: Record, step: int | None) -> dict[str, Any]:
+    # With dynamic sampling `rewards` is the vector before the filter, out of step with the rows.
+    reward = "filtered_rewards" if record.has("filtered_rewards") else "rewards"
+    agent = record.fields.get("agent_ref")
+    content = record.fields.get("content")
+    return {
+        "step": step,
+        "sample_id": record.fields.get("idx"),
+        "domain": agent.get("name") if isinstance(agent, dict) else agent,
+        "reward": record.number(reward),
+        "dumped_sample_mask": record.fields.get("sample_loss_mask"),
+        "content": "\n".join(map(str, content)) if isinstance(content, list) else content,
+    }
+
+
+def _ids(record: Record, mask: Any, length: int) -> Lists:
+    if not record.has("token_ids"):
+        return {}
+    ids = numbers(record.where, "token_ids", record.get("token_ids"))
+    check_length(record.where, "token_ids", ids, len(mask), "token_loss_mask")
+    start = min(response_start(mask), length)
+    return {"prompt_token_ids": ids[:start], "response_token_ids": ids[start:length]}
+
+
+def _group(row: Row, place: int, options: ReadOptions) -> str | None:
+    """The block of records, where its size is given, else the prompt's tokens."""
+    if options.group_size is not None:
+        return str(place // options.group_size)
+    tokens = row.values.get("prompt_token_ids")
+    return None if tokens is None else prompt_key(tokens)
+
+
+FORMAT = Format(
+    name="nemo-rl",
+    title="NeMo-RL train_data_step{N}.jsonl",
+    suffixes=(".jsonl",),
+    gives=("group", "reward", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
+    lacks={
+        "group": "NeMo-RL writes no prompt id: groups are found by token_ids, or by --group-size",
+        "old_log_probs": "prev_logprobs is all zeros: force_on_policy_ratio skips computing it",
+        "ref_log_probs": "NeMo-RL does not dump the reference policy's log-probs",
+        "values": "NeMo-RL does not dump the critic's values",
+        "batch": "the step is taken from the file's name, which has none (train_data_step{N})",
+    },
+    sniff=sniff,
+    read=read,
+    takes=("map", "group_size"),
+    source="nemo_rl/utils/logger.py log_batched_dict_as_jsonl, algorithms/grpo.py (2026)",
+    note="Groups are the rows with the same prompt tokens in a step; --group-size takes blocks.",
+)

@@ -1,0 +1,522 @@
+"""Conversions as a whole: what goes where, what is refused, and the parts that formats share."""
+
+from __future__ import annotations
+
+import io
+import json
+from unittest import mock
+
+import format_writers as writers
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from test_cli import rollout, run, save
+
+from rlpost import formats, render_convert
+from rlpost.convert import convert
+from rlpost.errors import DataError, UsageError
+from rlpost.formats import FORMATS, detect, format_named, layout, writer
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.inputs import canonical, canonical_inputs
+from rlpost.formats.keys import prompt_key, step_of
+from rlpost.formats.records import MOST_SNIFFED, first_fields, records
+from rlpost.formats.rows import Row, batches
+
+PLAIN = ReadOptions()
+
+
+@pytest.fixture
+def dump(tmp_path):
+    return writers.nemo_rl(tmp_path / "in", writers.made())
+
+
+def steps(folder, *numbers):
+    """A dump per step, of samples of its own."""
+    for number in numbers:
+        made = writers.nemo_rl(folder, writers.made(seed=number))
+        made.rename(folder / f"train_data_step{number}.jsonl.part")
+    for part in folder.glob("*.part"):
+        part.rename(part.with_suffix(""))
+    return folder
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# Where it goes
+
+
+def test_one_dump_goes_to_one_file_whatever_its_name(dump, tmp_path):
+    convert(dump, tmp_path / "out.pq")
+    assert pq.read_metadata(tmp_path / "out.pq").num_rows == 12
+
+
+def test_a_directory_goes_to_a_directory_of_the_same_layout(tmp_path):
+    steps(tmp_path / "in" / "a", 1, 2)
+    steps(tmp_path / "in" / "b", 3)
+    (tmp_path / "in" / "a" / "metrics.jsonl").write_text('{"loss": 1}\n')
+    summary = convert(tmp_path / "in", tmp_path / "out")
+    assert names(tmp_path / "out") == [
+        "a/train_data_step1.parquet", "a/train_data_step2.parquet", "b/train_data_step3.parquet",
+    ]  # fmt: skip
+    assert summary["responses"] == 36
+
+
+def test_several_dumps_go_to_one_file_where_it_is_called_parquet(tmp_path):
+    steps(tmp_path / "in", 1, 2)
+    convert(tmp_path / "in", tmp_path / "all.parquet")
+    table = pq.read_table(tmp_path / "all.parquet")
+    assert table["step"].to_pylist() == [1] * 12 + [2] * 12
+    assert table["old_log_probs"].to_pylist()[12:] == [one.old for one in writers.made(seed=2)]
+
+
+def test_globs_mean_their_matches(tmp_path):
+    steps(tmp_path / "in", 1, 2, 13)
+    convert(str(tmp_path / "in" / "*step1*.jsonl"), tmp_path / "out")
+    assert names(tmp_path / "out") == ["train_data_step1.parquet", "train_data_step13.parquet"]
+
+
+def test_dumps_of_one_name_need_the_directory_above_them(tmp_path):
+    steps(tmp_path / "a", 1)
+    steps(tmp_path / "b", 1)
+    dumps = [tmp_path / side / "train_data_step1.jsonl" for side in "ab"]
+    with pytest.raises(UsageError, match="would both become"):
+        convert(dumps, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_is_replaced_only_when_that_is_asked_for(dump, tmp_path):
+    out = tmp_path / "out.parquet"
+    out.write_text("mine")
+    with pytest.raises(UsageError, match="exists already; --overwrite"):
+        convert(dump, out)
+    assert run("advantages", dump, out, "--estimator", "grpo").code == 2
+    assert out.read_text() == "mine"
+    convert(dump, out, overwrite=True)
+    assert pq.read_metadata(out).num_rows == 12
+
+
+def test_an_output_is_never_an_input(dump):
+    with pytest.raises(UsageError, match="are the same file"):
+        convert(dump, dump, overwrite=True)
+
+
+def test_nothing_appears_when_the_last_of_several_dumps_is_bad(tmp_path):
+    steps(tmp_path / "in", 1, 2)
+    last = tmp_path / "in" / "train_data_step2.jsonl"
+    last.write_text(last.read_text()[:-40])
+    with pytest.raises(DataError, match=r"step2\.jsonl, line 12"):
+        convert(tmp_path / "in", tmp_path / "new" / "out")
+    assert names(tmp_path) == ["in/train_data_step1.jsonl", "in/train_data_step2.jsonl"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_output_that_cannot_be_written_is_exit_4(dump, tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = run("convert", dump, tmp_path / "file" / "out.parquet")
+    assert ran.code == 4
+    assert "cannot be written" in ran.err
+
+
+# What it is
+
+
+def test_a_file_of_no_known_format_is_refused_with_those_there_are(tmp_path):
+    path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
+    with pytest.raises(UsageError, match="its contents do not tell its format"):
+        convert(path, tmp_path / "out.parquet")
+    with pytest.raises(UsageError, match="holds no file of a known format"):
+        convert(tmp_path, tmp_path / "out")
+
+
+def test_formats_are_not_mixed(dump, tmp_path):
+    other = writers.roll_rollout(tmp_path / "in", writers.made())
+    with pytest.raises(UsageError, match="holds dumps of"):
+        convert(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(UsageError, match="one after the other"):
+        convert([dump, other], tmp_path / "out")
+    summary = convert(tmp_path / "in", tmp_path / "out", "nemo-rl")
+    assert names(tmp_path / "out") == ["train_data_step7.parquet"]
+    assert summary["passed_over"] == [str(other)]
+
+
+def test_a_directorys_damaged_dump_is_not_passed_over_where_the_format_is_said(tmp_path):
+    steps(tmp_path / "in", 1, 2)
+    (tmp_path / "in" / "train_data_step2.jsonl").write_text('{"rewards"')
+    ran = run("convert", tmp_path / "in", tmp_path / "out", "--from", "nemo-rl")
+    assert ran.code == 3
+    assert "step2.jsonl, line 1: not JSON" in ran.err
+    ran = run("convert", tmp_path / "in", tmp_path / "out")
+    assert ran.code == 0
+    assert "! passed over, of no known format" in ran.err
+    assert "train_data_step2.jsonl" in ran.err
+
+
+def test_a_near_miss_of_a_format_is_answered_with_it():
+    with pytest.raises(UsageError, match="did you mean nemo-rl"):
+        format_named("nemo_rl")
+
+
+def test_two_formats_that_claim_a_file_are_both_named(dump):
+    twin = mock.Mock(suffixes=(".jsonl",), sniff=lambda _: True)
+    twin.name = "twin"
+    with (
+        mock.patch.dict(formats.FORMATS, {"twin": twin}),
+        pytest.raises(UsageError, match="may be of nemo-rl or twin; say which with --from"),
+    ):
+        detect(dump)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--layout", "padded"], "--layout: means nothing for nemo-rl"),
+        (["--map", "reword=x"], "no role 'reword'; did you mean reward?"),
+        (["--map", "reward"], "write it NAME=VALUE"),
+        (["--from", "verll"], "did you mean verl?"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(words, told, dump, tmp_path):
+    ran = run("convert", dump, tmp_path / "out.parquet", *words)
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_a_role_is_left_out_or_read_from_another_field(dump, tmp_path):
+    chosen = ReadOptions({"old_log_probs": "none", "reward": "idx"})
+    convert(dump, tmp_path / "out.parquet", options=chosen)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert "old_log_probs" not in table.column_names
+    assert table["reward"].to_pylist() == list(range(12))
+
+
+def test_every_format_is_listed_and_documented():
+    for how in ("table", "json", "markdown"):
+        ran = run("convert", "--list", "--format", how)
+        assert ran.code == 0
+        for one in FORMATS.values():
+            assert one.name in ran.out
+            assert one.title.split()[0] in ran.out
+    listed = json.loads(run("convert", "--list", "--format", "json").out)
+    assert [one["format"] for one in listed] == [*FORMATS]
+    assert all(one["source"] for one in listed)
+
+
+def test_the_screen_says_what_was_given_and_what_cannot_be_and_why(dump, tmp_path):
+    ran = run("convert", dump, tmp_path / "out.parquet")
+    assert (ran.code, ran.out) == (0, "")
+    for told in ("12 responses, 47 response tokens", "group = prompt_id", "ref_log_probs",
+                 "NeMo-RL does not dump the reference policy's log-probs"):  # fmt: skip
+        assert told in ran.err
+    assert run("convert", dump, tmp_path / "quiet.parquet", "--quiet") == (0, "", "")
+
+
+def test_the_screen_fits_80_columns(dump, tmp_path):
+    out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    render_convert.show_converted(convert(dump, tmp_path / "out.parquet"), out)
+    lines = out.file.getvalue().splitlines()
+    assert lines[0].startswith("╭─ rlpost convert · nemo-rl")
+    assert {len(line) for line in lines} == {80}
+
+
+# What is written
+
+
+def test_the_file_says_what_it_was_and_what_it_lacks(dump, tmp_path):
+    convert(dump, tmp_path / "out.parquet")
+    metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
+    assert metadata[b"rlpost.format"] == b"nemo-rl"
+    assert json.loads(metadata[b"rlpost.lacks"]).keys() == {"ref_log_probs", "values"}
+
+
+def test_log_probs_are_byte_stream_split_and_everything_is_zstd(dump, tmp_path):
+    convert(dump, tmp_path / "out.parquet")
+    group = pq.read_metadata(tmp_path / "out.parquet").row_group(0)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    assert {chunk.compression for chunk in chunks} == {"ZSTD"}
+    split = {
+        chunk.path_in_schema for chunk in chunks if "BYTE_STREAM_SPLIT" in chunk.encodings
+    }  # fmt: skip
+    assert split == {
+        f"{name}.list.element" for name in ("old_log_probs", "infer_log_probs", "dumped_advantages")
+    }
+
+
+def test_rows_are_the_same_however_they_are_cut_into_batches_and_row_groups(dump, tmp_path):
+    convert(dump, tmp_path / "whole.parquet")
+    with (
+        mock.patch.object(writer, "ROW_GROUP_BYTES", 1),
+        mock.patch("rlpost.formats.rows.MOST_ROWS", 5),
+    ):
+        convert(dump, tmp_path / "pieces.parquet")
+    assert pq.read_metadata(tmp_path / "pieces.parquet").num_row_groups == 3
+    assert pq.read_table(tmp_path / "pieces.parquet").equals(
+        pq.read_table(tmp_path / "whole.parquet")
+    )
+
+
+def test_batches_are_bounded_in_bytes_too():
+    rows = (Row(str(i), {"response_mask": [1] * 1000}) for i in range(64))
+    with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
+        sizes = [batch.num_rows for batch in batches(rows, PLAIN)]
+    assert sum(sizes) == 64
+    assert max(sizes) <= 10
+
+
+def test_dumps_of_which_only_some_have_log_probs_do_not_make_one_file(tmp_path):
+    steps(tmp_path / "in", 1)
+    writers.nemo_rl(tmp_path / "in", writers.made(), on_policy=True)
+    with pytest.raises(DataError, match="only some have old_log_probs"):
+        convert(tmp_path / "in", tmp_path / "all.parquet")
+    with (
+        mock.patch.object(writer, "ROW_GROUP_BYTES", 1),
+        pytest.raises(DataError, match="only some have old_log_probs"),
+    ):
+        convert(tmp_path / "in", tmp_path / "all.parquet")
+    convert(tmp_path / "in", tmp_path / "out")
+    convert(
+        tmp_path / "in", tmp_path / "all.parquet", options=ReadOptions({"old_log_probs": "none"})
+    )
+
+
+# Rows
+
+
+def table_of(rows, **types):
+    return pa.Table.from_batches(batches([Row(f"row {i}", one) for i, one in enumerate(rows)],
+                                         PLAIN, types))  # fmt: skip
+
+
+def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
+    table = table_of([{"prompt_id": 3}, {"prompt_id": 3.0}, {"prompt_id": "3"}])
+    assert table["prompt_id"].to_pylist() == ["3"] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"response_mask": [1, 2]}], "row 0: `response_mask` has 2 at token 1"),
+        ([{"response_mask": [1], "values": [1.0, 2.0]}], "row 0: its token lists differ in length"),
+        (
+            [{"response_mask": [1], "values": [1.0]}, {"response_mask": [1]}],
+            "row 1: lacks values, which earlier records have",
+        ),
+        (
+            [{"response_mask": [1]}, {"response_mask": [1], "values": [1.0]}],
+            "row 1: has values, which earlier records lack",
+        ),
+        ([{"values": ["1.0"]}], "row 0: `values` is no list of numbers"),
+        ([{"values": [[1.0], [1.0, 2.0]]}], "row 0: `values` is a list of lists"),
+        ([{"values": 1.0}], "row 0: `values` is 1.0"),
+        ([{"response_token_ids": [1.5]}], "row 0: `response_token_ids` has 1.5 at token 0"),
+        ([{"response_token_ids": [2**40]}], "row 0: `response_token_ids` has 1099511627776"),
+        ([{"step": 1}, {"step": "x"}], "row 1: `step` is 'x'; int64 is needed"),
+        ([{"reward": {"a": 1}}], "row 0: `reward` is {'a': 1}; double is needed"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(rows, told):
+    with pytest.raises(DataError, match="row ") as raised:
+        table_of(rows)
+    assert told in str(raised.value)
+
+
+def test_rows_without_tokens_have_empty_lists_and_never_null():
+    table = table_of([{"response_mask": []}, {"response_mask": [1], "values": [0.5]}])
+    assert table["values"].to_pylist() == [[], [0.5]]
+    assert table["response_mask"].null_count == 0
+
+
+def test_null_among_numbers_is_nan():
+    (row,) = table_of([{"values": [1.0, None]}])["values"].to_pylist()
+    assert row[0] == 1.0
+    assert np.isnan(row[1])
+
+
+# Records
+
+
+def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_text(' \n[{"a": 1}, {"a": 2}]')
+    assert [one.fields["a"] for one in records(path)] == [1, 2]
+    assert first_fields(path) == {"a": 1}
+    path.write_text('[{"a": 1}, 2]')
+    with pytest.raises(DataError, match="element 1 of the array: is 2; a JSON object"):
+        list(records(path))
+
+
+def test_what_pythons_json_writes_beyond_the_standard_is_read(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"a": NaN, "b": -Infinity, "c": 123456789012345678901234567890}\n\n{"a": 1}\n')
+    first, second = records(path)
+    assert np.isnan(first.fields["a"])
+    assert first.fields["b"] == -np.inf
+    assert first.fields["c"] == 123456789012345678901234567890
+    assert second.where == f"{path}, line 3"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"a": 1', "the line is cut off after 7 bytes"),
+        (b'{"a" 1}', "Expecting ':' delimiter at column 6"),
+        (b'{"a": "\xff"}', "not UTF-8 text"),
+        (b"null", "is null; a JSON object is needed"),
+        (b"[" * 100_000, "nested too deeply to read"),
+    ],
+)
+def test_a_bad_line_is_named(line, told, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"a": 0}\n' + line + b"\n")
+    with pytest.raises(DataError, match=r"in\.jsonl, line 2: ") as raised:
+        list(records(path))
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"{", b"\xff", b"[]", b"[1]", b"3", b"PK\x03\x04"])
+def test_no_sniff_is_upset_by_anything(text, tmp_path):
+    for suffix in (".jsonl", ".json", ".pt", ".parquet"):
+        path = tmp_path / f"in{suffix}"
+        path.write_bytes(text)
+        assert [one.name for one in FORMATS.values() if one.sniff(path)] == []
+    assert first_fields(tmp_path / "missing.jsonl") == {}
+
+
+def test_a_sniff_reads_no_more_than_it_may(tmp_path):
+    path = tmp_path / "in.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"token_loss_mask": "')
+        file.truncate(MOST_SNIFFED * 4)  # one endless line, which takes no room on the disk
+    assert detect(path) is None
+
+
+def test_records_without_any_are_refused(tmp_path):
+    (tmp_path / "in.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="no records"):
+        convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "nemo-rl")
+    assert names(tmp_path) == ["in.jsonl"]
+
+
+# Layouts
+
+
+@st.composite
+def responses(draw):
+    """A prompt's length, a response's mask that begins with 1, and padding behind."""
+    mask = [1, *draw(st.lists(st.integers(0, 1), max_size=8))]
+    return draw(st.integers(1, 5)), np.array(mask, np.uint8), draw(st.integers(0, 3))
+
+
+def cut(name, mask, values, length=None):
+    made = layout.response_lists(name, "here", mask, {"values": values}, length)
+    return made["response_mask"].tolist(), made["values"].tolist()
+
+
+@given(responses())
+def test_every_layout_gives_back_the_response(case):
+    before, mask, after = case
+    values = np.arange(1, len(mask) + 1) / 4
+    expected = mask.tolist(), values.tolist()
+    full = np.concatenate([np.zeros(before), mask, np.zeros(after)]).astype(np.uint8)
+    padded = np.concatenate([np.full(before, 9.0), values, np.full(after, 9.0)])
+    length = before + len(mask)
+    assert cut("response", mask, values) == expected
+    assert cut("padded", full, padded, length) == expected
+    assert cut("shifted", full, padded[1:], length) == expected
+    assert cut("shifted", full[1:], padded[1:], length) == expected
+    assert cut("left-padded", np.append(np.zeros(before, np.uint8), mask),
+               np.append(np.full(before, 9.0), values), len(mask)) == expected  # fmt: skip
+    sparse = np.where(mask == 1, values, 0)
+    assert cut("compact", full, values[mask == 1], length) == (mask.tolist(), sparse.tolist())
+
+
+@given(responses())
+def test_lists_of_another_length_never_pass_for_a_layout(case):
+    _, mask, _ = case
+    for name in ("response", "padded", "left-padded"):
+        with pytest.raises(DataError, match=r"here: `values` has .* entries"):
+            cut(name, mask, np.zeros(len(mask) + 1))
+    with pytest.raises(DataError, match="here: `values` has"):
+        cut("compact", mask, np.zeros(int(mask.sum()) + 1))
+    with pytest.raises(DataError, match="here: "):
+        cut("shifted", mask, np.zeros(len(mask) + 1))
+
+
+def test_lengths_that_contradict_the_mask_are_refused():
+    mask = np.array([0, 1, 1], np.uint8)
+    for length in (2, 4):
+        with pytest.raises(DataError, match=f"said to have {length} tokens"):
+            cut("padded", mask, np.zeros(3), length)
+    with pytest.raises(DataError, match="said to have 1 tokens"):
+        cut("left-padded", mask, np.zeros(3), 1)
+    with pytest.raises(DataError, match="mask is 1 at token 0"):
+        cut("shifted", np.array([1, 1], np.uint8), np.zeros(1))
+    with pytest.raises(UsageError, match="did you mean padded"):
+        cut("paded", mask, np.zeros(3))
+
+
+# Keys
+
+
+def test_prompts_have_one_key_whatever_their_integer_type():
+    assert prompt_key(np.array([1, 2])) == prompt_key(np.array([1, 2], np.int32))
+    assert len({prompt_key(np.array(ids)) for ids in ([1, 2], [2, 1], [1], [1, 2, 0])}) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("train_data_step12.jsonl", 12),
+        ("run/step_3/train/traces.jsonl", 3),
+        ("step_3/rollout_dump_data.step_40.jsonl", 40),
+        ("step=5/x.jsonl", 5),
+        ("footsteps_3/x.jsonl", None),
+    ],
+)
+def test_steps_are_read_from_names(path, step, tmp_path):
+    assert step_of(tmp_path / path) == step
+
+
+# Dumps as inputs of other commands
+
+
+def test_parquet_of_responses_is_given_back_as_it_is(tmp_path):
+    path = save(rollout(), tmp_path / "in.parquet")
+    with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
+        assert inputs == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+
+
+def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
+    steps(tmp_path / "in" / "run", 1, 2)
+    told = []
+    (made,) = canonical([tmp_path / "in"], tmp_path / "staging", told.append)
+    assert names(tmp_path / "staging" / "0") == [
+        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
+    ]  # fmt: skip
+    assert made == str(tmp_path / "staging" / "0")
+    assert len(told) == 2
+    assert "it has no ref_log_probs, values" in told[0]
+    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
+    assert ran.code == 0, ran.err
+    assert names(tmp_path / "out") == [
+        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
+    ]  # fmt: skip
+
+
+def test_what_was_staged_goes_whatever_happens(dump, tmp_path):
+    out = tmp_path / "deep" / "er" / "out.parquet"
+    ran = run("advantages", dump, out, "--estimator", "gae")
+    assert ran.code == 3
+    assert f"{dump}: no column for values" in ran.err
+    assert names(tmp_path) == ["in/train_data_step7.jsonl"]
+
+
+def test_a_plan_of_a_dump_is_shown(dump):
+    ran = run("advantages", dump, "--plan", "--estimator", "grpo")
+    assert ran.code == 0
+    assert "12 responses" in ran.out

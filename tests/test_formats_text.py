@@ -1,0 +1,917 @@
+"""Dumps of texts and scores, logging boards, and anybody's JSONL and Parquet -> Parquet."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import format_writers_text as writers
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlpost
+from rlpost.convert import convert
+from rlpost.errors import DataError, UsageError
+from rlpost.formats import FORMATS, detect, writer
+from rlpost.formats.base import ReadOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MADE = writers.rollouts()
+TEXT_ONLY = ("verl", "trl", "ms-swift", "skyrl-eval")
+
+
+def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
+    """A dump of a framework: a file, or for those of several the folder they are in."""
+    if name == "verl":
+        for step in sorted({one.step for one in made}):
+            writers.verl(folder / f"{step}.jsonl", [one for one in made if one.step == step])
+    elif name == "areal":
+        writers.areal(folder, made)
+    elif name == "skyrl-eval":
+        for step in sorted({one.step for one in made}):
+            writers.skyrl(folder, [one for one in made if one.step == step])
+    else:
+        writer = {
+            "open-instruct": (writers.open_instruct, "run_rollouts_000000.jsonl"),
+            "roll-board": (writers.roll_board, "data_20260101_000000_123.jsonl"),
+            "rl-logging-board": (writers.logging_board, "data.jsonl"),
+            "trl": (writers.trl, "completions_00001.parquet"),
+            "ms-swift": (writers.ms_swift, "completions.jsonl"),
+        }[name]
+        return writer[0](folder / writer[1], made)
+    return folder
+
+
+WRITTEN = ("open-instruct", "roll-board", "rl-logging-board", "areal", *TEXT_ONLY)
+
+
+def converted(source: Path, target: Path, name: str | None = None, **chosen: str) -> pa.Table:
+    """What `convert` makes of a dump; its summary agrees with the file."""
+    summary = convert(source, target, name, ReadOptions(map=chosen))
+    table = pq.read_table(target)
+    assert summary["responses"] == table.num_rows
+    assert summary["columns"] == table.column_names
+    return table
+
+
+def columns(table: pa.Table, *names: str) -> list[list[Any]]:
+    return [table[name].to_pylist() for name in names]
+
+
+def partition(keys: list[Any]) -> set[frozenset[int]]:
+    """Which rows are together, whatever the keys are called."""
+    groups: dict[Any, set[int]] = {}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, set()).add(row)
+    return {frozenset(rows) for rows in groups.values()}
+
+
+# Every framework
+
+
+@pytest.fixture(params=WRITTEN)
+def dump(request, tmp_path):
+    (tmp_path / "dump").mkdir()
+    path = write(request.param, tmp_path / "dump")
+    return request.param, path, tmp_path / "out.parquet"
+
+
+def test_rewards_groups_texts_and_lengths_come_back(dump):
+    name, path, out = dump
+    table = converted(path, out)
+    assert json.loads(pq.read_metadata(out).metadata[b"rlpost.lacks"]).keys() <= {
+        *FORMATS[name].lacks
+    }
+    assert pq.read_metadata(out).metadata[b"rlpost.format"].decode() == name
+    (rewards,) = columns(table, "reward")
+    assert rewards == [one.reward for one in MADE]
+    steps = [one.step for one in MADE]
+    if name == "areal":
+        assert "step" not in table.column_names
+        assert table["tail_version"].to_pylist() == steps
+    else:
+        assert table["step"].to_pylist() == steps
+    keys = zip(steps, table["prompt_id"].to_pylist(), strict=True)
+    assert partition(list(keys)) == partition([(one.step, one.group) for one in MADE])
+    if name != "open-instruct":
+        assert all(
+            one.prompt in prompt and one.response in response
+            for one, prompt, response in zip(
+                MADE, *columns(table, "prompt", "response"), strict=True
+            )
+        )
+    if "response_length" in table.column_names:
+        assert table["response_length"].to_pylist() == [one.length for one in MADE]
+
+
+def test_the_format_is_found_by_its_contents(dump):
+    name, path, _ = dump
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+    found = [detect(file) for file in files if file.name != "aggregated_results.jsonl"]
+    assert found
+    assert all(one is FORMATS[name] for one in found)
+
+
+def test_what_a_format_gives_is_there_and_what_it_lacks_is_not(dump):
+    name, path, out = dump
+    summary = convert(path, out)
+    never = {*FORMATS[name].lacks} - {*FORMATS[name].gives}
+    assert {*summary["roles"]} == {*FORMATS[name].gives}
+    assert {*summary["lacks"]} == never
+
+
+# Formats with tokens: enriched, equal to what was put in
+
+
+def test_open_instruct_has_the_engines_log_probs(tmp_path):
+    table = converted(writers.open_instruct(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    assert table["infer_log_probs"].to_pylist() == [one.old for one in MADE]
+    assert table["response_token_ids"].to_pylist() == [one.tokens for one in MADE]
+    assert table["prompt_token_ids"].to_pylist() == [one.prompt_tokens for one in MADE]
+    assert table["finish_reason"].to_pylist() == [
+        "length" if one.length == 9 else "stop" for one in MADE
+    ]
+    assert set(table["tool_called"].to_pylist()) == {False}
+    assert json.loads(table["ground_truth"][0].as_py()) == [7, 8]
+    assert "response_mask" not in table.column_names
+
+
+def test_open_instruct_without_log_probs_has_lengths_still(tmp_path):
+    path = writers.open_instruct(tmp_path / "a.jsonl", MADE, logprobs=False)
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["response_mask"].to_pylist() == [[1] * one.length for one in MADE]
+    assert "infer_log_probs" not in table.column_names
+
+
+def test_rolls_board_is_cut_to_the_response(tmp_path):
+    table = converted(writers.roll_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    old, ref, mask, tokens = columns(
+        table, "old_log_probs", "ref_log_probs", "response_mask", "response_tokens"
+    )
+    assert old == [one.old for one in MADE]
+    assert ref == [one.ref for one in MADE]
+    assert mask == [[1] * one.length for one in MADE]
+    assert tokens == [[f"t{token}" for token in one.tokens] for one in MADE]
+    assert table["log_probs2"].to_pylist() == old
+
+
+def test_rolls_token_rewards_are_neither_values_nor_process_rewards(tmp_path):
+    table = converted(writers.roll_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    assert not {"values", "token_rewards"} & {*table.column_names}
+    for one, got in zip(MADE, table["dumped_token_rewards"].to_pylist(), strict=True):
+        expected = -0.5 * (np.array(one.old) - np.array(one.ref))
+        expected[-1] += one.reward
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_board_response_without_tokens_stays(tmp_path):
+    path = writers.roll_board(tmp_path / "a.jsonl", MADE)
+    record = json.loads(path.read_text().splitlines()[3])
+    for name in ("logprobs", "ref_logprobs", "new_response_mask", "log_probs2"):
+        record[name] = []  # the writer's empty list for a row whose mask is all zeros
+    record["old_log_probs2_entropy"] = []
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], json.dumps(record), *lines[4:]]) + "\n")
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["old_log_probs"][3].as_py() == table["response_mask"][3].as_py() == []
+    assert table["old_log_probs"][4].as_py() == MADE[4].old
+
+
+def test_rl_logging_board_gives_policy_reference_and_critic(tmp_path):
+    table = converted(writers.logging_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    assert table["old_log_probs"].to_pylist() == [one.old for one in MADE]
+    assert table["ref_log_probs"].to_pylist() == [one.ref for one in MADE]
+    assert table["values"].to_pylist() == [one.values for one in MADE]
+    assert "token_rewards" not in table.column_names
+    assert table["response_tokens"][0].as_py() == [f"t{token}" for token in MADE[0].tokens]
+
+
+def test_rl_logging_board_without_a_critic_says_so(tmp_path):
+    path = writers.logging_board(tmp_path / "a.jsonl", MADE, values=False)
+    table = converted(path, tmp_path / "in.parquet")
+    assert "values" not in table.column_names
+    with pytest.raises(DataError, match="no `values`: their trainer has no critic"):
+        rlpost.advantages(
+            tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(estimator="gae")
+        )
+
+
+def test_padding_before_a_prompt_does_not_split_its_group(tmp_path):
+    made = [
+        replace(one, prompt="<PAD>" * (row % 3) + "<|im_start|>user\n" + one.prompt)
+        for row, one in enumerate(MADE)
+    ]
+    table = converted(writers.logging_board(tmp_path / "a.jsonl", made), tmp_path / "o.parquet")
+    keys = [(one.step, one.group) for one in made]
+    got = list(zip(*columns(table, "step", "prompt_id"), strict=True))
+    assert partition(got) == partition(keys)
+
+
+def reference_grpo(made: list[writers.Rollout]) -> list[float]:
+    """(r - mean) / (std + 1e-6) within a prompt of a step, Bessel's std."""
+    groups: dict[Any, list[float]] = {}
+    for one in made:
+        groups.setdefault((one.step, one.group), []).append(one.reward)
+    return [
+        (one.reward - float(np.mean(group))) / (float(np.std(group, ddof=1)) + 1e-6)
+        for one in made
+        for group in [groups[one.step, one.group]]
+    ]
+
+
+@pytest.mark.parametrize("name", ["open-instruct", "roll-board", "rl-logging-board", "areal"])
+def test_what_has_tokens_can_be_enriched(name, tmp_path):
+    (tmp_path / "dump").mkdir()
+    converted(write(name, tmp_path / "dump"), tmp_path / "in.parquet")
+    rlpost.advantages(
+        tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(estimator="grpo")
+    )
+    got = pq.read_table(tmp_path / "out.parquet")["advantages"].to_pylist()
+    for one, row, expected in zip(MADE, got, reference_grpo(MADE), strict=True):
+        np.testing.assert_allclose(row, [expected] * one.length, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["roll-board", "rl-logging-board"])
+def test_a_boards_kl_is_that_of_its_log_probs(name, tmp_path):
+    converted(write(name, tmp_path), tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(estimator="reinforce", kl_coef=0.1, kl_estimator="k1", emit=["kl"])
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    for one, row in zip(
+        MADE, pq.read_table(tmp_path / "out.parquet")["kl"].to_pylist(), strict=True
+    ):
+        np.testing.assert_allclose(row, np.array(one.old) - np.array(one.ref), atol=1e-6)
+
+
+def test_the_critics_values_of_rl_logging_board_serve_gae(tmp_path):
+    converted(write("rl-logging-board", tmp_path), tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(estimator="gae", lambda_policy=1.0, lambda_value=1.0)
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    got = pq.read_table(tmp_path / "out.parquet")["advantages"].to_pylist()
+    for one, row in zip(MADE, got, strict=True):
+        np.testing.assert_allclose(row, one.reward - np.array(one.values), rtol=1e-4, atol=1e-5)
+
+
+# Formats of texts and scores: refused, with the reason
+
+
+@pytest.mark.parametrize("name", TEXT_ONLY)
+@pytest.mark.parametrize(
+    ("recipe", "role"),
+    [
+        ({"estimator": "grpo"}, "mask"),
+        ({"estimator": "gae"}, "values"),
+        ({"estimator": "reinforce", "kl_coef": 0.1}, "old_log_probs"),
+    ],
+)
+def test_advantages_says_why_a_dump_of_texts_will_not_do(name, recipe, role, tmp_path):
+    (tmp_path / "dump").mkdir()
+    converted(write(name, tmp_path / "dump"), tmp_path / "in.parquet")
+    with pytest.raises(DataError) as refused:
+        rlpost.advantages(
+            tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(**recipe)
+        )
+    assert FORMATS[name].lacks[role] in str(refused.value)
+    assert f"no column for {role} " in str(refused.value)
+    assert f"--map {role}=COLUMN" in str(refused.value)
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_table_in_memory_says_so_too():
+    lacks = {"mask": "the writer left them out"}
+    table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0]})
+    told = table.replace_schema_metadata({"rlpost.lacks": json.dumps(lacks)})
+    with pytest.raises(DataError, match="the writer left them out"):
+        rlpost.enrich(told, rlpost.Recipe(estimator="grpo"))
+    for noted in (b"", b"not json", b"[1]"):
+        with pytest.raises(DataError, match="no column for mask"):
+            rlpost.enrich(
+                table.replace_schema_metadata({b"rlpost.lacks": noted}),
+                rlpost.Recipe(estimator="grpo"),
+            )
+
+
+# What each writer has of its own
+
+
+def test_verls_extra_lists_become_columns(tmp_path):
+    count = len(MADE)
+    extra = {
+        "acc": [1, 0.5, None] * (count // 3),
+        "pred": ["4", 4, None] * (count // 3),
+        "tries": [[1], [2, 3], []] * (count // 3),
+        "odd": [{"a": 1}] * count,
+        "late": [None] * (count - 1) + [True],
+        "short": [1],
+        "values": [3.0] * count,
+    }
+    table = converted(writers.verl(tmp_path / "1.jsonl", MADE, **extra), tmp_path / "o.parquet")
+    assert table["acc"].to_pylist() == extra["acc"]
+    assert table["pred"].to_pylist() == ["4", "4", None] * (count // 3)
+    assert table["tries"].to_pylist() == extra["tries"]
+    assert table["odd"].to_pylist() == ['{"a": 1}'] * count
+    assert table["late"].to_pylist() == extra["late"]
+    assert table["dumped_values"].to_pylist() == extra["values"]
+    assert table["gts"].to_pylist()[4] == '{"answer": 1}'
+    assert not {"short", "values"} & {*table.column_names}
+
+
+def test_a_field_may_come_late_and_its_kind_change_from_file_to_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1)  # the first batch decides the columns
+    many = MADE * 200
+    late = [None] * (len(many) - 1) + ["at last"]
+    writers.verl(tmp_path / "1.jsonl", many, acc=[1] * len(many), late=late)
+    writers.verl(tmp_path / "2.jsonl", MADE, acc=[0.5] * len(MADE), late=["a"] * len(MADE))
+    (tmp_path / "dump").mkdir()
+    for name in ("1.jsonl", "2.jsonl"):
+        (tmp_path / name).rename(tmp_path / "dump" / name)
+    table = converted(tmp_path / "dump", tmp_path / "o.parquet")
+    assert table["late"].to_pylist() == [*late, *["a"] * len(MADE)]
+    assert table["acc"].to_pylist() == [1.0] * len(many) + [0.5] * len(MADE)
+
+
+def test_verls_uid_names_prompt_rollout_and_output(tmp_path):
+    uids = [f"3f_2-{one.group}_{row}_{row % 2}" for row, one in enumerate(MADE)]
+    path = writers.verl(tmp_path / "1.jsonl", MADE, uid=uids)
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["prompt_id"].to_pylist() == [f"3f_2-{one.group}" for one in MADE]
+    assert table["rollout_id"].to_pylist() == [uid[:-2] for uid in uids]
+    assert table["sample_id"].to_pylist() == uids
+
+
+def test_a_uid_of_another_kind_is_the_prompts(tmp_path):
+    uids = [f"3f_a-{one.group}" for one in MADE]
+    requests = [f"request {row}" for row in range(len(MADE))]
+    path = writers.verl(tmp_path / "1.jsonl", MADE, uid=uids, request_id=requests)
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["prompt_id"].to_pylist() == uids
+    assert table["rollout_id"].to_pylist() == requests
+
+
+def test_a_uid_that_ends_in_a_number_is_not_taken_apart(tmp_path):
+    uids = [f"task_easy_{one.group}" for one in MADE]
+    table = converted(writers.verl(tmp_path / "1.jsonl", MADE, uid=uids), tmp_path / "o.parquet")
+    assert table["prompt_id"].to_pylist() == uids
+
+
+def test_fields_without_a_role_can_be_left_out(tmp_path):
+    path = writers.verl(tmp_path / "1.jsonl", MADE, acc=[1] * len(MADE))
+    assert "acc" not in converted(path, tmp_path / "a.parquet", acc="none").column_names
+    path = writers.trl(tmp_path / "c.parquet", MADE, info=pa.array([{"a": 1}] * len(MADE)))
+    assert "info" not in converted(path, tmp_path / "b.parquet", info="none").column_names
+
+
+def test_a_mapped_flag_takes_the_place_of_the_finish_reason(tmp_path):
+    path = writers.open_instruct(tmp_path / "a.jsonl", MADE)
+    table = converted(path, tmp_path / "o.parquet", truncated="request_info.timeouts")
+    assert table["truncated"].to_pylist() == [False] * len(MADE)
+    assert "finish_reason" not in table.column_names
+
+
+def test_a_reward_function_that_gave_nan_gave_nothing(tmp_path):
+    made = [replace(one, parts={**one.parts, "format": math.nan}) for one in MADE]
+    table = converted(writers.ms_swift(tmp_path / "c.jsonl", made), tmp_path / "o.parquet")
+    assert table["reward"].to_pylist() == [one.parts["accuracy"] for one in MADE]
+
+
+def test_trls_rewards_are_summed_and_those_not_given_left_out(tmp_path):
+    made = [
+        replace(one, parts={**one.parts, "format": None if row % 2 else one.parts["format"]})
+        for row, one in enumerate(MADE)
+    ]
+    made[5] = replace(made[5], parts={"accuracy": None, "format": None})
+    extra = {"solution": pa.array(["x"] * len(made)), "none": pa.nulls(len(made))}
+    path = writers.trl(tmp_path / "c.parquet", made, **extra)
+    table = converted(path, tmp_path / "o.parquet")
+    expected = [
+        sum(part for part in one.parts.values() if part is not None)
+        if any(part is not None for part in one.parts.values())
+        else None
+        for one in made
+    ]
+    assert table["reward"].to_pylist() == expected
+    assert table["format"].to_pylist() == [one.parts["format"] for one in made]
+    assert table["solution"].to_pylist() == ["x"] * len(made)
+    assert "none" not in table.column_names
+
+
+@pytest.mark.parametrize("name", ["trl", "ms-swift"])
+def test_one_reward_function_can_be_picked(name, tmp_path):
+    table = converted(write(name, tmp_path), tmp_path / "o.parquet", reward="accuracy")
+    assert table["reward"].to_pylist() == [one.parts["accuracy"] for one in MADE]
+
+
+def test_trls_dict_columns_keep_their_fields(tmp_path):
+    extra = pa.array([{"a": 1, "b": None}] * len(MADE))
+    path = writers.trl(tmp_path / "c.parquet", MADE, info=extra)
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["info"].to_pylist() == [{"a": 1, "b": None}] * len(MADE)
+
+
+@pytest.mark.parametrize("megatron", [False, True])
+def test_ms_swifts_columns_are_taken_apart(megatron, tmp_path):
+    path = writers.ms_swift(
+        tmp_path / "c.jsonl", MADE, megatron=megatron, entropy=0.5, solution="4"
+    )
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["step"].to_pylist() == [one.step for one in MADE]
+    assert table["reward"].to_pylist() == [one.reward for one in MADE]
+    assert table["dumped_entropy"].to_pylist() == [0.5] * len(MADE)
+    assert table["solution"].to_pylist() == ["4"] * len(MADE)
+
+
+def test_old_ms_swift_has_messages_and_one_reward(tmp_path):
+    chat = [{"role": "user", "content": "2 + 2?"}]
+    line = {"step": ["7"] * 2, "messages": [chat] * 2, "completion": ["4", "5"], "reward": [1, 0.5]}
+    path = writers.write_lines(tmp_path / "c.jsonl", [line])
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["reward"].to_pylist() == [1.0, 0.5]
+    assert json.loads(table["prompt"][0].as_py()) == chat
+    assert len(set(table["prompt_id"].to_pylist())) == 1
+
+
+def test_a_skyrl_score_per_token_is_summed(tmp_path):
+    path = writers.skyrl(tmp_path, MADE[:12], per_token=True)
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["reward"].to_pylist() == [one.reward for one in MADE[:12]]
+    assert table["response_length"].to_pylist() == [one.length for one in MADE[:12]]
+    assert table["domain"].to_pylist() == ["openai/gsm8k"] * 12
+    assert json.loads(table["env_extras"][0].as_py()) == {"reward_spec": {"ground_truth": "0"}}
+
+
+def test_a_skyrl_evaluation_by_itself_has_no_step(tmp_path):
+    path = writers.skyrl(tmp_path, [one for one in MADE if one.length < 9])
+    (tmp_path / "eval_only").mkdir()
+    path = path.rename(tmp_path / "eval_only" / path.name)
+    summary = convert(path, tmp_path / "o.parquet")
+    assert not {"batch", "truncated"} & {*summary["roles"]}
+    assert "global_step_" in summary["lacks"]["batch"]
+
+
+def test_skyrls_metrics_beside_the_dump_are_no_dump(tmp_path):
+    folder = writers.skyrl(tmp_path, MADE[:4]).parent
+    assert detect(folder / "aggregated_results.jsonl") is None
+    assert convert(folder, tmp_path / "o.parquet")["responses"] == 4
+
+
+def test_areals_lengths_are_those_of_the_policys_tokens(tmp_path):
+    writers.areal(tmp_path / "rollout", MADE)
+    table = converted(tmp_path / "rollout", tmp_path / "o.parquet")
+    assert table["prompt_length"].to_pylist() == [len(one.prompt_tokens) for one in MADE]
+    assert table["response_mask"].to_pylist() == [[1] * one.length for one in MADE]
+    assert table["head_version"].to_pylist() == [one.step - 1 for one in MADE]
+
+
+# Malformed input: the record is named, exit 3, nothing left behind
+
+LINES = ("open-instruct", "roll-board", "rl-logging-board", "verl", "ms-swift", "areal",
+         "skyrl-eval")  # fmt: skip
+NEEDED = {
+    "open-instruct": "response_tokens",
+    "roll-board": "token_rewards",
+    "rl-logging-board": "ref_logprobs",
+    "verl": "output",
+    "ms-swift": "completion",
+    "areal": "completion",
+    "skyrl-eval": "output_response",
+}
+NESTED = {
+    "open-instruct": ("response_tokens", [[1, 2]]),
+    "roll-board": ("logprobs", [[-1.0], [-2.0]]),
+    "rl-logging-board": ("values", {"a": [1.0]}),
+    "verl": ("score", {"reward": 1.0}),
+    "ms-swift": ("prompt", "a text and no list"),
+    "areal": ("reward", [1.0]),
+    "skyrl-eval": ("score", [[1.0], [2.0]]),
+}
+
+
+def broken(name: str, folder: Path, change: Any) -> tuple[Path, int]:
+    """A dump whose second line was changed; the file and the line's number."""
+    path = write(name, folder)
+    file = path if path.is_file() else min(folder.rglob("*[0-9k].jsonl"))
+    lines = file.read_text(encoding="utf-8").splitlines()
+    lines[1] = change(lines[1])
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file, 2
+
+
+def refusal(file: Path, tmp_path: Path, name: str) -> str:
+    """The error of a conversion; no file is left."""
+    with pytest.raises(DataError) as refused:
+        convert(file, tmp_path / "out" / "o.parquet", name)
+    assert refused.value.exit_code == 3
+    assert not list(tmp_path.glob("out*"))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_cut_off_line_is_named(name, tmp_path):
+    (tmp_path / "dump").mkdir()
+    file, line = broken(name, tmp_path / "dump", lambda text: text[: len(text) // 2])
+    said = refusal(file, tmp_path, name)
+    assert f"{file}, line {line}: not JSON" in said
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_missing_field_is_named(name, tmp_path):
+    def without(text: str) -> str:
+        record = json.loads(text)
+        del record[NEEDED[name]]
+        return json.dumps(record)
+
+    (tmp_path / "dump").mkdir()
+    file, line = broken(name, tmp_path / "dump", without)
+    said = refusal(file, tmp_path, name)
+    assert f"{file}, line {line}" in said
+    assert f"`{NEEDED[name]}`" in said
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_wrong_nesting_is_named(name, tmp_path):
+    field, value = NESTED[name]
+    (tmp_path / "dump").mkdir()
+    file, line = broken(
+        name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), field: value})
+    )
+    said = refusal(file, tmp_path, name)
+    assert f"{file}, line {line}" in said
+    assert field in said or "response_token_ids" in said
+
+
+@pytest.mark.parametrize("name", [name for name in LINES if name != "ms-swift"])
+def test_a_nan_reward_is_read_as_such_and_refused_with_its_row(name, tmp_path):
+    field = "score" if name in ("verl", "skyrl-eval") else "reward"
+    (tmp_path / "dump").mkdir()
+    file, _ = broken(
+        name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), field: math.nan})
+    )
+    table = converted(file, tmp_path / "in.parquet", name)
+    assert math.isnan(table["reward"][1].as_py())
+    if name not in TEXT_ONLY:
+        with pytest.raises(DataError, match=r"row 1: `reward` is nan"):
+            rlpost.advantages(
+                tmp_path / "in.parquet", tmp_path / "o.parquet", rlpost.Recipe(estimator="raw")
+            )
+
+
+def test_ms_swift_columns_of_different_lengths_are_refused(tmp_path):
+    path = write("ms-swift", tmp_path)
+    record = json.loads(path.read_text().splitlines()[0])
+    record["accuracy"].pop()
+    writers.write_lines(path, [record])
+    assert "line 1: `accuracy` has 11 entries and `completion` 12" in refusal(
+        path, tmp_path, "ms-swift"
+    )
+
+
+def test_ms_swift_without_a_reward_function_is_refused(tmp_path):
+    line = {"step": ["1"], "prompt": ["a"], "completion": ["b"], "advantages": [0.0]}
+    path = writers.write_lines(tmp_path / "c.jsonl", [line])
+    assert "no reward function" in refusal(path, tmp_path, "ms-swift")
+
+
+def test_lists_of_different_lengths_are_refused(tmp_path):
+    path = writers.logging_board(tmp_path / "a.jsonl", MADE)
+    record = json.loads(path.read_text().splitlines()[0])
+    record["ref_logprobs"].append(-1.0)
+    writers.write_lines(path, [record])
+    assert "line 1: its token lists differ in length" in refusal(path, tmp_path, "rl-logging-board")
+
+
+def test_an_areal_prompt_beyond_its_sequence_is_refused(tmp_path):
+    path = writers.areal(tmp_path, MADE)[0]
+    record = json.loads(path.read_text().splitlines()[0]) | {"prompt_len": 99}
+    writers.write_lines(path, [record])
+    assert "`prompt_len` is 99" in refusal(path, tmp_path, "areal")
+
+
+def test_trl_files_that_are_none_are_refused(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    assert "a.parquet: not a Parquet file" in refusal(tmp_path / "a.parquet", tmp_path, "trl")
+    pq.write_table(pa.table({"step": [1], "prompt": ["a"]}), tmp_path / "b.parquet")
+    assert "no column advantage, completion" in refusal(tmp_path / "b.parquet", tmp_path, "trl")
+    bare = [replace(one, parts={}) for one in MADE]
+    writers.trl(tmp_path / "c.parquet", bare)
+    assert "no reward function" in refusal(tmp_path / "c.parquet", tmp_path, "trl")
+    numbers = pa.table(
+        {"step": [1, 2], "prompt": ["a", None], "completion": ["a", "b"], "r": [0.5, 1.0],
+         "advantage": [0.0, 0.0]}
+    )  # fmt: skip
+    pq.write_table(numbers, tmp_path / "d.parquet")
+    assert "d.parquet, row 1: `prompt` is null" in refusal(tmp_path / "d.parquet", tmp_path, "trl")
+
+
+# Anybody's JSONL
+
+RECORD = {
+    "uid": 7,
+    "score": [0.25, 0.5],
+    "loss_mask": [1, 0, 1],
+    "old_log_probs": [-0.5, -0.25, -1.0],
+    "iteration": 3,
+    "truncated": False,
+    "note": "kept",
+}
+
+
+def test_aliases_are_found_lists_summed_and_the_rest_kept(tmp_path):
+    path = writers.write_lines(tmp_path / "a.jsonl", [RECORD, {**RECORD, "truncated": True}])
+    table = converted(path, tmp_path / "o.parquet", "jsonl")
+    assert table.to_pylist()[0] == {
+        "prompt_id": "7", "reward": 0.75, "response_mask": [1, 0, 1],
+        "old_log_probs": [-0.5, -0.25, -1.0], "step": 3, "truncated": False, "note": "kept",
+    }  # fmt: skip
+    assert table["truncated"].to_pylist() == [False, True]
+
+
+def test_a_field_serves_two_roles_and_an_optional_one_may_be_missing(tmp_path):
+    bare = {name: value for name, value in RECORD.items() if name != "truncated"}
+    path = writers.write_lines(tmp_path / "a.jsonl", [RECORD, bare])
+    table = converted(path, tmp_path / "o.parquet", "jsonl", difficulty="score")
+    assert table["difficulty"].to_pylist() == table["reward"].to_pylist() == [0.75, 0.75]
+    assert table["truncated"].to_pylist() == [False, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "read"),
+    [
+        ([1, 2], pa.int64(), [1, 2]),
+        ([1, 0.5, None], pa.float64(), [1.0, 0.5, None]),
+        ([True, None], pa.bool_(), [True, None]),
+        ([True, 1], pa.string(), ["true", "1"]),
+        (["a", 1, {"b": None}], pa.string(), ["a", "1", '{"b": null}']),
+        ([2**63, 1], pa.string(), ["9223372036854775808", "1"]),
+        ([[1], [0.5, None]], pa.list_(pa.float64()), [[1.0], [0.5, None]]),
+        ([[], ["a"]], pa.list_(pa.string()), [[], ["a"]]),
+        ([["a"], [1]], pa.string(), ['["a"]', "[1]"]),
+        ([["a", 1]], pa.string(), ['["a", 1]']),
+        ([[2**63, None]], pa.string(), ["[9223372036854775808, null]"]),
+        ([[[1]], [2]], pa.string(), ["[[1]]", "[2]"]),
+        ([[1], 2], pa.string(), ["[1]", "2"]),
+    ],
+)
+def test_a_field_has_one_type_that_holds_all_its_values(values, kind, read, tmp_path):
+    path = writers.write_lines(tmp_path / "a.jsonl", [{**RECORD, "x": value} for value in values])
+    table = converted(path, tmp_path / "o.parquet", "jsonl")
+    assert table.schema.field("x").type == kind
+    assert table["x"].to_pylist() == read
+
+
+def test_dotted_paths_lead_into_objects(tmp_path):
+    record = {"task": {"id": "a", "level": 2}, "out": {"deep": {"lp": [-1.0, -2.0]}, "score": 1},
+              "a.b": 0.5}  # fmt: skip
+    path = writers.write_lines(tmp_path / "a.jsonl", [record, record])
+    chosen = {"group": "task.id", "reward": "out.score", "infer_log_probs": "out.deep.lp",
+              "difficulty": "a.b"}  # fmt: skip
+    table = converted(path, tmp_path / "o.parquet", "jsonl", **chosen)
+    row = table.to_pylist()[1]
+    assert row["prompt_id"] == "a"
+    assert row["reward"] == 1.0
+    assert row["infer_log_probs"] == [-1.0, -2.0]
+    assert row["difficulty"] == 0.5
+    assert json.loads(row["task"]) == {"level": 2}
+    assert json.loads(row["out"]) == {"deep": {}}
+
+
+def test_the_map_beats_names_and_none_leaves_out(tmp_path):
+    record = {**RECORD, "reward": 1.0, "mine": 2.0}
+    path = writers.write_lines(tmp_path / "a.jsonl", [record])
+    table = converted(
+        path, tmp_path / "o.parquet", "jsonl", reward="mine", old_log_probs="none", truncated="none"
+    )
+    assert table["reward"].to_pylist() == [2.0]
+    assert not {"old_log_probs", "truncated", "mine"} & {*table.column_names}
+
+
+def test_batches_may_be_names_and_flags_finish_reasons(tmp_path):
+    made = [{**RECORD, "iteration": text, "truncated": "length"} for text in ("12", "b")]
+    table = converted(
+        writers.write_lines(tmp_path / "a.jsonl", made), tmp_path / "o.parquet", "jsonl"
+    )
+    assert table["batch"].to_pylist() == ["12", "b"]
+    assert table["finish_reason"].to_pylist() == ["length"] * 2
+    table = converted(
+        writers.write_lines(tmp_path / "b.jsonl", made[:1]), tmp_path / "p.parquet", "jsonl"
+    )
+    assert table["step"].to_pylist() == [12]
+
+
+def test_a_json_array_and_messages_as_prompt(tmp_path):
+    chat = [{"role": "user", "content": "ä"}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{**RECORD, "prompt": chat}] * 3))
+    table = converted(path, tmp_path / "o.parquet", "jsonl")
+    assert table.num_rows == 3
+    assert json.loads(table["prompt"][2].as_py()) == chat
+
+
+def test_layouts_and_blocks_of_records(tmp_path):
+    record = {
+        "reward": 1.0,
+        "response_mask": [0, 0, 1, 1, 0],
+        "old_log_probs": [9.0, 9.0, -1.0, -2.0, 9.0],
+    }
+    path = writers.write_lines(tmp_path / "a.jsonl", [record] * 6)
+    options = ReadOptions(layout="padded", group_size=3)
+    convert(path, tmp_path / "o.parquet", "jsonl", options)
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert table["old_log_probs"].to_pylist() == [[-1.0, -2.0]] * 6
+    assert table["prompt_id"].to_pylist() == ["0", "0", "0", "1", "1", "1"]
+    without = writers.write_lines(tmp_path / "b.jsonl", [{"reward": 1.0}])
+    with pytest.raises(UsageError, match="needs a mask"):
+        convert(without, tmp_path / "p.parquet", "jsonl", options)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"score": 1.0}, "no field `uid`"),
+        ({**RECORD, "uid": None}, "`uid` is null"),
+        ({**RECORD, "score": "high"}, '`score` is "high"'),
+        ({**RECORD, "score": [[1.0]]}, "`score` is"),
+        ({**RECORD, "loss_mask": [1, 2, 1]}, "`response_mask` has 2"),
+        ({**RECORD, "loss_mask": [1]}, "differ in length"),
+        ({**RECORD, "old_log_probs": {"a": 1}}, "`old_log_probs` is an object"),
+        ({**RECORD, "truncated": 3}, "`truncated` is 3"),
+        ({**RECORD, "iteration": None}, "`iteration` is null"),
+        ([1, 2], "a JSON object is needed"),
+    ],
+)
+def test_a_bad_record_of_ones_own_is_named(record, said, tmp_path):
+    path = writers.write_lines(tmp_path / "a.jsonl", [RECORD, record])
+    told = refusal(path, tmp_path, "jsonl")
+    assert "a.jsonl, line 2" in told
+    assert said in told
+
+
+def test_text_that_utf8_has_not_is_refused_with_its_line(tmp_path):
+    path = writers.areal(tmp_path, MADE)[0]
+    record = json.loads(path.read_text().splitlines()[0]) | {"prompt": "half a pair: \ud83d"}
+    writers.write_lines(path, [record])  # escaped, as the writer does
+    assert "line 1: `prompt` is" in refusal(path, tmp_path, "areal")
+    verl = {"input": "\ud83d", "output": "a", "score": 1.0, "step": 1}
+    path = writers.write_lines(tmp_path / "1.jsonl", [verl])
+    assert "line 1: `prompt` is" in refusal(path, tmp_path, "verl")
+
+
+def test_a_wrong_map_is_answered_with_what_there_is(tmp_path):
+    path = writers.write_lines(tmp_path / "a.jsonl", [RECORD])
+    with pytest.raises(DataError, match=r"no field 'scor'; did you mean score\?"):
+        convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions(map={"reward": "scor"}))
+    with pytest.raises(UsageError, match="no role 'rewrd'; did you mean reward"):
+        convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions(map={"rewrd": "score"}))
+    nothing = writers.write_lines(tmp_path / "b.jsonl", [{"x": 1}])
+    with pytest.raises(DataError, match=r"no field has a name that rlpost knows.*there are x"):
+        convert(nothing, tmp_path / "o.parquet", "jsonl")
+
+
+SINGLE = st.floats(-100, 100, width=32)
+EXTRA = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | SINGLE | st.text(max_size=5)
+
+
+@st.composite
+def some_records(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Records with a mask, some of the lists, and fields of any kind that may be missing."""
+    lists = draw(st.sets(st.sampled_from(["old_log_probs", "values", "token_rewards"])))
+    made = []
+    for _ in range(draw(st.integers(1, 8))):
+        length = draw(st.integers(1, 5))
+        numbers = st.lists(SINGLE, min_size=length, max_size=length)
+        made.append(
+            {
+                "prompt_id": draw(st.text(max_size=3)),
+                "reward": draw(SINGLE),
+                "step": draw(st.integers(-5, 5)),
+                "response_mask": draw(
+                    st.lists(st.integers(0, 1), min_size=length, max_size=length)
+                ),
+                **{name: draw(numbers) for name in sorted(lists)},
+                **draw(st.dictionaries(st.sampled_from(["x", "y", "z"]), EXTRA)),
+            }
+        )
+    return made
+
+
+@given(made=some_records())
+def test_random_records_go_through_jsonl_and_back(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("random")
+    path = writers.write_lines(folder / "a.jsonl", made)
+    table = converted(path, folder / "o.parquet")  # found by its contents, too
+    for record, row in zip(made, table.to_pylist(), strict=True):
+        for name, value in record.items():
+            if name not in ("x", "y", "z"):
+                assert row[name] == value
+        for name in ("x", "y", "z"):
+            value, got = record.get(name), row.get(name)
+            kind = table.schema.field(name).type if name in table.column_names else None
+            if kind == pa.string() and value is not None and not isinstance(value, str):
+                got = json.loads(got)
+            assert got == value
+
+
+# Anybody's Parquet
+
+
+def test_parquet_columns_are_found_nested_and_renamed(tmp_path):
+    table = pa.table(
+        {
+            "grp": pa.array([1, 1, 2], pa.int16()),
+            "parts": pa.array([[0.25, 0.5], [], [1.0]], pa.large_list(pa.float32())),
+            "commit": pa.array(
+                [{"rollout": {"lp": [-1.0, -2.0]}, "mask": [True, False]}] * 3,
+                pa.struct(
+                    {
+                        "rollout": pa.struct({"lp": pa.list_(pa.float64())}),
+                        "mask": pa.list_(pa.bool_()),
+                    }
+                ),
+            ),
+            "stop_reason": pa.array(["length", None, "stop"]).dictionary_encode(),
+            "iteration": pa.array([1, 1, 2], pa.uint8()),
+            "empty": pa.nulls(3),
+            "kept": pa.array([1, None, 3], pa.int8()),
+            "difficulty": pa.array([0.5, None, math.nan]),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    chosen = {"group": "grp", "reward": "parts", "infer_log_probs": "commit.rollout.lp",
+              "mask": "commit.mask"}  # fmt: skip
+    got = converted(tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet", **chosen)
+    assert got["prompt_id"].to_pylist() == ["1", "1", "2"]
+    assert got["reward"].to_pylist() == [0.75, 0.0, 1.0]
+    assert got["infer_log_probs"].to_pylist() == [[-1.0, -2.0]] * 3
+    assert got["response_mask"].to_pylist() == [[1, 0]] * 3
+    assert got["finish_reason"].to_pylist() == ["length", None, "stop"]
+    assert got["step"].to_pylist() == [1, 1, 2]
+    assert got["kept"].to_pylist() == [1, None, 3]
+    assert got["difficulty"].to_pylist()[:2] == [0.5, None]
+    assert math.isnan(got["difficulty"][2].as_py())
+    assert not {"empty", "grp", "parts"} & {*got.column_names}
+
+
+def test_parquet_layouts_and_blocks(tmp_path):
+    table = pa.table(
+        {
+            "reward": [1.0] * 4,
+            "mask": [[0, 1, 1, 0]] * 4,
+            "values": [[9.0, 1.0, 2.0, 9.0]] * 4,
+            "truncated": pa.array([0, 1, 0, None], pa.int64()),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    options = ReadOptions(map={"mask": "mask"}, layout="padded", group_size=2)
+    convert(tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet", options)
+    got = pq.read_table(tmp_path / "o.parquet")
+    assert got["values"].to_pylist() == [[1.0, 2.0]] * 4
+    assert got["response_mask"].to_pylist() == [[1, 1]] * 4
+    assert got["prompt_id"].to_pylist() == ["0", "0", "1", "1"]
+    assert got["truncated"].to_pylist() == [False, True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"old_log_probs": [[[1.0]], [[2.0]]]}, "`old_log_probs` is list"),
+        ({"old_log_probs": [[1.0], [2.0, 3.0]]}, "row 1: old_log_probs has 2 entries"),
+        ({"response_mask": [[1], [3]]}, "row 1: `response_mask` has 3"),
+        ({"reward": ["a", "b"]}, "`reward` is string"),
+        ({"prompt_id": ["a", None]}, "row 1: `prompt_id` is null"),
+        ({"finish_reason": [1.5, 2.0]}, "`finish_reason` is double"),
+        ({"response_length": ["a", "b"]}, "`response_length` is string"),
+    ],
+)
+def test_a_bad_parquet_column_is_named(column, said, tmp_path):
+    good = {"prompt_id": ["a", "a"], "reward": [0.0, 1.0], "response_mask": [[1], [1]]}
+    pq.write_table(pa.table(good | column), tmp_path / "a.parquet")
+    told = refusal(tmp_path / "a.parquet", tmp_path, "parquet")
+    assert "a.parquet" in told
+    assert said in told
+
+
+def test_a_path_that_leads_nowhere_is_named(tmp_path):
+    table = pa.table({"reward": [1.0], "info": [{"a": 1.0}]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="leads to no field 'b'"):
+        convert(
+            tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet",
+            ReadOptions(map={"difficulty": "info.b"}),
+        )  # fmt: skip
+
+
+@given(made=some_records())
+def test_random_tables_go_through_parquet_and_back(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("random")
+    plain = [{name: x for name, x in one.items() if name not in ("x", "y", "z")} for one in made]
+    pq.write_table(pa.Table.from_pylist(plain), folder / "a.parquet", row_group_size=3)
+    table = converted(folder / "a.parquet", folder / "o.parquet", "parquet")
+    assert table.to_pylist() == [
+        {name: record[name] for name in table.column_names} for record in plain
+    ]
