@@ -1,0 +1,1 @@
+"""Looking at responses one by one: an index of them all, their tokens on demand, a browser."""
