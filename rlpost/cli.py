@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
     "advantages": "Post-process rewards, estimate advantages, write enriched Parquet.",
+    "inspect": "Say what is in rollout files, and what would hurt training on them.",
+    "convert": "Convert the dumps of RL frameworks to Parquet that rlpost reads.",
+    "loss": "Tell what a policy loss would clip, and what would learn nothing.",
     "estimators": "List the estimators: formula, needed columns, source.",
+    "compare": "Compare advantages: of several files, or of one under several recipes.",
+    "browse": "Browse responses in the terminal: steps, groups, responses, tokens.",
     "presets": "List the frameworks' presets, show one, compare two.",
 }
 INTERRUPTED = 130

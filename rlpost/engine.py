@@ -14,7 +14,7 @@ from rlpost.batch import concatenated
 from rlpost.device import lane
 from rlpost.errors import UnavailableError
 from rlpost.output import record_batch
-from rlpost.parallel import Ahead, in_order
+from rlpost.parallel import ahead, in_order
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
 from rlpost.summary import Tally, measure
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rlpost.parquet.source import Piece
     from rlpost.plan import Job, Pass
     from rlpost.progress import Reporter
+    from rlpost.shape import Shape
     from rlpost.stages import Stage
 
 R = TypeVar("R")
@@ -42,7 +43,7 @@ class Made:
 
     row_group: int
     columns: Any
-    tally: Tally
+    tally: Any
 
 
 class Engine:
@@ -68,6 +69,8 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = Clock()
+        self.tally: Callable[[Batch, torch.Tensor, int], Any] = partial(_tally, shape=job.shape)
+        """Counts what the last pass made of a batch, by the key of each row; parts add with `+`."""
         self.splits = 0
         """Pieces that had to be halved because the device's memory did not hold them."""
         self._passes = job.passes()
@@ -106,8 +109,7 @@ class Engine:
                 batch = self._applied(step, piece, responses)
                 start = self._row(piece)
                 keys = responses["cell"][start : start + piece.table.num_rows]
-                measured = measure(batch, self.job.shape)
-                tally = Tally.of(keys, responses.count("cell"), measured.sums, measured.spans)
+                tally = self.tally(batch, keys, responses.count("cell"))
                 columns = record_batch(batch, self.job.shape, names)
             with self.clock.busy("encode"):
                 return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
@@ -125,7 +127,8 @@ class Engine:
             return step.columns
         needed = {self.job.columns.column(role) for role in step.roles}
         # Some column has to be read, to have rows at all; the reward is as small as any.
-        rows = "reward" if "reward" in self.job.columns else self.job.row_roles[0]
+        roles = ("reward", *self.job.row_roles, self.job.lists)
+        rows = next(role for role in roles if role in self.job.columns)
         return tuple(sorted(needed)) or (self.job.columns.column(rows),)
 
     def _table(self, step: Pass) -> Responses:
@@ -185,8 +188,8 @@ class Engine:
             for piece in first:
                 yield from self._patiently(work, piece)
             return
-        items = Ahead(chain(first, timed), _AHEAD)
-        for results in in_order(partial(self._patiently, work), iter(items), self.workers):
+        items = ahead(chain(first, timed), _AHEAD)
+        for results in in_order(partial(self._patiently, work), items, self.workers):
             yield from results
 
     def _patiently(self, work: Callable[[Piece], R], piece: Piece) -> list[R]:
@@ -236,6 +239,11 @@ def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
         assert stage.measure is not None
         found |= stage.measure(batch)
     return found
+
+
+def _tally(batch: Batch, keys: torch.Tensor, count: int, *, shape: Shape) -> Tally:
+    measured = measure(batch, shape)
+    return Tally.of(keys, count, measured.sums, measured.spans)
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:

@@ -26,6 +26,8 @@ TYPES = {
     "token_level_rewards": FLOATS,
     "kl": FLOATS,
     "is_weight": FLOATS,
+    "pg_loss": FLOATS,
+    "clip_state": FLAGS,
     "final_response_mask": FLAGS,
     "response_level_rewards": pa.float32(),
     "sample_mask": pa.bool_(),

@@ -48,7 +48,7 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     check_writable(options.state)
     job = bind(source, recipe, running)
     names = emitted(job.shape)
-    _check_clash(job, names)
+    check_clash(job, names)
     engine = engine_of(job, options)
     with single_threaded_torch():
         responses = engine.responses()
@@ -65,7 +65,7 @@ def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     running = load_state(options.state)
     job = bind(TableSource(arrow), recipe, running)
     names = emitted(job.shape)
-    _check_clash(job, names)
+    check_clash(job, names)
     engine = engine_of(job, options)
     with single_threaded_torch():
         responses = engine.responses()
@@ -116,7 +116,8 @@ def engine_of(job: Job, options: Options) -> Engine:
     )
 
 
-def _check_clash(job: Job, names: Sequence[str]) -> None:
+def check_clash(job: Job, names: Sequence[str]) -> None:
+    """Raise UsageError where a column to write is in the input, and kept."""
     if job.shape.recipe.emit_only or job.shape.recipe.replace:
         return
     for schema, file in zip(job.source.schemas, job.source.files, strict=True):
@@ -136,7 +137,7 @@ def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[
     for index in range(len(job.source.files)):
         first, last = job.source.first_rows[index : index + 2]
         tally = Tally(total.keys)
-        sink = outputs.open(index, partial(_sink, job, index, names=names))
+        sink = outputs.open(index, partial(sink_of, job, index, names=names))
         for made in engine.written(index, responses, names, sink.encode):
             with engine.clock.busy("copy"):
                 sink.append(made.row_group, made.columns)
@@ -156,9 +157,10 @@ def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[
     }
 
 
-def _sink(
-    job: Job, index: int, target: Path, begun: Staged | None, *, names: tuple[str, ...]
+def sink_of(
+    job: Job, index: int, target: Path, begun: Staged | None = None, *, names: tuple[str, ...]
 ) -> Sink:
+    """Where the rows of one input file go, with these columns beside the kept ones."""
     recipe = job.shape.recipe
     same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
     return open_sink(

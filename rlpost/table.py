@@ -49,7 +49,8 @@ class Collector:
             components = torch.stack([columns[f"component:{name}"] for name in weights], dim=1)
             scale = torch.tensor(list(weights.values()), dtype=torch.float64)
             columns["reward"] = component_sum(components, scale)
-        count = columns["reward"].numel()
+        count = columns["tokens"].numel()
+        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # a loss needs none
         one = torch.zeros(1, dtype=torch.int64).expand(count)
         codes: dict[str, Tensor] = {}
         labels: dict[str, list[Label]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ EPILOG = """Examples:
   rlpost advantages in.parquet out.parquet --estimator gae --kl-coef 0.05 --whiten-advantages
 
   rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask --summary-json run.json
+
+  rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl
 """
 
 
@@ -29,7 +32,9 @@ EPILOG = """Examples:
 def advantages(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
+        typer.Argument(
+            metavar="IN... OUT", help="Parquet files or dumps, directories, globs; then OUT."
+        ),
     ],
     preset: Annotated[
         str | None,
@@ -84,25 +89,34 @@ def advantages(
     recipe = recipe_of(options, config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api, render  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.targets import check_writable  # noqa: PLC0415
 
+    tell = partial(typer.echo, err=True) if not quiet else None
     if show_plan:
-        inputs = paths if len(paths) == 1 else paths[:-1]
-        render.show_plan(api.plan(inputs, recipe))
+        with canonical_inputs(paths if len(paths) == 1 else paths[:-1], tell=tell) as inputs:
+            render.show_plan(api.plan(inputs, recipe))
         return
     check_writable(None if summary_json == "-" else summary_json)
-    with render.progress(quiet=quiet) as reporter:
+    output = Path(paths[-1])
+    with (
+        canonical_inputs(paths[:-1], output, overwrite=overwrite, tell=tell) as inputs,
+        render.progress(quiet=quiet) as reporter,
+    ):
         run = api.Options(device, chunk_tokens, workers, overwrite, state, reporter)
-        summary = api.advantages(paths[:-1], paths[-1], recipe, run)
+        summary = api.advantages(inputs, output, recipe, run)
+    if inputs != paths[:-1]:
+        summary["inputs"] = paths[:-1]  # what was converted for this run is gone
     # A preset may put another estimator, with other norms, in place of the one that was asked for.
     summary |= {"preset": preset, "asked_estimator": options["estimator"] or recipe.estimator}
     if not quiet:
         render.show_summary(summary)
     if summary_json is not None:
-        _write_json(summary, summary_json)
+        write_json(summary, summary_json)
 
 
-def _write_json(summary: dict[str, Any], path: str) -> None:
+def write_json(summary: dict[str, Any], path: str) -> None:
+    """Write a summary to a file, or with `-` to stdout; raises ReadWriteError."""
     text = json.dumps(summary, indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)

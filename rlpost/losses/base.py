@@ -56,6 +56,31 @@ class Tokens:
         return torch.where(self.mask, self.advantages, 0.0)
 
     @cached_property
+    def whole(self) -> bool:
+        """The mask is true throughout."""
+        return bool(self.mask.all())
+
+    @cached_property
+    def up(self) -> Tensor:
+        """[T] bool: the gain is above 0."""
+        return self.gain > 0
+
+    @cached_property
+    def down(self) -> Tensor:
+        """[T] bool: the gain is under 0."""
+        return self.gain < 0
+
+    @cached_property
+    def idle(self) -> Tensor:
+        """[T] bool: the gain is 0."""
+        return self.gain == 0
+
+    @cached_property
+    def cost(self) -> Tensor:
+        """[T] what a loss multiplies by ratios: -gain."""
+        return -self.gain
+
+    @cached_property
     def log_prob(self) -> Tensor:
         """[T] `new`, 0 where the mask is 0."""
         return torch.where(self.mask, self.new, 0.0)
@@ -98,6 +123,18 @@ class Tokens:
             bounded = self.log_ratio if math.isinf(clamp) else self.log_ratio.clamp(-clamp, clamp)
             self._ratios[clamp] = bounded.exp()
         return self._ratios[clamp]
+
+    def beyond(self, clamp: float) -> Tensor | bool:
+        """[T] bool: the log ratio is clamped, which stops its gradient; False for no bound."""
+        if math.isinf(clamp):
+            return False
+        if clamp not in self._beyond:
+            self._beyond[clamp] = self.log_ratio.abs() > clamp
+        return self._beyond[clamp]
+
+    @cached_property
+    def _beyond(self) -> dict[float, Tensor]:
+        return {}
 
     def response_mean(self, values: Tensor) -> Tensor:
         """[T] the mean over the response's masked-in tokens at each; a constant for gradients."""
@@ -148,6 +185,8 @@ class Loss:
         )
         values = found.values if tokens.weights is None else found.values * tokens.weights
         flat = found.flat if tokens.weights is None else found.flat | (tokens.weights == 0)
+        if tokens.whole:
+            return found._replace(values=values, flat=flat)
         return Surrogate(
             torch.where(tokens.mask, values, 0.0),
             found.clip.where(tokens.mask, torch.zeros_like(found.clip)),
@@ -158,7 +197,7 @@ class Loss:
 
 def beyond(tokens: Tokens, clamp: float) -> Tensor | bool:
     """[T] bool: the log ratio is clamped, which stops its gradient; False for no bound."""
-    return False if math.isinf(clamp) else tokens.log_ratio.abs() > clamp
+    return tokens.beyond(clamp)
 
 
 def states(low: Tensor, high: Tensor, dual: Tensor | None = None) -> Tensor:

@@ -76,12 +76,14 @@ def clipped_surrogate(
         bounds: the least and the greatest ratio that is left as it is.
         most: the greatest that counts where A < 0.
     """
-    gain = tokens.gain
-    up, down = gain > 0, gain < 0
+    up, down = tokens.up, tokens.down
     low, high = down & (ratio < bounds[0]), up & (ratio > bounds[1])
-    dual = down & (ratio > most)
-    values = torch.where(up, ratio.clamp(max=bounds[1]), ratio.clamp(bounds[0], most)) * -gain
-    return Surrogate(values, states(low, high, dual), low | high | dual | (gain == 0), ratio)
+    flat, dual = low | high | tokens.idle, None
+    if not math.isinf(most):
+        dual = down & (ratio > most)
+        flat = flat | dual
+    counted = torch.where(up, ratio.clamp(max=bounds[1]), ratio.clamp(bounds[0], most))
+    return Surrogate(counted * tokens.cost, states(low, high, dual), flat, ratio)
 
 
 LOSS = Loss(

@@ -1,0 +1,170 @@
+"""The Python interface of `rlpost loss`: what policy losses would do to a dump's tokens."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlpost import __version__
+from rlpost.columns import columns_of
+from rlpost.engine import single_threaded_torch
+from rlpost.loss_options import LossOptions
+from rlpost.loss_plan import WRITTEN, loss_job
+from rlpost.loss_report import summarise_losses
+from rlpost.loss_stages import Setting, tokens_of
+from rlpost.loss_summary import measure_losses
+from rlpost.loss_tally import LossTally
+from rlpost.loss_warnings import warnings_of
+from rlpost.output import emitted
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.source import Source
+from rlpost.recipe import Recipe
+from rlpost.run import check_clash, engine_of, sink_of
+from rlpost.run_options import Options
+from rlpost.targets import Outputs, targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from rlpost.batch import Batch, Responses
+    from rlpost.engine import Engine, Made
+    from rlpost.plan import Job
+
+Json = dict[str, Any]
+__all__ = ["Options", "Setting", "loss"]
+
+
+def loss(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    recipe: Recipe | None = None,
+    settings: Sequence[Setting] = (),
+    options: Options | None = None,
+) -> Json:
+    """What policy losses would do to the tokens of rollout files.
+
+    Args:
+        inputs: Parquet files, directories or globs, with `log_probs` and `old_log_probs`.
+        output: gets `pg_loss` and `clip_state` beside the input's columns, and the columns of
+            `advantages` where these were made; None writes nothing.
+        recipe: how advantages are made, where the input has none; the default is plain GRPO.
+        settings: the losses to tell of, in one pass over the input; the default is PPO's. The
+            output is of the first.
+        options: how it is done.
+
+    Returns:
+        The summary, as `rlpost loss --format json` prints it.
+
+    Raises:
+        UsageError: options, input and output do not fit together.
+        DataError: the data is bad: file, row and column are named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: the device is not there.
+    """
+    recipe, options = recipe or Recipe(), options or Options()
+    settings = list(settings) or [Setting(LossOptions())]
+    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    source = Source(find_inputs([str(path) for path in paths]))
+    targets = []
+    if output is not None:
+        targets = targets_of(source.files, paths, Path(output), overwrite=options.overwrite)
+    with closing(source), Outputs(targets) as outputs:
+        columns = columns_of(source, recipe)
+        job = loss_job(source, columns, recipe, settings, write=bool(targets))
+        made = () if "advantages" in columns else emitted(job.shape)
+        names = (*made, *WRITTEN) if targets else ()
+        check_clash(job, names)
+        engine = engine_of(job, options)
+        engine.tally = partial(_tally, settings=settings, rewarded="reward" in columns)
+        with single_threaded_torch():
+            summary = _ran(engine, outputs, names, settings)
+    return {**summary, "seconds": engine.clock.seconds}
+
+
+def _tally(
+    batch: Batch, keys: Tensor, count: int, *, settings: Sequence[Setting], rewarded: bool
+) -> LossTally:
+    tokens = tokens_of(batch, rewarded=rewarded)
+    weights = batch.responses.get("sample_weight")
+    return measure_losses(tokens, weights, keys, count, settings)
+
+
+def _ran(
+    engine: Engine, outputs: Outputs, names: tuple[str, ...], settings: Sequence[Setting]
+) -> Json:
+    """Run all passes, the last one over every file, and publish the files when all are complete."""
+    job, responses = engine.job, engine.responses()
+    total = LossTally.empty(responses.count("cell"), len(settings))
+    engine.reporter.start("loss", job.source.rows)
+    with engine.clock.wall("loss"):
+        for index in range(len(job.source.files)):
+            total += _file(engine, index, responses, outputs, names, settings)
+        rewritten = outputs.publish()
+    summary = _summary(job, responses, total, settings)
+    return {
+        **summary,
+        "warnings": [*warnings_of(job, summary), *responses.notes.get("warnings", [])],
+        "rlpost_version": __version__,
+        "recipe": job.shape.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in job.source.files],
+        "outputs": [str(target) for target in outputs.targets],
+        "rewritten": rewritten,
+        "halved_pieces": engine.splits,
+    }
+
+
+def _file(
+    engine: Engine,
+    index: int,
+    responses: Responses,
+    outputs: Outputs,
+    names: tuple[str, ...],
+    settings: Sequence[Setting],
+) -> LossTally:
+    """The last pass over one file, which is written where there are names of columns."""
+    job, clock = engine.job, engine.clock
+    tally = LossTally.empty(responses.count("cell"), len(settings))
+    if not names:
+        return sum((made.tally for made in engine.written(index, responses, (), _kept)), tally)
+    first, last = job.source.first_rows[index : index + 2]
+    sink = outputs.open(index, partial(sink_of, job, index, names=names))
+    made: Made
+    for made in engine.written(index, responses, names, sink.encode):
+        with clock.busy("copy"):
+            sink.append(made.row_group, made.columns)
+        tally += made.tally
+    with clock.busy("copy"):
+        summary = _summary(job, responses.rows(first, last), tally, settings)
+        sink.complete(_metadata(job, summary, settings[0], index))
+    return tally
+
+
+def _kept(columns: Any) -> Any:
+    return columns
+
+
+def _summary(job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting]) -> Json:
+    """The numbers of the rows that a tally counted, and where their advantages come from."""
+    given = "advantages" in job.columns
+    return {
+        **summarise_losses(job, responses, tally, settings),
+        "advantages_from": job.columns.column("advantages") if given else "recipe",
+        "estimator": None if given else job.shape.estimator.name,
+    }
+
+
+def _metadata(job: Job, summary: Json, setting: Setting, index: int) -> dict[str, str]:
+    """What the file says of how it was made; the same bytes for the same input and options."""
+    recipe = job.shape.recipe.model_dump_json()
+    return {
+        "rlpost.version": __version__,
+        **({"rlpost.recipe": recipe} if summary["estimator"] else {}),
+        "rlpost.input": job.source.files[index].path.name,
+        "rlpost.loss": setting.options.model_dump_json(),
+        "rlpost.loss_summary": json.dumps(summary),
+    }

@@ -1,0 +1,726 @@
+"""`rlpost loss`: its numbers are those of plain loops, and only data and options change them."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from test_cli import Ran, run, strict_json
+
+import rlpost
+from rlpost import loss_api
+from rlpost.kernels.quantiles import BINS, ERROR, bins_of, quantile
+from rlpost.kernels.stretches import PLACES, Stretches, bounds
+from rlpost.loss_options import LossOptions
+from rlpost.losses import LOSSES
+
+SAMPLE = Path(__file__).parents[1] / "sample_data"
+FLOATS = pa.list_(pa.float32())
+TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
+
+
+def dump(count=60, seed=0, *, given=True, longest=40, moved=0.3):
+    """Rows with masks, steps, domains, some empty responses, and all log-probs."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, longest, count)
+    lengths[::11] = 0
+    lists = {name: [] for name in (*TOKENS, "response_mask", "advantages")}
+    for n in lengths:
+        old = -rng.exponential(0.7, n)
+        near = {"log_probs": moved, "old_log_probs": 0.0, "ref_log_probs": 0.2}
+        for name, scale in (near | {"infer_log_probs": 0.02}).items():
+            lists[name].append((old + scale * rng.standard_normal(n)).astype(np.float32))
+        lists["response_mask"].append((rng.random(n) < 0.8).astype(np.uint8))
+        gain = rng.choice([-1.5, -0.5, 0.0, 0.7, 2.0])
+        lists["advantages"].append(np.full(n, gain, np.float32))
+    table = pa.table(
+        {
+            "prompt_id": [f"p{i // 4}" for i in range(count)],
+            "reward": pa.array(rng.integers(0, 2, count), pa.float32()),
+            "step": pa.array(rng.integers(0, 3, count)),
+            "domain": [("math", "code")[i % 2] for i in range(count)],
+            **{name: pa.array(lists[name], FLOATS) for name in TOKENS},
+            "response_mask": pa.array(lists["response_mask"], pa.list_(pa.uint8())),
+            "advantages": pa.array(lists["advantages"], FLOATS),
+        }
+    )
+    return table if given else table.drop_columns(["advantages"])
+
+
+def save(table, path, rows=16):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def told(*words, **kept):
+    """The JSON of `rlpost loss WORDS`, without what tells one run from another."""
+    ran = run("loss", *words, "--format", "json")
+    assert ran.code == 0, ran.err
+    summary = strict_json(ran.out)
+    left_out = {"seconds", "inputs", "outputs", "rewritten"} - kept.keys()
+    return {name: value for name, value in summary.items() if name not in left_out}
+
+
+def frame(path):
+    """One row per policy token, with its position and response."""
+    lists = [*TOKENS, "response_mask", "advantages"]
+    rows = pl.read_parquet(path).with_row_index("row")
+    rows = rows.with_columns(
+        tokens=pl.col("response_mask").list.sum(),
+        place=pl.int_ranges(0, pl.col("response_mask").list.len()),
+    )
+    flat = rows.filter(pl.col("response_mask").list.len() > 0).explode([*lists, "place"])
+    return flat.filter(pl.col("response_mask") == 1).with_columns(
+        pl.col(name).cast(pl.Float64) for name in (*TOKENS, "advantages")
+    )
+
+
+# What a setting decides, against PPO written out
+
+
+def ppo(tokens, low=0.2, high=0.2):
+    """PPO's loss, where it clips and where it has no gradient, as columns."""
+    r = (tokens["log_probs"] - tokens["old_log_probs"]).exp().rename("r")
+    a = tokens["advantages"]
+    under = ((a < 0) & (r < 1 - low)).rename("low")
+    over = ((a > 0) & (r > 1 + high)).rename("high")
+    clipped = -a * r.clip(1 - low, 1 + high)
+    loss = pl.select(pl.max_horizontal(-a * r, clipped)).to_series().rename("loss")
+    return tokens.with_columns(r, under, over, loss).with_columns(
+        flat=pl.col("low") | pl.col("high") | (pl.col("advantages") == 0)
+    )
+
+
+def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = told(path)["settings"][0]
+    want = ppo(frame(path))
+    for side, sign, gains in (
+        ("low", "negative", want.filter(pl.col("advantages") < 0)),
+        ("high", "positive", want.filter(pl.col("advantages") > 0)),
+    ):
+        clipped = int(want[side].sum())
+        assert clipped > 5
+        found = got["clip"][side]
+        assert found["tokens"] == clipped
+        assert found["fraction"] == pytest.approx(clipped / len(want))
+        assert found[sign] == {
+            "tokens": clipped,
+            "fraction": pytest.approx(clipped / len(gains)),
+        }
+        other = "positive" if sign == "negative" else "negative"
+        assert found[other] == {"tokens": 0, "fraction": 0.0}
+    assert got["clip"]["any"]["tokens"] == int((want["low"] | want["high"]).sum())
+    assert got["clip"]["dual"]["tokens"] == 0
+    still = got["no_gradient"]
+    assert still["tokens"] == int(want["flat"].sum())
+    assert still["zero_advantage"] == int((want["advantages"] == 0).sum())
+    assert still["clipped"] == still["tokens"] - still["zero_advantage"]
+    assert still["other"] == 0
+    by_row = want.group_by("row").agg(pl.col("flat").all())
+    assert still["responses"] == int(by_row["flat"].sum()) > 0
+    assert still["response_fraction"] == pytest.approx(by_row["flat"].mean())
+    assert got["token_loss"] == pytest.approx(want["loss"].mean(), abs=1e-12)
+
+
+def test_the_dual_clip_is_counted_where_it_is_active(tmp_path):
+    path = save(dump(moved=1.0), tmp_path / "in.parquet")
+    got = told(path, "--dual-clip", 1.5)["settings"][0]["clip"]["dual"]
+    want = ppo(frame(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
+    assert got["tokens"] == got["negative"]["tokens"] == len(want) > 5
+
+
+def test_what_no_setting_changes_equals_a_plain_computation(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got, tokens = told(path), ppo(frame(path))
+    ratio, drift = tokens["r"], tokens["log_probs"] - tokens["old_log_probs"]
+    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
+    assert got["ratio"]["min"] == pytest.approx(ratio.min())
+    assert got["ratio"]["max"] == pytest.approx(ratio.max())
+    assert got["kl"] == {
+        "k1": pytest.approx(-drift.mean()),
+        "k3": pytest.approx((ratio - 1 - drift).mean()),
+    }
+    apart = tokens["old_log_probs"] - tokens["infer_log_probs"]
+    assert got["engine_kl"] == {
+        "k1": pytest.approx(-apart.mean()),
+        "k3": pytest.approx((apart.exp() - 1 - apart).mean()),
+    }
+    ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
+    assert got["ess"] == pytest.approx(ess)
+    assert got["tokens"]["policy"] == len(tokens)
+    assert got["responses"] == 60
+    assert got["left_out"] == 60 - tokens["row"].n_unique()
+    assert got["advantage"]["mean"] == pytest.approx(tokens["advantages"].mean())
+    assert got["advantage"]["std"] == pytest.approx(tokens["advantages"].std())
+
+
+def test_the_ratio_of_responses_is_told_of_losses_that_use_it(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert told(path)["settings"][0]["own_ratio"] is None
+    got = told(path, "--loss", "gspo")["settings"][0]
+    tokens = frame(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
+    ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
+    want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
+    assert got["own_ratio"] == pytest.approx(want)
+    assert got["clip"]["high"]["tokens"] == len(
+        tokens.filter((ratio > got["bounds"]["high"]) & (pl.col("advantages") > 0))
+    )
+
+
+def test_quantiles_are_within_their_stated_error(tmp_path):
+    path = save(dump(400), tmp_path / "in.parquet")
+    found = told(path)["ratio"]["quantiles"]
+    drift = np.sort((frame(path)["log_probs"] - frame(path)["old_log_probs"]).to_numpy())
+    for share, ratio in found.items():
+        exact = drift[math.ceil(float(share) * len(drift)) - 1]
+        assert abs(math.log(ratio) - exact) <= ERROR * abs(exact) + 2.0**-20
+    assert list(found.values()) == sorted(found.values())
+
+
+@pytest.mark.parametrize("key", ["position", "step", "domain"])
+def test_parts_equal_a_plain_computation_of_their_tokens(tmp_path, key):
+    path = save(dump(), tmp_path / "in.parquet")
+    parts = told(path)["settings"][0][f"{key}s"]
+    tokens = ppo(frame(path))
+    assert len(parts) > 1
+    assert sum(part["tokens"] for part in parts) == len(tokens)
+    for part in parts:
+        if key == "position":
+            own = tokens.filter(pl.col("place").is_between(part["from"], part["to"]))
+        else:
+            own = tokens.filter(pl.col(key) == part[key])
+        drift = own["log_probs"] - own["old_log_probs"]
+        assert part["tokens"] == len(own)
+        assert part["clip"]["low"]["tokens"] == int(own["low"].sum())
+        assert part["clip"]["high"]["fraction"] == pytest.approx(own["high"].mean())
+        assert part["no_gradient"]["tokens"] == int(own["flat"].sum())
+        assert part["token_loss"] == pytest.approx(own["loss"].mean(), abs=1e-12)
+        assert part["kl"]["k3"] == pytest.approx((own["r"] - 1 - drift).mean())
+        assert part["ratio"]["max"] == pytest.approx(own["r"].max())
+
+
+def aggregated(tokens, how):
+    """The loss of a batch's policy tokens, weights of 1."""
+    rows = tokens.group_by("row").agg(pl.col("loss").sum(), pl.col("loss").len().alias("n"))
+    if how == "token-mean":
+        return tokens["loss"].mean()
+    if how == "seq-mean-token-sum":
+        return rows["loss"].mean()
+    if how == "seq-mean-token-mean":
+        return (rows["loss"] / rows["n"]).mean()
+    return rows["loss"].sum() / 50
+
+
+@pytest.mark.parametrize(
+    "how", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+)
+def test_the_loss_of_each_batch_is_aggregated_as_asked(tmp_path, how):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = told(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
+    one, tokens = got["settings"][0], ppo(frame(path))
+    drift = (tokens["ref_log_probs"] - tokens["log_probs"]).rename("drift")
+    k3 = (drift.exp() - 1 - drift).clip(-10, 10)
+    assert [batch["batch"] for batch in one["batches"]] == [0, 1, 2]
+    for batch in one["batches"]:
+        own = tokens["step"] == batch["batch"]
+        policy = aggregated(tokens.filter(own), how)
+        kl = aggregated(tokens.with_columns(loss=k3).filter(own), how)
+        assert batch["policy"] == pytest.approx(policy)
+        assert batch["kl"] == pytest.approx(kl)
+        assert batch["total"] == pytest.approx(policy + 0.1 * kl)
+    totals = [batch["total"] for batch in one["batches"]]
+    assert one["loss"]["total"] == pytest.approx(sum(totals) / 3)
+
+
+def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
+    table = dump()
+    weights = np.random.default_rng(3).random(60).astype(np.float32) * 2
+    lists = [[0.5] * len(row) for row in table.column("response_mask").to_pylist()]
+    path = save(
+        table.append_column("sample_weight", pa.array(weights)).append_column(
+            "is_weight", pa.array(lists, FLOATS)
+        ),
+        tmp_path / "in.parquet",
+    )
+    tokens = ppo(frame(path)).with_columns(loss=pl.col("loss") * pl.col("sample_weight") * 0.5)
+    for batch in told(path)["settings"][0]["batches"]:
+        own = tokens.filter(pl.col("step") == batch["batch"])
+        assert batch["policy"] == pytest.approx(own["loss"].mean())
+    bare = told(path, "--map", "sample_weight=none", "--map", "is_weight=none")
+    assert bare["settings"] == told(save(table, tmp_path / "bare.parquet"))["settings"]
+
+
+def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
+    table = dump()
+    keep = np.arange(60) % 3 > 0
+    masked = save(table.append_column("sample_mask", pa.array(keep)), tmp_path / "masked.parquet")
+    fewer = save(table.filter(pa.array(keep)), tmp_path / "fewer.parquet")
+    names = ("ratio", "kl", "ess", "advantage")
+    got, want = told(masked), told(fewer)
+    assert {name: got[name] for name in names} == {name: want[name] for name in names}
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+# Sweeps
+
+SWEEP = ("--sweep", "pg_clip=0.1,0.3", "--sweep", "loss=ppo,gspo,cispo,tis,sapo,geo_mean,dppo")
+
+
+def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
+    path = save(dump(80), tmp_path / "in.parquet")
+    swept = told(path, *SWEEP)
+    assert len(swept["settings"]) == 14
+    assert [tuple(one["swept"].values()) for one in swept["settings"][:2]] == [
+        (0.1, "ppo"),
+        (0.1, "gspo"),
+    ]
+    for one in swept["settings"]:
+        words = [f"--pg-clip={one['swept']['pg_clip']}", f"--loss={one['swept']['loss']}"]
+        single = told(path, *words)
+        assert {**one, "swept": {}} == single["settings"][0]
+        for name in ("ratio", "kl", "engine_kl", "ess", "tokens", "advantage"):
+            assert single[name] == swept[name]
+
+
+def test_a_sweep_shows_a_row_for_each_setting(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    ran = run("loss", path, "--sweep", "pg_clip=0.1,never", "--sweep", "dual_clip=none,3")
+    assert ran.code == 0
+    head = next(line for line in ran.out.splitlines() if line.startswith("pg_clip"))
+    assert head.split()[:2] == ["pg_clip", "dual_clip"]
+    rows = [line.split()[:2] for line in ran.out.splitlines()]
+    assert rows[rows.index(["pg_clip", "dual_clip"]) + 2 :][:4] == [
+        ["0.1", "–"],
+        ["0.1", "3"],
+        ["never", "–"],
+        ["never", "3"],
+    ]
+    assert max(map(len, ran.out.partition("Columns:")[0].splitlines()[2:])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--sweep", "pg_clp=1,2"], "no option 'pg_clp' of losses; did you mean pg_clip"),
+        (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
+        (["--sweep", "pg_clip=0.1,x"], "pg_clip"),
+        (["--sweep", "pg_clip=0.1,0.1"], "a value is there twice"),
+        (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'; did you mean gspo"),
+        (["--sweep", "pg_clip=1", "--sweep", "pg_clip=2"], "pg_clip is named twice"),
+        (["--loss", "pp"], "no policy loss 'pp'"),
+        (["--pg-clip", "-1"], "pg_clip"),
+        (["--preset", "verk"], "no preset 'verk'; did you mean verl"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_2_and_says_what_is_wrong(tmp_path, words, text):
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, *words)
+    assert ran.code == 2
+    assert text in ran.err
+    assert ran.out == ""
+
+
+def test_too_many_settings_are_refused(tmp_path):
+    clips = ",".join(str(n / 1000) for n in range(1, 400))
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, "--sweep", f"pg_clip={clips}", "--sweep", "loss=ppo,pg,gspo")
+    assert ran.code == 2
+    assert "1197 settings" in ran.err
+
+
+def test_a_sweep_has_no_output(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, tmp_path / "out.parquet", "--sweep", "pg_clip=0.1,0.2")
+    assert ran.code == 2
+    assert "--sweep and OUT exclude each other" in ran.err
+    assert not (tmp_path / "out.parquet").exists()
+
+
+# What must not change a number
+
+
+@pytest.mark.parametrize(
+    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50], ["--workers", 2]]
+)
+@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
+def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
+    path = save(dump(given=given), tmp_path / "in.parquet")
+    sweep = ("--sweep", "loss=ppo,gspo,sapo")
+    want = told(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
+    assert told(path, *sweep, *words) == want
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
+def test_the_order_of_rows_and_files_change_no_bit(tmp_path, given):
+    table = dump(given=given)
+    want = told(save(table, tmp_path / "one.parquet"), "--loss", "gspo")
+    order = np.random.default_rng(5).permutation(60)
+    shuffled = table.take(order)
+    assert told(save(shuffled, tmp_path / "other.parquet", 7), "--loss", "gspo") == want
+    for place, start in enumerate(range(0, 60, 25)):
+        save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
+    assert told(tmp_path / "many", "--loss", "gspo") == want
+
+
+def test_blocks_of_a_piece_change_no_bit(tmp_path, monkeypatch):
+    path = save(dump(), tmp_path / "in.parquet")
+    want = told(path, *SWEEP)
+    monkeypatch.setattr("rlpost.loss_stages._BLOCK", 30)
+    assert told(path, *SWEEP) == want
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--estimator", "gae", "--kl-coef", "0.05", "--whiten-advantages"],
+        ["--difficulty-weight", "--drop-zero-variance", "--advantage-clip", "0.9"],
+        ["--is-weight", "token", "--is-cap", "1.01"],
+    ],
+    ids=["grpo", "gae", "weights", "importance"],
+)
+def test_advantages_made_here_give_the_loss_of_a_file_that_has_them(tmp_path, options):
+    table = dump(given=False)
+    rng = np.random.default_rng(9)
+    values = [rng.normal(size=len(row)) for row in table.column("response_mask").to_pylist()]
+    table = table.append_column("values", pa.array(values, FLOATS))
+    table = table.append_column("difficulty", pa.array(rng.random(60)))
+    path = save(table, tmp_path / "in.parquet")
+    assert run("advantages", path, tmp_path / "adv.parquet", *options).code == 0
+    made, given = told(path, *options), told(tmp_path / "adv.parquet")
+    assert made["estimator"] is not None
+    assert given["estimator"] is None
+    assert given["advantages_from"] == "advantages"
+    for name in ("settings", "ratio", "kl", "ess", "advantage", "tokens", "left_out"):
+        assert made[name] == given[name], name
+
+
+# The output
+
+
+def test_the_output_has_the_loss_and_the_clip_state_beside_the_input(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    ran = run("loss", path, out)
+    assert ran.code == 0, ran.err
+    got, source = pq.read_table(out), pq.read_table(path)
+    assert got.select(source.schema.names).equals(source)
+    assert got.schema.names == [*source.schema.names, "pg_loss", "clip_state"]
+    assert got.schema.field("pg_loss").type.value_type == pa.float32()
+    assert got.schema.field("clip_state").type.value_type == pa.uint8()
+    tokens = ppo(frame(path))
+    own = pl.read_parquet(out).filter(pl.col("response_mask").list.len() > 0)
+    flat = own.explode("response_mask", "pg_loss", "clip_state")
+    policy = flat.filter(pl.col("response_mask") == 1)
+    np.testing.assert_allclose(policy["pg_loss"], tokens["loss"], rtol=1e-6, atol=1e-7)
+    states = tokens["low"].cast(pl.UInt8) + tokens["high"].cast(pl.UInt8) * 2
+    assert policy["clip_state"].to_list() == states.to_list()
+    others = flat.filter(pl.col("response_mask") == 0)
+    assert others["pg_loss"].abs().sum() == others["clip_state"].sum() == 0
+    metadata = pq.read_metadata(out).metadata
+    assert LossOptions.model_validate_json(metadata[b"rlpost.loss"]) == LossOptions()
+    noted = json.loads(metadata[b"rlpost.loss_summary"])
+    assert noted["settings"][0]["clip"] == told(path)["settings"][0]["clip"]
+
+
+def test_the_output_has_advantages_where_they_were_made(tmp_path):
+    path = save(dump(given=False), tmp_path / "in.parquet")
+    assert run("loss", path, tmp_path / "out.parquet", "--estimator", "rloo").code == 0
+    assert run("advantages", path, tmp_path / "adv.parquet", "--estimator", "rloo").code == 0
+    got, want = (pq.read_table(tmp_path / name) for name in ("out.parquet", "adv.parquet"))
+    assert got.select(want.schema.names).equals(want)
+    assert got.schema.names[-2:] == ["pg_loss", "clip_state"]
+    metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
+    assert json.loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
+
+
+def test_outputs_follow_the_rules_of_all_outputs(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert run("loss", path, out).code == 0
+    first = out.read_bytes()
+    assert run("loss", path, out).code == 2
+    assert run("loss", out, tmp_path / "again.parquet").code == 2
+    assert run("loss", out, tmp_path / "again.parquet", "--replace").code == 0
+    assert run("loss", path, path, "--overwrite").code == 2
+    assert out.read_bytes() == first
+    assert run("loss", path, out, "--overwrite").code == 0
+    assert out.read_bytes() == first
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "again.parquet",
+        "in.parquet",
+        "out.parquet",
+    ]
+
+
+def test_several_files_are_written_to_a_directory(tmp_path):
+    for place in range(3):
+        save(dump(8, place), tmp_path / "in" / f"{place}.parquet")
+    assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
+    for place in range(3):
+        table = pq.read_table(tmp_path / "out" / f"{place}.parquet")
+        assert table.num_rows == 8
+        assert "pg_loss" in table.schema.names
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("drop", "words", "text"),
+    [
+        ("log_probs", [], "no column for log_probs"),
+        ("old_log_probs", [], "no column for old_log_probs"),
+        ("infer_log_probs", ["--behaviour", "infer"], "no column for infer_log_probs"),
+        ("ref_log_probs", ["--kl-loss-coef", "0.1"], "no column for ref_log_probs"),
+        ("ref_log_probs", ["--loss", "ref_kl"], "no column for ref_log_probs"),
+    ],
+)
+def test_a_missing_column_is_named_with_what_needs_it(tmp_path, drop, words, text):
+    path = save(dump(8).drop_columns([drop]), tmp_path / "in.parquet")
+    ran = run("loss", path, *words)
+    assert ran.code == 3
+    assert text in ran.err
+    assert f"--map {drop}=" in ran.err
+
+
+def test_a_near_miss_of_a_column_is_answered_with_it(tmp_path):
+    table = dump(8)
+    names = ["logprobs_now" if name == "log_probs" else name for name in table.schema.names]
+    path = save(table.rename_columns(names), tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "did you mean logprobs_now? then say --map log_probs=logprobs_now" in ran.err
+    assert run("loss", path, "--map", "log_probs=logprobs_now").code == 0
+
+
+def test_without_advantages_and_rewards_both_are_said_to_be_missing(tmp_path):
+    path = save(dump(8, given=False).drop_columns(["reward"]), tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "no column for advantages" in ran.err
+    assert "no reward to make them of" in ran.err
+
+
+def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
+    table = dump(given=True)
+    path = save(table, tmp_path / "in.parquet")
+    bare = save(
+        table.select(["log_probs", "old_log_probs", "response_mask", "advantages"]),
+        tmp_path / "bare.parquet",
+    )
+    got, want = told(bare), told(path)
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["engine_kl"] is None
+    assert got["settings"][0]["loss"]["kl"] is None
+    assert got["settings"][0]["steps"] == []
+    assert [batch["batch"] for batch in got["settings"][0]["batches"]] == ["all"]
+
+
+def with_nan(table):
+    lists = table.column("log_probs").to_pylist()
+    masks = table.column("response_mask").to_pylist()
+    row = next(i for i, mask in enumerate(masks) if 1 in mask)
+    lists[row][masks[row].index(1)] = math.nan
+    place = table.schema.get_field_index("log_probs")
+    return row, table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+
+
+def test_nonfinite_log_probs_are_an_error_with_the_row_or_left_out(tmp_path):
+    row, table = with_nan(dump())
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert f"row {row}" in ran.err
+    assert "`log_probs`" in ran.err
+    rows = [place for place in range(60) if place != row]
+    want = told(save(table.take(rows), tmp_path / "fewer.parquet"))
+    got = told(path, "--nonfinite", "mask")
+    assert got["left_out"] == want["left_out"] + 1
+    assert got["kl"] == want["kl"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+def test_a_ratio_beyond_all_numbers_is_an_error_that_says_what_to_do(tmp_path):
+    table = dump(8)
+    far = pa.array([[-2000.0] * len(row) for row in table.column("log_probs").to_pylist()], FLOATS)
+    place = table.schema.get_field_index("old_log_probs")
+    path = save(table.set_column(place, "old_log_probs", far), tmp_path / "in.parquet")
+    ran = run("loss", path, "--ratio-clamp", "never", "--pg-clip", "never")
+    assert ran.code == 3
+    assert "are log_probs and old_log_probs of the same tokens?" in ran.err
+    assert told(path, "--ratio-clamp", "20")["ratio"]["max"] > 1e100
+
+
+@pytest.mark.parametrize("words", [["missing.parquet"], ["missing.parquet", "out.parquet"]])
+def test_a_missing_file_is_exit_4(words):
+    assert run("loss", *words).code == 4
+
+
+# Warnings
+
+
+def warnings(*words):
+    return " ".join(told(*words)["warnings"])
+
+
+def test_users_are_warned_of_numbers_that_say_little(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    assert "are the same column" in warnings(path, "--map", "log_probs=old_log_probs")
+    place = table.schema.get_field_index("log_probs")
+    copied = table.set_column(place, "log_probs", table.column("old_log_probs"))
+    assert "every ratio is 1" in warnings(save(copied, tmp_path / "copy.parquet"))
+    zero = pa.array([[0.0] * len(row) for row in table.column("advantages").to_pylist()], FLOATS)
+    flat = table.set_column(table.schema.get_field_index("advantages"), "advantages", zero)
+    assert "all advantages are zero" in warnings(save(flat, tmp_path / "zero.parquet"))
+    bare = save(table.drop_columns(["response_mask"]), tmp_path / "bare.parquet")
+    assert "no mask column" in warnings(bare)
+
+
+def test_options_without_effect_are_named(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert "estimator: without effect" in warnings(path, "--estimator", "rloo")
+    assert "tis_high: without effect on ppo" in warnings(path, "--tis-high", "2")
+    idle = warnings(path, "--sweep", "pg_clip=0.1,0.2", "--sweep", "loss=ppo,sapo")
+    assert "pg_clip: without effect on sapo" in idle
+    assert "without effect" not in warnings(path, "--pg-clip", "0.3", "--map", "reward=none")
+    anew = told(path, "--estimator", "rloo", "--map", "advantages=none")
+    assert anew["estimator"] == "rloo"
+    assert anew["warnings"] == told(path)["warnings"]
+
+
+# Options from elsewhere
+
+
+def test_presets_files_and_flags_set_the_loss(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[loss]\nloss = "cispo"\npg-clip = 0.3\n')
+    from_file = told(path, "--config", recipe)["settings"][0]["options"]
+    assert (from_file["loss"], from_file["pg_clip"]) == ("cispo", 0.3)
+    beaten = told(path, "--config", recipe, "--pg-clip", "0.1")["settings"][0]["options"]
+    assert (beaten["loss"], beaten["pg_clip"]) == ("cispo", 0.1)
+    verl = told(path, "--preset", "verl")["settings"][0]["options"]
+    assert verl["dual_clip"] == 3.0
+    swept = told(path, "--preset", "trl", "--sweep", "loss=grpo,dr_grpo")["settings"]
+    assert [one["options"]["loss"] for one in swept] == ["ppo", "ppo"]
+    assert [one["swept"]["loss"] for one in swept] == ["grpo", "dr_grpo"]
+    aggregations = [one["aggregation"] for one in swept]
+    assert aggregations == ["seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def test_the_environment_sets_the_loss(tmp_path, monkeypatch):
+    path = save(dump(), tmp_path / "in.parquet")
+    monkeypatch.setenv("RLPOST_PG_CLIP", "0.4")
+    assert told(path)["settings"][0]["options"]["pg_clip"] == 0.4
+    assert told(path, "--pg-clip", "0.1")["settings"][0]["options"]["pg_clip"] == 0.1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
+    path = save(dump(), tmp_path / "in.parquet")
+    one = told(path, "--loss", name)["settings"][0]
+    assert math.isfinite(one["loss"]["total"])
+    assert one["formula"] == LOSSES[name].formula
+
+
+# Screens
+
+
+def test_the_sample_data_explains_itself():
+    ran = run("loss", SAMPLE / "arithmetic.parquet")
+    assert ran.code == 0
+    assert "made here by grpo, since the input has none" in ran.out
+    assert "clipped, ratio > 1.2" in ran.out
+    assert "Without gradient a token teaches nothing." in ran.out
+    for part in ("by position", "by step", "by domain", "loss by batch"):
+        assert part in ran.out
+    assert "\x1b" not in ran.out
+    above = ran.out.partition("Columns:")[0]
+    assert max(map(len, above.splitlines())) <= 80
+    assert ran.err == ""
+    assert run("loss", SAMPLE / "arithmetic.parquet", "--quiet") == Ran(0, "", "")
+    asked = run("loss", SAMPLE / "arithmetic.parquet", "--quiet", "--format", "json")
+    assert strict_json(asked.out)["responses"] == 512
+
+
+@pytest.mark.parametrize("masks", [[[], []], [[0, 0], [0]], [[1, 0], [1]]])
+def test_files_in_which_little_or_nothing_counts_are_told_of(tmp_path, masks):
+    lists = pa.array([[-0.5] * len(mask) for mask in masks], FLOATS)
+    table = pa.table(dict.fromkeys(("log_probs", "old_log_probs", "advantages"), lists))
+    path = save(
+        table.append_column("response_mask", pa.array(masks, pa.list_(pa.uint8()))),
+        tmp_path / "in.parquet",
+    )
+    count = sum(map(sum, masks))
+    ran = run("loss", path, tmp_path / "out.parquet")
+    assert ran.code == 0
+    assert "KL(old ‖ current)" in ran.out
+    got = told(path, "--sweep", "loss=ppo,gspo,geo_mean")
+    assert got["tokens"]["policy"] == count
+    assert got["ratio"]["mean"] == (1 if count else None)
+    assert [one["loss"]["policy"] for one in got["settings"]] == [
+        pytest.approx(0.5 if count else 0)
+    ] * 3
+
+
+def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
+    assert ran.code == 0
+    lines = [line for line in ran.out.splitlines() if line]
+    assert all(line.startswith("| ") for line in lines)
+    own = strict_json((tmp_path / "run.json").read_text())
+    assert own["settings"][0]["clip"] == told(path)["settings"][0]["clip"]
+    assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 1
+
+
+def test_python_gives_the_same(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    settings = [loss_api.Setting(LossOptions(pg_clip=0.1))]
+    got = loss_api.loss(path, None, rlpost.Recipe(), settings)
+    assert got["settings"] == told(path, "--pg-clip", 0.1)["settings"]
+
+
+# Histogram and stretches
+
+
+def test_bins_rise_with_numbers_and_hold_them():
+    numbers = torch.tensor([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
+    bins = bins_of(numbers.to(torch.float64))
+    assert bool((bins.diff() >= 0).all())
+    assert (int(bins.min()), int(bins.max())) == (0, BINS - 1)
+    for number in (-3.0, -0.01, 1e-5, 0.7, 40.0):
+        counts = torch.bincount(bins_of(torch.tensor([number])), minlength=BINS)
+        assert quantile(counts, 0.5) == pytest.approx(number, rel=ERROR)
+
+
+def test_quantiles_count_from_the_least():
+    values = torch.arange(1, 11, dtype=torch.float64)
+    counts = torch.bincount(bins_of(values), minlength=BINS)
+    for share, want in ((0.0, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.9, 9), (1.0, 10)):
+        assert quantile(counts, share) == pytest.approx(want, rel=ERROR)
+
+
+def test_stretches_cut_responses_at_fixed_positions():
+    lengths = torch.tensor([0, 5, 8, 9, 100])
+    made = Stretches.of(lengths)
+    assert made.offsets.diff().tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
+    assert made.places.tolist() == [0, 0, 0, 1, 0, 1, 2, 3, 4]
+    assert made.rows.tolist() == [0, 0, 1, 2, 4, 9]
+    edges = [bounds(place) for place in range(PLACES)]
+    assert all(first[1] + 1 == second[0] for first, second in pairwise(edges))
+    assert edges[-1][1] is None
+    values = torch.arange(122, dtype=torch.float64)
+    assert made.sum(values).sum() == values.sum()
+    assert made.any(values > 120).tolist() == [False] * 8 + [True]
