@@ -92,6 +92,11 @@ class Ahead(Generic[T]):
             self._changed.notify_all()
 
 
+def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
+    """The same items, made by a thread that stays up to `depth` of them ahead."""
+    return iter(Ahead(items, depth))
+
+
 def in_order(work: Callable[[T], R], items: Iterator[T], workers: int) -> Iterator[R]:
     """work(item) for each item, in the items' order, done by up to `workers` threads at a time.
 

@@ -22,11 +22,31 @@ MOST_BODY_LINES = 40
 # From the top down. A module imports from layers below its own, and within its own.
 LAYERS = [
     ("cli", "commands"),
-    ("render", "render_correction", "render_lists"),
-    ("api",),
+    (
+        "render",
+        "render_correction",
+        "render_lists",
+        "render_inspect",
+        "render_inspect_charts",
+        "render_inspect_sections",
+        "render_inspect_storage",
+        "render_loss",
+        "render_strip",
+        "render_views",
+        "render_compare",
+        "render_convert",
+        "compare",
+        "inspect",
+        "browse",
+    ),
+    ("api", "convert", "loss_api"),
     ("run",),
     (
         "columns",
+        "loss_plan",
+        "loss_bounds",
+        "loss_report",
+        "loss_warnings",
         "engine",
         "plan",
         "report",
@@ -46,12 +66,16 @@ LAYERS = [
         "position_stages",
         "correction_stages",
         "correction_summary",
+        "loss_stages",
+        "loss_summary",
+        "loss_tally",
         "summary",
         "groups",
         "batch",
     ),
-    ("estimators",),
+    ("estimators", "losses"),
     ("kernels",),
+    ("formats",),  # reads other tools' dumps; knows nothing of what is computed
 ]
 # These stand apart: anyone may import them, and they import only each other.
 OPTIONS = (
@@ -60,6 +84,7 @@ OPTIONS = (
     "estimator_options",
     "reward_options",
     "correction_options",
+    "loss_options",
     "presets",
 )
 APART = (*OPTIONS, "schema", "errors", "progress", "parallel", "run_options")
@@ -68,19 +93,50 @@ FILES = "parquet"
 
 # Who alone may import a library; a prefix covers the modules below it.
 HOMES = {
-    "rich": ("cli", "commands", "render", "render_correction", "render_lists"),
+    "rich": (
+        "cli",
+        "commands",
+        "render",
+        "render_correction",
+        "render_lists",
+        "render_inspect",
+        "render_loss",
+        "render_strip",
+        "render_views",
+        "render_compare",
+        "render_convert",
+        "browse",
+    ),
+    "orjson": ("formats",),
+    "textual": ("browse",),
     "typer": ("cli", "commands"),
-    "pyarrow": ("parquet", "api", "run", "decode", "output", "table"),
+    "pyarrow": (
+        "parquet",
+        "formats",
+        "api",
+        "run",
+        "decode",
+        "output",
+        "table",
+        "inspect",
+        "compare",
+        "browse",
+    ),
     "polars": ("inspect",),
     "pydantic": (*OPTIONS, "commands"),
 }
-TENSORS_ONLY = ("kernels", "estimators")
+TENSORS_ONLY = ("kernels", "estimators", "losses")
 LIBRARIES = {
     "kernels": {"torch", "numpy"},
     "estimators": {"torch"},
+    "losses": {"torch"},
     **{options: {"pydantic"} for options in OPTIONS},
 }
-ALLOWED = {"kernels": {"kernels"}, "estimators": {"estimators", "kernels", "errors", "schema"}}
+ALLOWED = {
+    "kernels": {"kernels"},
+    "estimators": {"estimators", "kernels", "errors", "schema"},
+    "losses": {"losses", "loss_options", "kernels", "errors", "schema"},
+}
 
 
 class Import(NamedTuple):
@@ -184,7 +240,7 @@ def test_a_library_is_imported_only_where_it_belongs(library):
     assert wrong == set()
 
 
-def test_kernels_and_estimators_see_tensors_and_plain_numbers():
+def test_kernels_estimators_and_losses_see_tensors_and_plain_numbers():
     wrong = [
         f"{module.name} imports {name} of {other}"
         for module in MODULES
