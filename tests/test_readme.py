@@ -6,13 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import polars as pl
 from typer.main import get_command
 
 from rlpost import Recipe
-from rlpost.commands.advantages import app
+from rlpost.cli import COMMANDS as CLI
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,9 +65,12 @@ def test_recipe_example_is_valid(tmp_path):
 
 
 def test_every_option_that_readme_names_exists():
+    commands = [get_command(import_module(f"rlpost.commands.{name}").app) for name in CLI]
+    subcommands = [own for one in commands for own in getattr(one, "commands", {}).values()]
     known = {
         flag
-        for option in get_command(app).params
+        for command in [*commands, *subcommands]
+        for option in command.params
         for flag in (*option.opts, *option.secondary_opts)
     }
     named = set(re.findall(r"`(--[a-z-]+)", README))
