@@ -621,3 +621,14 @@ def test_bars_and_sparklines():
     assert spark([0, 1, 2, 4]) == " ▂▄█"
     assert spark([5, 5], from_zero=False) == "▁▁"
     assert len(spark(range(1000))) == 60
+
+
+def test_a_dump_is_converted_for_the_look(tmp_path):
+    dump = tmp_path / "5.jsonl"
+    record = {"input": "q", "output": "a", "gts": "x", "score": 1.0, "step": 5}
+    dump.write_text("".join(json.dumps(record) + "\n" for _ in range(4)))
+    done = CliRunner().invoke(app, [str(dump), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["inputs"], found["responses"]) == ([str(dump)], 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["5.jsonl"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -91,6 +93,9 @@ def inspect(
     Then columns by role, groups, pass@k, rewards, lengths, log-probs, masks, and what is stored.
     """
     columns_map = name_values(roles or [], "--map")
+    # Pyarrow takes its time to import; a wrong command line is answered before.
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+
     if prompt is not None or row is not None or top is not None or worst:
         if strict or footer or not tokens:
             raise UsageError(
@@ -99,30 +104,33 @@ def inspect(
             )
         from rlpost.inspect import views  # noqa: PLC0415
 
-        views.show(
-            paths,
-            columns_map=columns_map,
-            prompt=prompt,
-            row=row,
-            top=top,
-            worst=worst,
-            count=count,
-            colour=colour,
-            format=how.value,
-        )
+        with canonical_inputs(paths, tell=partial(typer.echo, err=True)) as inputs:
+            views.show(
+                inputs,
+                columns_map=columns_map,
+                prompt=prompt,
+                row=row,
+                top=top,
+                worst=worst,
+                count=count,
+                colour=colour,
+                format=how.value,
+            )
         return
     if colour is not None:
         raise UsageError("--colour is for single responses: --prompt, --row, --top or --worst")
-    _whole(paths, columns_map, how, (tokens, footer, strict, pass_threshold))
+    with canonical_inputs(paths, tell=partial(typer.echo, err=True)) as inputs:
+        _whole(inputs, paths, columns_map, how, (tokens, footer, strict, pass_threshold))
 
 
 def _whole(
     paths: list[str],
+    named: list[str],
     columns_map: dict[str, str],
     how: Format,
     asked: tuple[bool, bool, bool, float],
 ) -> None:
-    """Facts of the whole input."""
+    """Facts of the whole input, which the user calls `named`: dumps are converted somewhere."""
     # Polars and pyarrow take half a second to import; a wrong command line is answered before.
     from rlpost import render_inspect  # noqa: PLC0415
     from rlpost.inspect import facts  # noqa: PLC0415
@@ -134,6 +142,6 @@ def _whole(
     found = facts.inspect(
         paths, columns_map=columns_map, tokens=tokens, pass_threshold=pass_threshold
     )
-    render_inspect.show(found, how.value)
+    render_inspect.show(replace(found, inputs=named), how.value)
     if strict and found.findings:
         raise typer.Exit(FOUND)
