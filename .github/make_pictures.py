@@ -1,28 +1,77 @@
-"""Make README's picture from a real run: `python .github/make_pictures.py`, in the repository."""
+"""Make README's pictures from real runs: `python .github/make_pictures.py`, in the repository."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 import rlpost
 from rlpost import render
+from rlpost.browse.app import Browser
+from rlpost.browse.build import build
+from rlpost.report_html.run import report
 
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
+    """Make every picture."""
+    summary()
+    asyncio.run(browser())
+    report_page()
+
+
+def report_page() -> None:
+    """Report on the sample data, whose advantages GRPO gave, and photograph the page's top."""
+    recipe = rlpost.Recipe(estimator="grpo")
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        out = Path("arithmetic-grpo.parquet")
+        rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
+        report([str(out)], "report.html")
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+            page = chromium.new_page(viewport={"width": 1280, "height": 1160})
+            page.goto(Path("report.html").resolve().as_uri())
+            page.screenshot(path=ROOT / ".github" / "report.png")
+            chromium.close()
+
+
+async def browser() -> None:
+    """Browse a group of responses, whose advantages GAE gave."""
+    recipe = rlpost.Recipe(estimator="gae")
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        out = Path("arithmetic-gae.parquet")
+        rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
+        index = build([str(out)], {})
+        for measure in ("kl", "advantage"):
+            index.measure(measure)
+        app = Browser(index)
+        async with app.run_test(size=(128, 24)) as pilot:
+            for key in ("j", "enter", *"jjjjjj", "enter", *"jjjj"):
+                await pilot.press(key)
+            await pilot.pause(0.2)
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            picture = app.export_screenshot(title=f"rlpost browse {out.name}")
+    (ROOT / ".github" / "browse.svg").write_text(picture, encoding="utf-8")
+
+
+def summary() -> None:
     """Run README's main job and draw its summary."""
     recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True, advantage_clip=2, kl_coef=0.01)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.parquet"
-        summary = rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
-    summary["inputs"], summary["outputs"] = ["sample_data/arithmetic.parquet"], ["out.parquet"]
+        found = rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
+    found["inputs"], found["outputs"] = ["sample_data/arithmetic.parquet"], ["out.parquet"]
     picture = Console(width=82, record=True, file=sys.stderr, force_terminal=True, highlight=False)
-    render.show_summary(summary, picture)
+    render.show_summary(found, picture)
     title = "rlpost advantages … --difficulty-mask --advantage-clip 2 --kl-coef 0.01"
     picture.save_svg(str(ROOT / ".github" / "summary.svg"), title=title)
 

@@ -1,0 +1,259 @@
+"""What the page says of the whole input: how much there is, steps, distributions, groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.render import number, percent
+from rlpost.report_html.charts import bars, histogram, label_of, line
+from rlpost.report_html.model import Section, Table, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rlpost.inspect.model import Facts, GroupFacts, Slice, Spread
+    from rlpost.report_html.model import Chart, Row
+    from rlpost.report_html.tallies import Tallies
+
+MOST_ROWS = 200
+MOST_FILES = 50
+_BINS = 30
+_LEAST_STEPS = 2
+
+
+def overview(facts: Facts) -> Section:
+    """How much there is and how it went: one tile each."""
+    tiles = [Tile("Responses", f"{facts.responses:,}", _stored(facts), "responses")]
+    if facts.tokens:
+        share = facts.tokens["policy"] / facts.tokens["all"] if facts.tokens["all"] else 0.0
+        note = f"{percent(share)} of {facts.tokens['all']:,} tokens"
+        tiles.append(Tile("Policy tokens", f"{facts.tokens['policy']:,}", note, "tokens.policy"))
+    tiles += _group_tiles(facts)
+    if facts.rewards:
+        note = f"std {number(facts.rewards.spread.std)}, {_ends(facts.rewards.spread)}"
+        value = number(facts.rewards.spread.mean)
+        tiles.append(Tile("Mean reward", value, note, "rewards.spread.mean"))
+    if facts.lengths:
+        note = f"median {number(facts.lengths.quantiles.get('p50'))}, {_ends(facts.lengths.spread)}"
+        value = number(facts.lengths.spread.mean)
+        tiles.append(Tile("Mean length", value, f"tokens; {note}", "lengths.spread.mean"))
+        cut = facts.lengths.truncated
+        if cut:
+            note = f"{cut.responses:,} responses, by {cut.column}"
+            tiles.append(Tile("Truncated", percent(cut.share), note, "lengths.truncated.share"))
+    kl = facts.token_facts.kl if facts.token_facts else None
+    if kl:
+        note = f"to the reference, k1; {_ends(kl)}"
+        tiles.append(Tile("Mean KL", number(kl.mean), note, "token_facts.kl.mean"))
+    return Section("overview", "Overview", tiles=tiles)
+
+
+def _stored(facts: Facts) -> str:
+    files = len(facts.input.files)
+    size = facts.input.bytes / 1e6
+    return f"{files:,} file{'' if files == 1 else 's'}, {size:,.1f} MB"
+
+
+def _ends(spread: Spread) -> str:
+    return f"{number(spread.min)} to {number(spread.max)}"
+
+
+def _group_tiles(facts: Facts) -> list[Tile]:
+    groups = facts.groups
+    if groups is None or not groups.size:
+        return []
+    low, high = groups.size["min"], groups.size["max"]
+    size = f"{low}" if low == high else f"{low} to {high}"
+    note = f"of {size}, by {', '.join(groups.by)}"
+    tiles = [Tile("Groups", f"{groups.count:,}", note, "groups.count")]
+    if groups.pass_rate is None:
+        return tiles
+    note = f"mean of groups, reward ≥ {groups.pass_threshold:g}"
+    tiles.append(Tile("Pass rate", percent(groups.pass_rate), note, "groups.pass_rate"))
+    if len(groups.pass_at_k) > 1:
+        place, best = max(enumerate(groups.pass_at_k), key=lambda one: (one[1].groups, one[1].k))
+        key = f"groups.pass_at_k.{place}.value"
+        tiles.append(Tile(f"Pass@{best.k}", percent(best.value), "unbiased", key))
+    note = f"{percent(groups.zero_variance / groups.count)} of groups: no signal"
+    tiles.append(Tile("Equal rewards", f"{groups.zero_variance:,}", note, "groups.zero_variance"))
+    return tiles
+
+
+_TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
+    ("Mean reward", lambda one: one.reward.mean, False, False),
+    ("Pass rate", lambda one: one.pass_rate, True, True),
+    ("Groups with equal rewards", lambda one: one.zero_variance, True, True),
+    ("Mean length, policy tokens", lambda one: one.length.mean, False, True),
+    ("Truncated responses", lambda one: one.truncated, True, True),
+    ("KL to the reference, k1", lambda one: one.kl, False, False),
+    ("Engine against trainer, k3", lambda one: one.mismatch, False, True),
+)
+
+
+def steps(facts: Facts) -> Section | None:
+    """Trends over steps; None where there are fewer than two."""
+    if len(facts.steps) < _LEAST_STEPS:
+        return None
+    axis = facts.roles["batch"].column
+    labels = [one.label for one in facts.steps]
+    charts = []
+    for title, of, share, from_zero in _TRENDS:
+        values = [of(one) for one in facts.steps]
+        if any(value is not None for value in values):
+            charts.append(line(title, labels, values, axis, share=share, from_zero=from_zero))
+    rows = _slice_rows(facts.steps)
+    return Section(
+        "steps", "Steps", charts=charts, tables=[Table("All steps", (axis, *_COLUMNS), rows)]
+    )
+
+
+_COLUMNS = ("responses", "reward", "pass rate", "equal groups", "length", "truncated", "KL", "k3")
+
+
+def _slice_rows(slices: Sequence[Slice]) -> list[Row]:
+    rows = [_slice_row(one) for one in slices[:MOST_ROWS]]
+    if len(slices) > MOST_ROWS:
+        rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in _COLUMNS)))
+    return rows
+
+
+def _slice_row(one: Slice) -> Row:
+    return (
+        label_of(one.label), f"{one.responses:,}", number(one.reward.mean), _share(one.pass_rate),
+        _share(one.zero_variance), number(one.length.mean), _share(one.truncated), number(one.kl),
+        number(one.mismatch),
+    )  # fmt: skip
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else percent(share)
+
+
+def distributions(facts: Facts, tallies: Tallies) -> Section | None:
+    """How rewards, lengths and advantages are spread."""
+    charts = [*_reward_charts(facts)]
+    lengths = facts.lengths
+    if lengths and lengths.histogram:
+        charts.append(
+            histogram("Lengths", lengths.histogram, "responses", "policy tokens of a response")
+        )
+    tiles: list[Tile] = []
+    lines: list[str] = []
+    if tallies.advantage is not None:
+        more_charts, tiles, lines = _advantage(tallies)
+        charts += more_charts
+    else:
+        lines.append("There are no advantages in the input; rlpost advantages writes them.")
+    rows = _quantile_rows(facts)
+    tables = [Table("Quantiles of responses", _QUANTILES, rows)] if rows else []
+    return Section("distributions", "Distributions", lines, tiles, charts, tables)
+
+
+_QUANTILES = ("", "p1", "p5", "p25", "p50", "p75", "p95", "p99")
+
+
+def _quantile_rows(facts: Facts) -> list[Row]:
+    found = {
+        "reward": facts.rewards.quantiles if facts.rewards else {},
+        "policy tokens": facts.lengths.quantiles if facts.lengths else {},
+        "KL": facts.token_facts.kl_quantiles if facts.token_facts else {},
+    }
+    return [
+        (name, *(number(quantiles.get(part)) for part in _QUANTILES[1:]))
+        for name, quantiles in found.items()
+        if quantiles
+    ]
+
+
+def _reward_charts(facts: Facts) -> list[Chart]:
+    rewards = facts.rewards
+    if rewards is None:
+        return []
+    if rewards.values:
+        counts = [*rewards.values.values()]
+        return [bars("Rewards", [*rewards.values], counts, "responses", "reward")]
+    if rewards.histogram:
+        return [histogram("Rewards", rewards.histogram, "responses", "reward")]
+    return []
+
+
+def _advantage(tallies: Tallies) -> tuple[list[Chart], list[Tile], list[str]]:
+    counted = tallies.advantage
+    assert counted is not None
+    spread = counted.spread
+    unit = "policy tokens" if tallies.of_tokens else "responses"
+    lines = []
+    if tallies.masked is not None:
+        lines = [
+            f"Advantages leave out {tallies.masked:,} responses that the sample masks dropped."
+        ]
+    share = counted.zeros / spread.count if spread.count else 0.0
+    tiles = [
+        Tile("Mean advantage", number(spread.mean), f"of {spread.count:,} {unit}"),
+        Tile("Std of advantages", number(spread.std), _ends(spread)),
+        Tile("Advantages of exactly 0", percent(share), f"{counted.zeros:,} {unit}"),
+    ]
+    if counted.left_out:
+        tiles.append(Tile("Advantages that are no number", f"{counted.left_out:,}", unit))
+    found = counted.shown(_BINS)
+    if found is None:
+        return [], tiles, lines
+    shown, outside = found
+    note = f"{outside:,} {unit} lie outside" if outside else ""
+    return [histogram("Advantages", shown, unit, "advantage", note)], tiles, lines
+
+
+def groups(facts: Facts) -> Section | None:
+    """How often groups pass, and how large they are; None without groups."""
+    found = facts.groups
+    if found is None or not found.size:
+        return None
+    charts = []
+    if found.pass_rates:
+        names = _rate_names(found)
+        counts = [one.groups for one in found.pass_rates]
+        note = f"all {found.all_pass:,}, none {found.all_fail:,} of groups of several"
+        charts.append(bars("Pass rates of groups", names, counts, "groups", "pass rate", note))
+    if len(found.pass_at_k) > 1:
+        ks, values = [str(one.k) for one in found.pass_at_k], [o.value for o in found.pass_at_k]
+        few = len({one.groups for one in found.pass_at_k}) > 1
+        note = "a large k leaves out groups that are smaller" if few else "over all groups"
+        charts.append(line("Pass@k", ks, values, "k", share=True, note=note))
+    if len(found.sizes) > 1:
+        labels, counts = [str(size) for size in found.sizes], [*found.sizes.values()]
+        charts.append(bars("Sizes of groups", labels, counts, "groups", "responses of a group"))
+    tables = []
+    if len(facts.domains) > 1:
+        name = facts.roles["domain"].column
+        tables.append(Table(f"By {name}", (name, *_COLUMNS), _slice_rows(facts.domains)))
+    return Section("groups", "Groups", charts=charts, tables=tables)
+
+
+def _rate_names(found: GroupFacts) -> list[str]:
+    """What bins of pass rates are called: `3/8` where groups are of one size, else `<40%`."""
+    assert found.size is not None
+    between = found.pass_rates[1:-1]
+    size = found.size["max"]
+    if found.size["min"] == size == len(between) + 1:
+        return ["none", *(f"{passed}/{size}" for passed in range(1, size)), "all"]
+    return ["none", *(f"<{100 * one.high:.0f}%" for one in between), "all"]
+
+
+def storage(facts: Facts) -> Section:
+    """Which column serves a role, and the files."""
+    roles = [(role, one.column, one.found_by, one.type) for role, one in facts.roles.items()]
+    files = [
+        (file.path, f"{file.rows:,}", f"{file.bytes / 1e6:,.2f}", _writer(file.rlpost, file.writer))
+        for file in facts.input.files[:MOST_FILES]
+    ]
+    if len(facts.input.files) > MOST_FILES:
+        files.append((f"… {len(facts.input.files) - MOST_FILES:,} more", "", "", ""))
+    tables = [
+        Table("Columns that are used", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3)),
+        Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)),
+    ]
+    return Section("storage", "Files and columns", tables=tables)
+
+
+def _writer(made: dict[str, object] | None, writer: str) -> str:
+    return f"rlpost {made['version']}, {made.get('estimator') or ''}" if made else writer

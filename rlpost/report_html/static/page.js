@@ -1,0 +1,98 @@
+// The page itself: sections in order, findings, examples, and the choice of light or dark.
+
+const data = JSON.parse(byId('data').textContent);
+
+function tilesOf(tiles) {
+  const one = ({ label, value, note, key }) => make('div', { class: 'tile card', 'data-key': key || null },
+    make('dt', {}, label), make('dd', { class: 'value' }, value), note ? make('dd', { class: 'note' }, note) : null);
+  return tiles.length ? [make('dl', { class: 'tiles' }, ...tiles.map(one))] : [];
+}
+
+function chartOf({ title, svg, note, numbers }) {
+  const details = make('details', { class: 'numbers' }, make('summary', {}, 'Numbers'));
+  onceOpen(details, () => [tableOf(numbers)]);
+  return make('figure', { class: 'chart card' },
+    make('figcaption', {}, make('h3', {}, title), note ? make('p', { class: 'soft' }, note) : null),
+    drawingOf(svg, note ? `${title}; ${note}` : title), details);
+}
+
+function sectionOf(name, title, ...children) {
+  const heading = make('h2', { id: `${name}-title` }, title);
+  return make('section', { id: name, 'aria-labelledby': `${name}-title` }, heading, ...children);
+}
+
+/** A table that many rows would make long is folded. */
+function folded(table) {
+  if (table.rows.length <= 12) return make('div', { class: 'card' }, tableOf(table));
+  const details = make('details', { class: 'card numbers' }, make('summary', {}, `${table.title}, ${table.rows.length} rows`));
+  return onceOpen(details, () => [tableOf(table)]);
+}
+
+function plainSection({ name, title, lines, tiles, charts, tables }) {
+  const children = [...lines.map((line) => make('p', { class: 'soft' }, line)), ...tilesOf(tiles)];
+  if (charts.length) children.push(make('div', { class: 'charts' }, ...charts.map(chartOf)));
+  if (tables.length) children.push(make('div', { class: 'tables' }, ...tables.map(folded)));
+  return sectionOf(name, title, ...children);
+}
+
+function findingsSection(open, there) {
+  if (!data.findings.length) {
+    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, 'Nothing was found that would hurt training.'));
+  }
+  const evidence = ({ row, said }) => {
+    if (!there.has(row)) return make('li', { dir: 'auto' }, said);
+    const link = make('a', { href: `#row-${row}` }, said);
+    link.addEventListener('click', (event) => { event.preventDefault(); open(row); });
+    return make('li', { dir: 'auto' }, link);
+  };
+  const one = (finding) => make('li', { class: `finding card ${finding.severity}`, 'data-name': finding.name },
+    make('p', { class: 'said' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.said),
+    make('p', { class: 'soft' }, finding.advice),
+    finding.evidence.length ? make('ul', {}, ...finding.evidence.map(evidence)) : null);
+  return sectionOf('findings', 'Findings', make('ul', { class: 'findings' }, ...data.findings.map(one)));
+}
+
+function examplesSection(groups, shown) {
+  const intro = 'A sample of the input: a group opens its prompt and responses, a response its tokens.';
+  return sectionOf('examples', 'Examples', make('p', { class: 'soft' }, intro),
+    chooserOf(data.whys, shown), make('div', { class: 'groups' }, ...shown));
+}
+
+/** Light or dark as the system is, until the button says otherwise; nothing is stored. */
+function followTheme() {
+  const button = byId('theme');
+  const system = window.matchMedia('(prefers-color-scheme: dark)');
+  let chosen = null;
+  const apply = () => {
+    const dark = chosen === null ? system.matches : chosen === 'dark';
+    document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+    button.textContent = dark ? 'Light' : 'Dark';
+    button.setAttribute('aria-label', `Switch to ${dark ? 'light' : 'dark'} colours`);
+  };
+  button.addEventListener('click', () => {
+    chosen = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+    apply();
+  });
+  system.addEventListener('change', apply);
+  apply();
+}
+
+function show() {
+  const rewards = data.groups.flatMap((group) => group.rewards).filter((reward) => reward !== null);
+  const low = Math.min(...rewards);
+  const high = Math.max(...rewards);
+  const shown = data.groups.map((group) => groupOf(group, data.scales, low, high));
+  const there = new Set(data.groups.flatMap((group) => group.responses.map((response) => response.row)));
+  const [first, ...rest] = data.sections.map(plainSection);
+  const findings = findingsSection((row) => openRow(row, data.groups, shown), there);
+  const files = rest.pop();
+  const sections = [first, findings, ...rest, examplesSection(data.groups, shown), files];
+  byId('main').append(...sections);
+  byId('nav').append(...sections.map((section) => make('li', {}, make('a', { href: `#${section.id}` }, section.querySelector('h2').textContent))));
+  byId('inputs').textContent = data.inputs.join(', ');
+  byId('foot').textContent = `Made by rlpost ${data.version}. Log-probs and KL are in nats.`;
+}
+
+followTheme();
+show();
+showTips();

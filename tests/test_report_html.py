@@ -1,0 +1,734 @@
+"""The page of `rlpost report`, opened in a browser: it says what inspect says, and calls nobody."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
+from typer.testing import CliRunner
+
+import rlpost
+from rlpost import extras
+from rlpost.browse.build import build
+from rlpost.commands import report as command
+from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.inspect.facts import inspect
+from rlpost.inspect.model import Histogram
+from rlpost.render import number, percent
+from rlpost.report_html import charts, page, run
+from rlpost.report_html.choice import BEST, DIFFERENT, FOUND, RANDOM, WORST, Groups, chosen
+from rlpost.report_html.examples import Room
+from rlpost.report_html.footers import clip_tables, clip_trends, figure
+from rlpost.report_html.growing import GrowingHistogram
+from rlpost.report_html.run import report
+from rlpost.report_html.svg import drawn
+from rlpost.report_html.tallies import tallied
+
+SAMPLE = Path(__file__).parents[1] / "sample_data"
+RLPOST = Path(sys.executable).with_name("rlpost")
+RUN = CliRunner()
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WIDTHS = (390, 1280)
+MOST_BYTES = 5_000_000
+HOSTILE = "</script><img src=x onerror=window.hit=1><b>&amp;\x00\x01\x1b[31m\u202e\u2028\ufffe'\""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A file with advantages, clip states and findings, and its page."""
+    folder = tmp_path_factory.mktemp("report")
+    enriched, lossy = folder / "enriched.parquet", folder / "rollouts.parquet"
+    recipe = rlpost.Recipe(estimator="grpo", advantage_clip=1.5, difficulty_mask=True)
+    rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
+    subprocess.run([RLPOST, "loss", enriched, lossy, "--quiet"], check=True)
+    table = pq.read_table(lossy)
+    place = table.schema.get_field_index("infer_log_probs")
+    apart = [[x - 0.4 for x in row] for row in table["infer_log_probs"].to_pylist()]
+    column = pa.array(apart, table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), column), lossy)
+    facts = report([str(lossy)], folder / "report.html")
+    return lossy, folder / "report.html", facts
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    """What the page holds as JSON."""
+    return data_in(made[1])
+
+
+def data_in(path):
+    text = path.read_text(encoding="utf-8")
+    (found,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
+    )
+    return json.loads(found)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    if CHROMIUM is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("the report is tested in a browser: install chromium")
+        pytest.skip("needs chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser, path, *, theme="light", width=1280):
+    """The page; it may say nothing on the console, and ask for nothing but itself."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+    )
+    wrong = []
+    seen = context.new_page()
+    seen.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    seen.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+    seen.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
+    url = path.as_uri()
+    seen.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.split("#")[0] == url or request.url.startswith("data:")
+            else wrong.append(f"request: {request.url}")
+        ),
+    )
+    try:
+        seen.goto(url)
+        yield seen
+        assert wrong == []
+    finally:
+        context.close()
+
+
+OPEN = """() => document.querySelectorAll('details:not([open])').forEach((one) => {
+  one.open = true;
+  one.fill?.();
+})"""
+
+
+def open_everything(seen):
+    """Every `details` of the page, and those that open with them."""
+    while seen.locator("details:not([open])").count():
+        seen.evaluate(OPEN)
+
+
+# ---- in the browser ----
+
+
+def test_numbers_are_those_of_inspect(browser, made):
+    source, path, _ = made
+    shown = subprocess.run(
+        [RLPOST, "inspect", source, "--format", "json"], capture_output=True, text=True, check=True
+    ).stdout
+    facts = json.loads(shown)
+    with opened(browser, path) as seen:
+        tiles = seen.locator("[data-key]")
+        pairs = [
+            (tiles.nth(i).get_attribute("data-key"), tiles.nth(i).locator(".value").inner_text())
+            for i in range(tiles.count())
+        ]
+    assert len(pairs) > 15
+    for key, text in pairs:
+        value = facts
+        for part in key.split("."):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        ways = {f"{value:,}"} if isinstance(value, int) else {number(value), percent(value)}
+        assert text in ways, key
+
+
+def test_tables_of_charts_are_those_of_inspect(browser, made):
+    source, path, _ = made
+    facts = inspect([source])
+    with opened(browser, path) as seen:
+
+        def rows(title):
+            chart = seen.locator(f'figure:has(h3:text-is("{title}"))')
+            chart.locator("summary").click()
+            cells = chart.locator("tbody tr")
+            cells.first.wait_for()
+            return [cells.nth(i).inner_text().split("\t") for i in range(cells.count())]
+
+        assert rows("Mean reward") == [
+            [str(one.label), number(one.reward.mean)] for one in facts.steps
+        ]
+        assert rows("Rewards") == [[x, f"{n:,}"] for x, n in facts.rewards.values.items()]
+        assert [int(n) for *_, n in rows("Lengths")] == facts.lengths.histogram.counts
+        assert rows("Pass@k") == [[str(x.k), percent(x.value)] for x in facts.groups.pass_at_k]
+        assert [int(n) for _, n in rows("Pass rates of groups")] == [
+            one.groups for one in facts.groups.pass_rates
+        ]
+        listed = seen.locator(".finding").evaluate_all("all => all.map(one => one.dataset.name)")
+    assert listed == [finding.name for finding in facts.findings]
+    assert "engine_mismatch" in listed
+
+
+def test_drilling_down_from_groups_to_tokens(browser, made, data):
+    with opened(browser, made[1]) as seen:
+        groups = seen.locator("details.group")
+        assert groups.count() == len(data["groups"])
+        groups.first.locator("> summary").click()
+        response = groups.first.locator("details.response").first
+        response.locator("> summary").click()
+        own = data["groups"][0]["responses"][0]
+        tokens = response.locator(".token")
+        tokens.first.wait_for()
+        assert tokens.count() == len(own["pieces"])
+        assert tokens.all_inner_texts() == own["pieces"]
+
+        colours = {}
+        for measure in ("logprob", "kl", "advantage"):
+            button = response.locator(f'button[data-measure="{measure}"]')
+            button.click()
+            assert button.get_attribute("aria-pressed") == "true"
+            found = tokens.evaluate_all("all => all.map(one => one.style.backgroundColor)")
+            colours[measure] = found
+            for value, colour in zip(own["numbers"][measure], found, strict=True):
+                assert (colour == "") == (step_of(data["scales"][measure], value) == "")
+        assert colours["logprob"] != colours["advantage"]
+
+        response.locator(".strip").focus()
+        for _ in range(3):
+            seen.keyboard.press("ArrowRight")
+        said = response.locator(".readout").inner_text()
+        assert said.startswith("token 2 ")
+        assert f"log-prob {own['numbers']['logprob'][2]}" in said
+
+
+def step_of(scale, value):
+    at = abs(value) if scale["size"] else value
+    return [s["colour"] for s in scale["steps"] if s["above"] is None or at >= s["above"]][-1]
+
+
+def test_the_keyboard_alone_opens_groups(browser, made):
+    with opened(browser, made[1]) as seen:
+        summary = seen.locator("details.group > summary").first
+        summary.focus()
+        seen.keyboard.press("Enter")
+        seen.locator("details.group[open] .response").first.wait_for()
+        seen.keyboard.press("Tab")
+        assert seen.evaluate("document.activeElement.closest('details.group[open]') !== null")
+
+
+def test_examples_are_chosen_by_kind(browser, made, data):
+    with opened(browser, made[1]) as seen:
+        for why in (BEST, WORST, DIFFERENT, RANDOM, FOUND):
+            button = seen.locator("#examples > .buttons button", has_text=re.compile(f"^{why}$"))
+            button.click()
+            wanted = sum(
+                any(why in r["why"] for r in group["responses"]) for group in data["groups"]
+            )
+            assert 0 < wanted < len(data["groups"])
+            assert seen.locator("details.group:visible").count() == wanted
+
+
+def test_a_finding_leads_to_its_row(browser, made):
+    with opened(browser, made[1]) as seen:
+        link = seen.locator(".finding a").first
+        row = link.get_attribute("href").removeprefix("#row-")
+        link.click()
+        response = seen.locator(f'details.response[data-row="{row}"]')
+        assert response.get_attribute("open") is not None
+        response.locator(".token").first.wait_for()
+        assert seen.evaluate("document.activeElement.parentElement.dataset.row") == row
+
+
+def test_theme_follows_the_system_until_the_button_says_otherwise(browser, made):
+    back = "getComputedStyle(document.body).backgroundColor"
+    mark = "getComputedStyle(document.querySelector('svg [aria-roledescription=bar]')).fill"
+    with opened(browser, made[1], theme="dark") as seen:
+        dark = seen.evaluate(back), seen.evaluate(mark)
+        seen.emulate_media(color_scheme="light")
+        seen.locator('html[data-theme="light"]').wait_for()
+        light = seen.evaluate(back), seen.evaluate(mark)
+        assert dark[0] != light[0]
+        assert dark[1] != light[1]
+        button = seen.locator("#theme")
+        assert button.get_attribute("aria-label") == "Switch to dark colours"
+        button.click()
+        assert (seen.evaluate(back), seen.evaluate(mark)) == dark
+        seen.emulate_media(color_scheme="dark")
+        seen.emulate_media(color_scheme="light")
+        assert seen.evaluate(back) == dark[0]
+        seen.reload()
+        assert seen.evaluate(back) == light[0]
+
+
+def test_marks_say_their_numbers(browser, made):
+    facts = made[2]
+    with opened(browser, made[1]) as seen:
+        dot = seen.locator("figure").first.locator('[aria-roledescription="point"]').first
+        dot.hover()
+        step = facts.steps[0]
+        assert seen.locator("#tip").inner_text() == f"step {step.label}: {number(step.reward.mean)}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_scrolls_sideways(browser, made, width):
+    with opened(browser, made[1], width=width) as seen:
+        open_everything(seen)
+        assert seen.evaluate("document.documentElement.scrollWidth") == width
+        if width == WIDTHS[0]:
+            lefts = seen.locator(".chart").evaluate_all("x => x.map(one => one.offsetLeft)")
+            assert len(set(lefts)) == 1, "a phone shows one column"
+
+
+CONTRAST = """() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((x) => x / 255)
+    .map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+  const backOf = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = parts(getComputedStyle(one).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const low = [];
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const plain = !['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(element.tagName);
+    if (!walker.currentNode.textContent.trim() || !plain || element.closest('#tip')) continue;
+    const style = getComputedStyle(element);
+    const colour = element.closest('svg') ? style.fill : style.color;
+    const [a, b] = [light(parts(colour)), light(backOf(element))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) low.push(`${walker.currentNode.textContent.slice(0, 40)}: ${ratio}`);
+  }
+  return low;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_in_both_themes(browser, made, theme):
+    with opened(browser, made[1], theme=theme) as seen:
+        open_everything(seen)
+        assert seen.evaluate(CONTRAST) == []
+
+
+def test_screen_readers_find_their_way(browser, made):
+    with opened(browser, made[1]) as seen:
+        levels = seen.locator("h1, h2, h3, h4").evaluate_all("x => x.map(one => +one.tagName[1])")
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(levels))
+        unnamed = """x => x.filter(one =>
+          !(one.getAttribute('aria-label') || one.textContent.trim())).length"""
+        named = "button, a, summary, svg[role=img], [role=img], nav, section, table, [tabindex]"
+        assert seen.locator(named).evaluate_all(unnamed) == 0
+        assert seen.locator("html").get_attribute("lang") == "en"
+        ids = seen.locator("[id]").evaluate_all("x => x.map(one => one.id)")
+        assert len(ids) == len(set(ids))
+        links = seen.locator("nav a").evaluate_all("x => x.map(one => one.hash.slice(1))")
+        assert set(links) <= set(ids)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_text_of_the_data_stays_text(browser, tmp_path, width):
+    path = tmp_path / "hostile.parquet"
+    pq.write_table(hostile(), path)
+    report([str(path)], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("</script>") == 2
+    assert "<img" not in text
+    with opened(browser, tmp_path / "page.html", width=width) as seen:
+        open_everything(seen)
+        assert seen.evaluate("window.hit") is None
+        assert seen.locator("img, main b, iframe, object, svg script, svg a").count() == 0
+        first = seen.locator(".group .text").first.evaluate("one => one.textContent")
+        assert first == HOSTILE
+        texts = seen.locator("pre.text").evaluate_all("x => x.map(one => one.textContent)")
+        assert texts.count(HOSTILE) == len(texts)
+        assert seen.evaluate("document.documentElement.scrollWidth") == width
+        assert seen.get_by_text("could not be drawn").count() == 0
+        assert seen.locator("svg").count() > 5
+        labels = seen.locator("li, summary, td, th").evaluate_all("x => x.map(o => o.textContent)")
+        assert any("onerror" in label for label in labels)
+        assert not [label for label in labels if re.search(r"[\x00\x1b\u202e]", label)]
+
+
+def hostile():
+    """Hostile text wherever the data has text: cells, names of columns, metadata."""
+    table = pa.table(
+        {
+            "prompt_id": [HOSTILE, HOSTILE, HOSTILE + "b", HOSTILE + "b"],
+            "step": [HOSTILE, HOSTILE, "2", "2"],
+            "domain": [HOSTILE, "x", "y", HOSTILE],
+            "reward": [1.0, 0.0, 0.5, math.nan],
+            "prompt": [HOSTILE] * 4,
+            "response": [HOSTILE] * 4,
+            "response_tokens": [[HOSTILE, "b"]] * 4,
+            "response_mask": [[1, 1], [0, 1], [1, 0], [0, 0]],
+            "old_log_probs": [[-1.0, -2.0]] * 4,
+            "ref_log_probs": [[-1.5, -2.0]] * 4,
+            "advantages": [[1.0, math.inf], [0.5, -1.0], [0.0, 0.0], [1.0, 2.0]],
+            HOSTILE.replace("\x00", ""): [HOSTILE] * 4,
+        }
+    )
+    steps = [{"step": HOSTILE, "advantage_clip": {"fraction": 0.5}}, {"step": 1}]
+    summary = {"advantage_clip": {"fraction": 0.5, "count": 1e300, "bound": HOSTILE}}
+    summary |= {"masked": {HOSTILE: {"rate": 0.5, "responses": 1}, "all": 3}, "steps": steps}
+    setting = {
+        "options": {"loss": HOSTILE},
+        "clip": {"any": {"fraction": 1}},
+        "swept": {HOSTILE: 1},
+    }
+    loss = {"settings": [setting, None, 3, {"clip": HOSTILE}]}
+    metadata = {"rlpost.summary": json.dumps(summary), "rlpost.loss_summary": json.dumps(loss)}
+    return table.replace_schema_metadata(metadata)
+
+
+# ---- what the page holds ----
+
+
+def test_the_policy_allows_this_script_and_style_alone(made):
+    text = made[1].read_text(encoding="utf-8")
+    (found,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert found.startswith("default-src 'none'; ")
+    assert "unsafe" not in found
+    style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)[0]
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)[0]
+    assert found == page.policy(style, script)
+    assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage", text)
+
+
+def test_advantages_and_clipping_are_those_of_the_run(made, data):
+    source, _, _ = made
+    metadata = pq.read_metadata(source).metadata
+    summary = json.loads(metadata[b"rlpost.summary"])
+    loss = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
+    sections = {section["name"]: section for section in data["sections"]}
+    tiles = {one["label"]: one["value"] for one in sections["distributions"]["tiles"]}
+    assert tiles["Std of advantages"] == number(summary["advantage"]["std"])
+    clips = {one["label"]: one["value"] for one in sections["clipping"]["tiles"]}
+    for side in ("low", "high", "dual"):
+        assert clips[f"Clipped: {side}"] == percent(loss["clip"][side]["fraction"])
+    assert loss["clip"]["low"]["tokens"] > 0
+    rates, losses = sections["clipping"]["tables"]
+    clip = summary["advantage_clip"]
+    assert [source.name, "advantages", "±1.5", f"{clip['count']:,}", percent(clip["fraction"])] == (
+        rates["rows"][0][:5]
+    )
+    assert losses["rows"][0][5] == percent(loss["clip"]["any"]["fraction"])
+    (trend,) = sections["clipping"]["charts"]
+    shares = [percent(step["advantage_clip"]["fraction"]) for step in summary["steps"]]
+    assert [cell for _, cell in trend["numbers"]["rows"]] == shares
+
+
+def test_tallies_count_policy_tokens_alone(made):
+    index = build([str(made[0])], {})
+    tallies = tallied(index, reporter=run.Silent())
+    table = pq.read_table(made[0])
+    kept = np.repeat(table["sample_mask"].to_numpy(), [len(x) for x in table["advantages"]])
+    mask = (np.concatenate(table["response_mask"].to_numpy()) > 0) & kept
+    assert not kept.all()
+    own = np.concatenate(table["advantages"].to_numpy())[mask].astype(np.float64)
+    states = np.concatenate(table["clip_state"].to_numpy())[mask]
+    spread = tallies.advantage.spread
+    assert (spread.count, spread.min, spread.max) == (len(own), own.min(), own.max())
+    assert (spread.mean, spread.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
+    assert tallies.clips.tolist() == np.bincount(states, minlength=4).tolist()
+
+
+def test_metadata_of_strangers_is_passed_over(tmp_path):
+    table = pa.table({"reward": [1.0]})
+    for text in (
+        "[" * 100_000,
+        "null",
+        '{"masked": 3, "steps": [1, 2]}',
+        '{"settings": {}}',
+        "\xff",
+    ):
+        metadata = {"rlpost.summary": text, "rlpost.loss_summary": text}
+        pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
+        source = build([str(tmp_path / "a.parquet")], {}).source
+        assert (clip_tables(source), clip_trends(source)) == ([], [])
+    assert figure({"a": [{"b": 2}]}, "a", 0, "b") == 2
+    assert figure({"a": math.inf}, "a") is None
+    assert figure({"a": True}, "a") is None
+
+
+def test_chosen_rows_are_what_they_are_called(made):
+    index = build([str(made[0])], {})
+    groups = Groups(index)
+    choice = chosen(index, groups, made[2], 5, 0)
+    by_why = {
+        why: [row for row, whys in choice.whys.items() if why in whys]
+        for why in (BEST, WORST, FOUND)
+    }
+    ranked = np.sort(index.reward)
+    assert sorted(index.reward[by_why[BEST]]) == ranked[-5:].tolist()
+    assert sorted(index.reward[by_why[WORST]]) == ranked[:5].tolist()
+    deviations = [index.reward[groups.rows(code)].std() for code in range(groups.count)]
+    assert [deviations[code] for code in choice.different] == sorted(deviations)[::-1][:2]
+    evidence = {one.row for finding in made[2].findings for one in finding.evidence}
+    assert by_why[FOUND]
+    assert set(by_why[FOUND]) <= evidence
+    assert chosen(index, groups, made[2], 5, 0).whys == choice.whys
+    assert chosen(index, groups, made[2], 5, 1).whys != choice.whys
+
+
+def test_the_same_input_gives_the_same_page(made, tmp_path):
+    report([str(made[0])], tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == made[1].read_bytes()
+
+
+def test_evidence_of_the_second_file_is_its_own_row(tmp_path):
+    for name, mask in (("a", [[1, 1], [1, 1]]), ("b", [[1, 1], [0, 0]])):
+        columns = {"prompt_id": ["p", "p"], "reward": [1.0, 0.0], "response_mask": mask}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    report([str(tmp_path)], tmp_path / "page.html")
+    found = data_in(tmp_path / "page.html")
+    (finding,) = [one for one in found["findings"] if one["name"] == "empty_masks"]
+    assert [one["row"] for one in finding["evidence"]] == [3]
+    shown = [r for group in found["groups"] for r in group["responses"] if FOUND in r["why"]]
+    assert [one["row"] for one in shown] == [3]
+
+
+# ---- charts ----
+
+
+def values_of(spec):
+    """The rows that a specification draws."""
+    (values,) = spec["datasets"].values()
+    return values
+
+
+def test_a_line_has_a_point_per_step_or_means_of_neighbours():
+    few = charts.line("t", [3, 5], [0.5, None], "step").spec
+    assert [(one["x"], one["y"]) for one in values_of(few)] == [(3, 0.5)]
+    assert few["layer"][0]["encoding"]["x"]["type"] == "quantitative"
+    many = charts.line("t", list(range(1000)), [float(x) for x in range(1000)], "step")
+    points = values_of(many.spec)
+    assert len(points) == math.ceil(1000 / 9)
+    assert points[0] == {"x": 0, "y": 4.0, "said": "step 0 to 8: 4"}
+    assert "mean of 9" in many.note
+
+
+def test_labels_of_charts_are_short_and_hold_nothing_that_xml_cannot():
+    chart = charts.line("t", [HOSTILE, "b" * 99], [1.0, 2.0], "step")
+    svg = drawn(chart.spec)
+    assert "<img" not in svg
+    assert not re.search(r"[\x00-\x08\u202e\ufffe]", svg)
+    assert charts.label_of("b" * 99) == "b" * 23 + "…"
+
+
+def test_bars_of_a_histogram_are_drawn_from_edge_to_edge():
+    chart = charts.histogram("t", Histogram([0.0, 1.0, 3.0], [3, 6]), "rows", "x")
+    svg = drawn(chart.spec)
+    marks = re.findall(
+        r'aria-label="([^"]*)"[^>]*aria-roledescription="bar" d="M[^h]*h([\d.]+)', svg
+    )
+    assert [said for said, _ in marks] == ["0 to 1: 3 rows", "1 to 3: 6 rows"]
+    narrow, wide = (float(width) for _, width in marks)
+    assert wide / narrow == pytest.approx(2, rel=0.02)
+
+
+@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.integers(1, 59))
+def test_a_growing_histogram_does_not_depend_on_the_pieces(values, place):
+    whole, pieces = GrowingHistogram(), GrowingHistogram()
+    array = np.array(values, np.float64)
+    whole.add(array)
+    for piece in (array[:place], array[place:]):
+        pieces.add(piece)
+    assert whole.shown(20) == pieces.shown(20)
+    assert (whole.zeros, whole.count) == (pieces.zeros, pieces.count)
+    assert whole.count == len(values)
+    assert whole.zeros == values.count(0)
+    assert (whole.shown(20) is None) == (len(set(array.tolist())) <= 1)
+    if whole.shown(20) is not None:
+        found, outside = whole.shown(20)
+        assert len(found.counts) <= 20
+        assert sum(found.counts) + outside == len(values)
+        inside = np.histogram(array, [*found.edges[:-1], np.nextafter(found.edges[-1], -np.inf)])[0]
+        assert abs(sum(found.counts) - inside.sum()) == 0
+        assert found.counts == inside.tolist()
+
+
+def test_a_growing_histogram_leaves_far_ones_outside_and_counts_what_is_no_number():
+    found = GrowingHistogram()
+    found.add(np.concatenate([np.linspace(-1, 1, 9_999), [1000.0, np.nan, np.inf]]))
+    shown, outside = found.shown(30)
+    assert found.left_out == 2
+    assert 1 <= outside <= 20
+    assert -1.25 <= shown.edges[0] < -0.9
+    assert 0.9 < shown.edges[-1] <= 1.25
+
+
+# ---- inputs and outputs ----
+
+ODD = {
+    "only text": {"input": ["a", "a"], "output": ["x", "y"], "score": [0.0, 1.0], "step": [1, 1]},
+    "nothing known": {"x": [1, 2]},
+    "one row": {"prompt_id": ["a"], "reward": [1.0]},
+    "nulls": {
+        "prompt_id": ["a", "a", None, "b"],
+        "reward": [1.0, None, 0.0, math.nan],
+        "response_mask": [[1, 1], None, [], [1]],
+        "old_log_probs": [[-1.0, None], [], [], [math.inf]],
+    },
+    "scalar advantages": {"prompt_id": ["a", "a"], "reward": [1.0, 0.0], "advantages": [0.5, -0.5]},
+    "advantages of text": {"prompt_id": ["a"], "reward": [1.0], "advantages": ["high"]},
+    "zero advantages": {"prompt_id": ["a"], "reward": [1.0], "advantages": [[0.0, 0.0]]},
+    "unequal lists": {
+        "prompt_id": ["a", "a"],
+        "reward": [1.0, 0.0],
+        "response_mask": [[1, 1], [1]],
+        "old_log_probs": [[-1.0], [-1.0]],
+        "advantages": [[1.0], [0.5, 0.2]],
+    },
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_files_have_a_page_too(browser, case, tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(ODD[case]), path)
+    facts = report([str(path)], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as seen:
+        open_everything(seen)
+        assert seen.locator('[data-key="responses"] .value').inner_text() == str(facts.responses)
+        assert seen.locator(".finding").count() == len(facts.findings)
+
+
+def test_a_page_of_many_responses_steps_and_domains_is_small(tmp_path):
+    rows = 100_000
+    place = np.arange(rows)
+    lengths = np.full(rows, 4)
+    offsets = pa.array(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+    numbers = np.random.default_rng(0).normal(-1, 0.3, 4 * rows).astype(np.float32)
+    values = pa.ListArray.from_arrays(offsets, pa.array(numbers))
+    columns = {
+        "prompt_id": pa.array([f"prompt-{x}" for x in place // 8]),
+        "step": place // 4,
+        "domain": pa.array([f"domain-{x}" for x in place % 3000]),
+        "reward": numbers[:rows].astype(np.float64),
+        "old_log_probs": values,
+        "advantages": values,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < MOST_BYTES / 2
+
+
+def test_a_page_of_long_responses_is_small(tmp_path):
+    rows, tokens = 64, 5_000
+    numbers = np.random.default_rng(0).normal(-1, 0.3, tokens).astype(np.float32)
+    text = "\x01<&語" * 50_000
+    columns = {
+        "prompt_id": [text + str(x // 4) for x in range(rows)],
+        "reward": np.linspace(0, 1, rows),
+        "prompt": [text] * rows,
+        "response": [text] * rows,
+        "response_mask": pa.array([[1] * tokens] * rows, pa.list_(pa.uint8())),
+        "response_tokens": [["\x01<&語" * 20] * tokens] * rows,
+        "old_log_probs": pa.array([numbers] * rows),
+        "ref_log_probs": pa.array([numbers] * rows),
+        "advantages": pa.array([numbers] * rows),
+    } | {f"field{x}": [text[:1000]] * rows for x in range(60)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    report([str(tmp_path / "a.parquet")], tmp_path / "page.html", examples=20)
+    assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
+    found = data_in(tmp_path / "page.html")
+    one = found["groups"][0]["responses"][0]
+    assert 0 < len(one["pieces"]) <= Room.tokens
+    assert len(one["pieces"]) + one["left_out"] == tokens
+
+
+def test_tokens_left_out_are_said(browser, tmp_path):
+    tokens = 3 * Room.tokens
+    columns = {
+        "prompt_id": ["a"],
+        "reward": [1.0],
+        "response_ids": [list(range(tokens))],
+        "old_log_probs": [[-1.0] * tokens],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as seen:
+        open_everything(seen)
+        assert f"{tokens - Room.tokens} tokens left out" in seen.locator(".strip").inner_text()
+        seen.locator(".strip").focus()
+        seen.keyboard.press("End")
+        assert f"token {tokens - 1} “{tokens - 1}”" in seen.locator(".readout").inner_text()
+
+
+def test_the_command_says_what_it_wrote(made, tmp_path):
+    done = subprocess.run(
+        [RLPOST, "report", made[0], "-o", tmp_path / "page.html"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == ""
+    assert re.fullmatch(r".*page.html: 512 responses, \d+ findings?, [\d.]+ MB\n", done.stderr)
+
+
+def test_an_existing_page_is_kept_unless_told_otherwise(made, tmp_path):
+    target = tmp_path / "page.html"
+    target.write_text("mine")
+    with pytest.raises(UsageError, match="exists already; --overwrite"):
+        report([str(made[0])], target)
+    assert target.read_text() == "mine"
+    report([str(made[0])], target, overwrite=True)
+    assert data_in(target)["groups"]
+
+
+def test_wrong_outputs_and_empty_inputs_are_told_before_the_work(made, tmp_path):
+    with pytest.raises(UsageError, match="is a directory"):
+        report([str(made[0])], tmp_path)
+    with pytest.raises(ReadWriteError, match="no directory"):
+        report([str(made[0])], tmp_path / "missing" / "page.html")
+    with pytest.raises(UsageError, match="same file"):
+        report([str(made[0])], made[0], overwrite=True)
+    pq.write_table(pq.read_table(made[0]).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match="there are no rows"):
+        report([str(tmp_path / "empty.parquet")], tmp_path / "page.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.parquet"]
+
+
+def test_a_failed_write_leaves_nothing_behind(made, tmp_path, monkeypatch):
+    def broken(staged):
+        raise ReadWriteError(f"{staged.target}: cannot be written: disk full")
+
+    monkeypatch.setattr(run.Staged, "complete", broken)
+    with pytest.raises(ReadWriteError, match="disk full"):
+        report([str(made[0])], tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["altair", "vl_convert"])
+def test_without_the_extra_the_command_says_how_to_get_it(missing, made, tmp_path, monkeypatch):
+    found = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == missing else found(name))
+    done = RUN.invoke(command.app, [str(made[0]), "-o", str(tmp_path / "page.html")])
+    assert done.exception.exit_code == 5
+    assert "pip install 'rlpost[report]'" in str(done.exception)
+
+
+def test_reporting_does_not_import_torch(made, tmp_path):
+    code = (
+        "import sys; from rlpost.report_html.run import report;"
+        f"report([{str(made[0])!r}], {str(tmp_path / 'page.html')!r});"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
