@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlpost import functional, ray
     from rlpost.api import Options, advantages, enrich
+    from rlpost.inspect.facts import inspect as facts
     from rlpost.numerics import Numerics
     from rlpost.presets import preset
     from rlpost.recipe import Recipe
@@ -22,20 +24,38 @@ _HOMES = {
     "Options": "rlpost.api",
     "advantages": "rlpost.api",
     "enrich": "rlpost.api",
+    "facts": "rlpost.inspect.facts",
     "Numerics": "rlpost.numerics",
     "Recipe": "rlpost.recipe",
     "preset": "rlpost.presets",
 }
-__all__ = ["Numerics", "Options", "Recipe", "__version__", "advantages", "enrich", "preset"]
+# `rlpost.inspect` is the package that `rlpost.facts` lives in; a function of the same name would be
+# replaced by it as soon as anyone imports from there.
+_NAMES = {"facts": "inspect"}
+_MODULES = ("functional", "ray")
+__all__ = [
+    "Numerics",
+    "Options",
+    "Recipe",
+    "__version__",
+    "advantages",
+    "enrich",
+    "facts",
+    "functional",
+    "preset",
+    "ray",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used: torch takes a second to load."""
-    if name not in _HOMES:
+    if name not in {*_HOMES, *_MODULES}:
         raise AttributeError(f"module 'rlpost' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"rlpost.{name}")
+    return getattr(import_module(_HOMES[name]), _NAMES.get(name, name))
 
 
 def __dir__() -> list[str]:

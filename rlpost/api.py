@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
 from rlpost.columns import ROW_ROLES, columns_of
-from rlpost.errors import RlpostError
+from rlpost.errors import RlpostError, UsageError
+from rlpost.extras import need
 from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.ours import check_ours
+from rlpost.parquet.places import place_of
 from rlpost.parquet.source import CHUNK_TOKENS, Source
 from rlpost.recipe import EXTRA, WRITTEN, Recipe
 from rlpost.run_options import Options
-from rlpost.targets import Outputs, targets_of
+from rlpost.targets import Outputs, journal_of, targets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import polars as pl
 
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.places import Place
     from rlpost.plan import Job
 
 Json = dict[str, Any]
@@ -58,7 +63,7 @@ def advantages(
     """Post-process the rewards of rollout files and write them enriched with advantages.
 
     Args:
-        inputs: Parquet files, directories or globs; of any size.
+        inputs: Parquet files, directories or globs, local or as URLs (`s3://...`); of any size.
         output: the enriched file; with several input files, a directory.
         recipe: what is done; the default is plain GRPO.
         options: how it is done.
@@ -74,43 +79,102 @@ def advantages(
     """
     recipe, options = recipe or Recipe(), options or Options()
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    source = Source(find_inputs([str(path) for path in paths]))
-    targets = targets_of(source.files, paths, Path(output), overwrite=options.overwrite)
-    with closing(source), Outputs(targets) as outputs:
+    files = find_inputs([str(path) for path in paths])
+    if options.engine != "local":
+        return _elsewhere(files, paths, place_of(output), recipe, options)
+    source = Source(files)
+    journal = journal_of(place_of(output), resume=options.resume, overwrite=options.overwrite)
+    overwrite = options.overwrite or (journal is not None and journal.published)
+    targets = targets_of(source.files, paths, place_of(output), overwrite=overwrite)
+    check_ours(targets)
+    several = targets != [place_of(output)]
+    with closing(source), Outputs(targets, journal if several else None) as outputs:
         _begin(source, outputs, recipe)
         from rlpost import run  # noqa: PLC0415
 
         return run.advantages(source, outputs, recipe, options)
 
 
+def _elsewhere(
+    files: Sequence[InputFile],
+    paths: Sequence[str | Path],
+    output: Place,
+    recipe: Recipe,
+    options: Options,
+) -> Json:
+    """`advantages` on another engine than this process."""
+    if options.engine != "ray":
+        raise UsageError(f"--engine {options.engine}: local or ray is needed")
+    if options.resume or options.verify:
+        raise UsageError("--resume and --verify are for --engine local")
+    need("--engine ray", "ray", "ray")
+    targets = targets_of(files, paths, output, overwrite=options.overwrite)
+    check_ours(targets)
+    from rlpost.ray import files as on_ray  # noqa: PLC0415 - Ray takes a second to import
+
+    return on_ray.advantages(files, targets, recipe, options)
+
+
+@overload
 def enrich(
     table: pa.Table | pl.DataFrame, recipe: Recipe | None = None, options: Options | None = None
-) -> tuple[pa.Table, Json]:
-    """The same as `advantages` on a table in memory.
+) -> tuple[pa.Table, Json]: ...
+
+
+@overload
+def enrich(
+    table: Iterable[pa.RecordBatch], recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[pa.RecordBatchReader, Json]: ...
+
+
+def enrich(
+    table: Any, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[Any, Json]:
+    """The same as `advantages` on a table in memory, or on a stream of record batches.
 
     Args:
-        table: an Arrow table, or a polars frame.
+        table: an Arrow table, a polars frame, or an iterator of record batches with one schema.
+            An iterator may be longer than memory: its batches go to a temporary file, since a
+            group's mean is known only when the last of them has come.
         recipe: what is done; the default is plain GRPO.
         options: how it is done.
 
     Returns:
         An Arrow table of the input's columns (without those that `replace` replaces, or only the
-        keys with `emit_only`) and the new ones; and the summary.
+        keys with `emit_only`) and the new ones; and the summary. For an iterator, a
+        RecordBatchReader, which is an iterator of record batches of its own sizes, in order.
 
     Raises:
-        UsageError, DataError, UnavailableError: as `advantages`.
+        UsageError, DataError, UnavailableError: as `advantages`; UsageError, too, for what is
+            none of these.
+        ReadWriteError: there is no room for the temporary file.
     """
-    from rlpost import run  # noqa: PLC0415
+    recipe, options = recipe or Recipe(), options or Options()
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
+        table = table.to_arrow()
+    if isinstance(table, pa.Table):
+        from rlpost import run  # noqa: PLC0415
 
-    arrow = table if isinstance(table, pa.Table) else table.to_arrow()
-    return run.enrich(arrow, recipe or Recipe(), options or Options())
+        return run.enrich(table, recipe, options)
+    if isinstance(table, (list, tuple, pa.RecordBatchReader)) or hasattr(table, "__next__"):
+        from rlpost import streams  # noqa: PLC0415
+
+        return streams.enrich_batches(table, recipe, options)
+    raise UsageError(
+        f"enrich: {type(table).__name__} came; an Arrow table (pa.Table.from_pandas makes one), a "
+        "polars frame or an iterator of record batches is needed"
+    )
 
 
 def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
     """Begin what can begin without torch: copying what is kept, reading what all recipes need."""
     names = {*source.schemas[0].names}
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
-        outputs.copy_ahead(0, source.files[0].path)
+        first = next(i for i in range(len(source.files) + 1) if i not in outputs.finished)
+        if first < len(source.files):
+            outputs.copy_ahead(first, source.files[first].path)
     try:
         columns = columns_of(source, recipe)
     except RlpostError:

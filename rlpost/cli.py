@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
-import signal
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
 
 from rlpost import __version__
-from rlpost.errors import ReadWriteError, RlpostError
+from rlpost.controls import shown
+from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
+from rlpost.signals import INTERRUPTED
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
     "advantages": "Post-process rewards, estimate advantages, write enriched Parquet.",
+    "plan": "Settle the responses of a run, for shards that write its files.",
     "inspect": "Say what is in rollout files, and what would hurt training on them.",
     "convert": "Convert the dumps of RL frameworks to Parquet that rlpost reads.",
     "loss": "Tell what a policy loss would clip, and what would learn nothing.",
+    "verify": "Say whether enriched files are what they claim: make them again, compare.",
     "estimators": "List the estimators: formula, needed columns, source.",
     "compare": "Compare advantages: of several files, or of one under several recipes.",
+    "report": "Write one HTML page about rollout files.",
     "browse": "Browse responses in the terminal: steps, groups, responses, tokens.",
     "presets": "List the frameworks' presets, show one, compare two.",
+    "config": "Show the recipe that options come to, and where each value is from.",
+    "schema": "Print the JSON Schema of recipe files, for editors.",
 }
-INTERRUPTED = 130
+COMPLETING = "_RLPOST_COMPLETE"
 BROKEN_PIPE = 141
-TERMINATED = 143
 
 
 class _Lazy(TyperGroup):
@@ -52,11 +58,24 @@ class _Lazy(TyperGroup):
             return _stub(name)
         command = typer.main.get_command(import_module(f"rlpost.commands.{name}").app)
         command.name = name
-        return command
+        return _completing(command)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        self._listing = True
+        return super().shell_complete(ctx, incomplete)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         self._listing = True
         super().format_help(ctx, formatter)
+
+
+def _completing(command: Command) -> Command:
+    """The command; where a shell asks what could follow, its options say what they take."""
+    if COMPLETING not in os.environ:
+        return command
+    from rlpost.completion import attach  # noqa: PLC0415
+
+    return attach(command)
 
 
 def _stub(name: str) -> Command:
@@ -90,26 +109,6 @@ def rlpost(
     """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
 
 
-def leave() -> NoReturn:
-    """Run the command line and end the process, without taking it apart first.
-
-    What is worth closing is closed by then. Freeing torch's modules and all memory block by block
-    would take another half second.
-    """
-    try:
-        main()
-        code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            code = code or BROKEN_PIPE
-    os._exit(code)
-
-
 def main() -> None:
     """Run the command line; raises SystemExit with the exit code.
 
@@ -118,28 +117,51 @@ def main() -> None:
     anywhere on the line, errors keep their traceback.
     """
     _mend_streams()
-    signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    if COMPLETING in os.environ:
+        from rlpost.completion import join_words  # noqa: PLC0415
+
+        join_words(os.environ)
     try:
         app(prog_name="rlpost")
-    except RlpostError as error:
-        if debug:
-            raise
-        _complain(str(error))
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _complain("interrupted")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
-    except OSError as error:
-        if debug:
+    except Exception as error:
+        told = _told(error)
+        if debug or told is None:
             raise
-        _complain(f"{error.filename or 'standard output'}: {error.strerror}")
-        sys.exit(ReadWriteError.exit_code)
+        _complain(told[0])
+        sys.exit(told[1])
+
+
+def _told(error: Exception) -> tuple[str, int] | None:
+    """What is said of an error, and the exit code; None for one that nobody expects."""
+    if isinstance(error, RlpostError):
+        return str(error), error.exit_code
+    if _ran_out_of_memory(error):
+        text = "there is not enough memory; smaller pieces need less: --chunk-tokens N"
+        return text, UnavailableError.exit_code
+    if isinstance(error, OSError):
+        text = f"{error.filename or 'standard output'}: {error.strerror}"
+        return text, ReadWriteError.exit_code
+    return None
+
+
+def _ran_out_of_memory(error: Exception) -> bool:
+    """Whether an error is about memory: libraries that find none have no class for it."""
+    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+
+
+_NO_MEMORY = re.compile(
+    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory",
+    re.IGNORECASE,
+)
 
 
 def _mend_streams() -> None:
@@ -152,12 +174,7 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _terminated(number: int, frame: object) -> None:  # noqa: ARG001
-    """A scheduler's SIGTERM unwinds the run as Ctrl-C does, so that nothing is left behind."""
-    sys.exit(TERMINATED)
-
-
 def _complain(text: str) -> None:
     """The error on stderr, without a colour or a traceback."""
-    for line in text.splitlines():
+    for line in shown(text).splitlines():
         typer.echo(f"rlpost: {line}", err=True)

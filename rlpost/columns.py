@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.schema import resolve
+from rlpost.errors import DataError
+from rlpost.parquet.ragged import holds
+from rlpost.schema import LOG_PROBS, missing, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
     from rlpost.recipe import Recipe
@@ -30,3 +34,35 @@ def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
     for role, column in named.items():
         columns = columns.with_column(role, column, source.columns, source.name)
     return columns
+
+
+def absent(source: Source | TableSource, role: str, why: str, dump: str | None = None) -> DataError:
+    """The error for a role that no column serves, with columns that could.
+
+    Args:
+        source: the input.
+        role: what is missing.
+        why: what needs the role.
+        dump: why the dump that the input was converted from lacks it, where it is known.
+    """
+    return missing(role, source.columns, source.name, why, dump, _held(source))
+
+
+def check_log_probs(
+    source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]
+) -> None:
+    """Raise DataError where a column of whole numbers, like token ids, is to serve as log-probs."""
+    held = _held(source)
+    for role in roles:
+        if role in LOG_PROBS and role in columns and held.get(columns.column(role)) == "integers":
+            column = columns.column(role)
+            raise DataError(
+                f"{source.name}: `{column}` is to serve as {role} (by {columns.how[role]}), but is "
+                f"a list of integers, as token ids are; log-probabilities, lists of floats, are "
+                f"needed: --map {role}=COLUMN names them"
+            )
+
+
+def _held(source: Source | TableSource) -> dict[str, str]:
+    """What each column of the first file holds."""
+    return {field.name: holds(field.type) for field in source.schemas[0]}

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlpost import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
-from rlpost.formats.base import ReadOptions
-from rlpost.formats.dumps import Dump, check_options, fill, find_dumps
+from rlpost.formats.base import ReadOptions, Told
+from rlpost.formats.dumps import Dump, check_options, fill, find_dumps, same_format
+from rlpost.formats.fetched import fetched
 from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
+from rlpost.leftovers import Claim
+from rlpost.parquet.places import place_of
 from rlpost.progress import Silent
+from rlpost.signals import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.parquet.places import Place
     from rlpost.progress import Reporter
 
 Json = dict[str, Any]
@@ -49,20 +56,31 @@ def convert(
         DataError: a record is bad: file, line and field are named.
         ReadWriteError: reading or writing failed. No output is left behind.
     """
-    started = time.perf_counter()
-    options = options or ReadOptions()
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    target, options, reporter = place_of(output), options or ReadOptions(), reporter or Silent()
+    with fetched(paths, tables=True) as local:
+        made = _converted(local.paths, target, source, options, reporter, overwrite=overwrite)
+        for told in ("inputs", "passed_over"):
+            made[told] = [local.renamed(path) for path in made[told]]
+    return made
+
+
+def _converted(
+    paths: Sequence[str | Path],
+    output: Place,
+    source: str | None,
+    options: ReadOptions,
+    reporter: Reporter,
+    *,
+    overwrite: bool,
+) -> Json:
+    started = time.perf_counter()
     found = find_dumps(paths, format_named(source) if source else None)
     dumps = found.dumps
-    one = dumps[0].format
-    if other := next((dump for dump in dumps if dump.format is not one), None):
-        raise UsageError(
-            f"{dumps[0].path} is of {one.name} and {other.path} of {other.format.name}: convert "
-            "them one after the other"
-        )
+    one, options = same_format(dumps), replace(options, told=Told())
     check_options(one, options)
-    plan = plan_targets(dumps, paths, Path(output), overwrite=overwrite)
-    files = write_all(plan, options, reporter or Silent())
+    plan = plan_targets(dumps, paths, output, overwrite=overwrite)
+    files = write_all(plan, options, reporter)
     columns = files[0].columns
     return {
         "format": one.name,
@@ -73,16 +91,68 @@ def convert(
         "tokens": sum(file.tokens for file in files),
         "columns": columns,
         "roles": given_roles(columns),
+        "sources": {name: field for name, field in one.sources(options).items() if name in columns},
         "lacks": dict(missing_roles(one, columns)),
-        "note": one.note,
+        "note": one.notes(options.map),
+        "nonfinite": (unfit := _nonfinite(files)),
+        "warnings": [*_unfit_warnings(unfit), *_layout_warnings(options)],
         "passed_over": [str(path) for path in found.passed],
         "seconds": time.perf_counter() - started,
+        "rlpost_version": __version__,
     }
 
 
+def _nonfinite(files: Sequence[CanonicalFile]) -> dict[str, dict[str, int]]:
+    """Numbers that are not finite, by column, over all files."""
+    total: dict[str, dict[str, int]] = {}
+    for file in files:
+        for name, counts in file.nonfinite.items():
+            sums = total.setdefault(name, dict.fromkeys(counts, 0))
+            for what, count in counts.items():
+                sums[what] += count
+    return total
+
+
+def _unfit_warnings(unfit: dict[str, dict[str, int]]) -> list[str]:
+    told = []
+    for name, counts in unfit.items():
+        rows = counted(counts["responses"], "response")
+        what = (
+            f"the reward of {rows} is NaN, infinite or null"
+            if name == "reward"
+            else f"NaN or infinite: {counted(counts['entries'], 'entry')} of {name} in {rows}"
+        )
+        told.append(f"{what}; rlpost advantages refuses that without --nonfinite mask")
+    return told
+
+
+def _layout_warnings(options: ReadOptions) -> list[str]:
+    told = options.told
+    if options.layout not in (None, "response") and told.kept and not told.cut:
+        text = (
+            f"--layout {options.layout} changed nothing: the lists of all "
+            f"{counted(told.kept, 'response')} are as long as their responses already"
+        )
+    elif told.begin_with_0:
+        text = (
+            f"the mask of {counted(told.begin_with_0, 'response')} begins with 0: where that is a "
+            "prompt or padding, --layout padded or left-padded cuts it off; --layout response "
+            "says that it is the response's"
+        )
+    else:
+        return []
+    return [text]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 response`, `2,000 responses`, `3 entries`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def plan_targets(
-    dumps: Sequence[Dump], inputs: Sequence[str | Path], output: Path, *, overwrite: bool
-) -> dict[Path, list[Dump]]:
+    dumps: Sequence[Dump], inputs: Sequence[str | Path], output: Place, *, overwrite: bool
+) -> dict[Place, list[Dump]]:
     """Which dumps go to which file: all to a `.parquet` one, else one each below a directory.
 
     Raises:
@@ -92,7 +162,7 @@ def plan_targets(
     single = len(inputs) == 1 and Path(inputs[0]).is_file()
     try:
         if not output.is_dir() and (single or output.suffix == ".parquet"):
-            plan = {output: list(dumps)}
+            plan: dict[Place, list[Dump]] = {output: list(dumps)}
         else:
             plan = {}
             for dump in dumps:
@@ -115,19 +185,22 @@ def plan_targets(
 
 
 def write_all(
-    plan: dict[Path, list[Dump]], options: ReadOptions, reporter: Reporter
+    plan: dict[Place, list[Dump]], options: ReadOptions, reporter: Reporter
 ) -> list[CanonicalFile]:
     """Write every file, and publish them when the last is complete."""
     folders: list[Path] = []
     files: list[CanonicalFile] = []
     try:
-        for target, dumps in plan.items():
+        for target in plan:
             folders += _made(target)
-            file = CanonicalFile(target)
-            files.append(file)
-            fill(file, dumps, options, reporter)
-        for file in files:
-            file.publish()
+        with Claim([target for target in plan if isinstance(target, Path)]):
+            for target, dumps in plan.items():
+                file = CanonicalFile(target)
+                files.append(file)
+                fill(file, dumps, options, reporter)
+            with held_back():
+                for file in files:
+                    file.publish()
     finally:
         for file in files:
             file.abort()
@@ -137,11 +210,12 @@ def write_all(
     return files
 
 
-def _made(target: Path) -> list[Path]:
+def _made(target: Place) -> list[Path]:
     """Make a target's folders; gives those that are new."""
-    missing = [folder for folder in target.parents if not folder.exists()]
+    missing = [folder for folder in target.parents if not folder.exists()][::-1]
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            folder.mkdir(exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    return missing[::-1]
+    return missing

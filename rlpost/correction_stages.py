@@ -26,7 +26,7 @@ from rlpost.kernels.corrections import (
 )
 from rlpost.kernels.exact import exact_sums
 from rlpost.kernels.segments import spread
-from rlpost.response_stages import nothing_left
+from rlpost.response_stages import some_left
 
 if TYPE_CHECKING:
     from rlpost.batch import Batch, Responses
@@ -108,8 +108,7 @@ def settle(responses: Responses, *, recipe: Recipe) -> Responses:
         return responses
     stays = torch.stack([*flags.values()]).all(0)
     kept = reached & stays
-    if not bool(kept.any()):
-        raise nothing_left(flags, len(responses), "widen the bounds of is_filter")
+    responses = some_left(responses, kept, flags, "widen the bounds of is_filter")
     return responses.with_(
         **{"mask:off_policy": stays}, reached=reached, kept=kept, sample_mask=kept
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlpost.batch import Batch, Responses
     from rlpost.decode import Decoder
     from rlpost.parquet.source import Piece
-    from rlpost.plan import Job, Pass
+    from rlpost.plan import Job, Pass, Phase
     from rlpost.progress import Reporter
     from rlpost.shape import Shape
     from rlpost.stages import Stage
@@ -77,15 +77,49 @@ class Engine:
 
     def responses(self) -> Responses:
         """All passes but the last: the table of responses with everything settled."""
-        responses = self._table(self._passes[0])
-        later = iter(self._passes[1:-1])
-        for stage in self.job.stages:
-            if stage.measure and not stage.measures_file:
-                responses = self._measure(stage, next(later), responses)
-            if stage.settle:
-                with self.clock.wall("settle"):
-                    responses = stage.settle(responses)
+        first, *later = self.job.phases()
+        collector = Collector()
+        for rows, measured in self.first_pass():
+            collector.add(rows, measured)
+        with self.clock.wall("settle"):
+            responses = settled(first, tabled(collector, self.job))
+        for phase in later:
+            responses = gathered(phase, responses, self.measured(phase, responses))
+            with self.clock.wall("settle"):
+                responses = settled(phase, responses)
         return responses
+
+    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+        """Keys and numbers of the responses, and what stages measure on the file, piece by piece.
+
+        All are [n] of consecutive rows: keys Arrow arrays, the rest tensors.
+        """
+        step = self._passes[0]
+        roles = roles_of(step.measured)
+
+        def rows_of(piece: Piece) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+            with self.clock.busy("compute"):
+                batch = self.decoder.batch(piece, roles)
+                measured = _measured(step.measured, batch) | _sizes(batch)
+                return self.decoder.rows(piece, self.job.row_roles), measured
+
+        return self._over_all(step, rows_of)
+
+    def measured(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
+        """What the stage of a later phase measures, piece by piece.
+
+        Args:
+            phase: any but the first.
+            responses: those of this input, with the phases before settled.
+        """
+        step = replace(phase.reading, columns=self._columns(phase.reading, responses))
+
+        def measured(piece: Piece) -> dict[str, torch.Tensor]:
+            with self.clock.busy("compute"):
+                found = _measured(step.measured, self._applied(step, piece, responses))
+                return {name: value.cpu() for name, value in found.items()}
+
+        return self._over_all(step, measured)
 
     def written(
         self,
@@ -130,34 +164,6 @@ class Engine:
         roles = ("reward", *self.job.row_roles, self.job.lists)
         rows = next(role for role in roles if role in self.job.columns)
         return tuple(sorted(needed)) or (self.job.columns.column(rows),)
-
-    def _table(self, step: Pass) -> Responses:
-        collector = Collector()
-        roles = roles_of(step.measured)
-
-        def rows_of(piece: Piece) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-            with self.clock.busy("compute"):
-                batch = self.decoder.batch(piece, roles)
-                measured = _measured(step.measured, batch) | _sizes(batch)
-                return self.decoder.rows(piece, self.job.row_roles), measured
-
-        for rows, measured in self._over_all(step, rows_of):
-            collector.add(rows, measured)
-        with self.clock.wall("settle"):
-            responses = collector.finish(self.job.shape.recipe)
-            whole = bool((responses["tokens"] == responses["length"]).all())
-            return responses.noting(all_policy=whole)
-
-    def _measure(self, stage: Stage, step: Pass, responses: Responses) -> Responses:
-        step = replace(step, columns=self._columns(step, responses))
-
-        def measured(piece: Piece) -> dict[str, torch.Tensor]:
-            with self.clock.busy("compute"):
-                found = _measured(step.measured, self._applied(step, piece, responses))
-                return {name: value.cpu() for name, value in found.items()}
-
-        parts = self._over_all(step, measured)
-        return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
     def _applied(self, step: Pass, piece: Piece, responses: Responses) -> Batch:
         start = self._row(piece)
@@ -226,6 +232,30 @@ def single_threaded_torch() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def tabled(collector: Collector, job: Job) -> Responses:
+    """The table of what was collected; it must have at least one row."""
+    responses = collector.finish(job.shape.recipe)
+    whole = bool((responses["tokens"] == responses["length"]).all())
+    return responses.noting(all_policy=whole)
+
+
+def settled(phase: Phase, responses: Responses) -> Responses:
+    """The table with everything settled that can be before the next pass."""
+    for stage in phase.settled:
+        assert stage.settle is not None
+        responses = stage.settle(responses)
+    return responses
+
+
+def gathered(
+    phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
+) -> Responses:
+    """The table with what a later phase measured: as columns, or as its stage gathers it."""
+    stage = phase.measured
+    assert stage is not None
+    return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
 
 def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:

@@ -12,14 +12,17 @@ from rlpost import __version__
 from rlpost.columns import columns_of
 from rlpost.engine import single_threaded_torch
 from rlpost.loss_options import LossOptions
-from rlpost.loss_plan import WRITTEN, loss_job
+from rlpost.loss_plan import WRITTEN, loss_job, scope_of
 from rlpost.loss_report import summarise_losses
+from rlpost.loss_resolved import resolved
 from rlpost.loss_stages import Setting, tokens_of
 from rlpost.loss_summary import measure_losses
 from rlpost.loss_tally import LossTally
-from rlpost.loss_warnings import warnings_of
+from rlpost.loss_warnings import DUMPED, warnings_of
 from rlpost.output import emitted
 from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.ours import check_ours
+from rlpost.parquet.places import place_of
 from rlpost.parquet.source import Source
 from rlpost.recipe import Recipe
 from rlpost.run import check_clash, engine_of, sink_of
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Batch, Responses
     from rlpost.engine import Engine, Made
+    from rlpost.loss_tally import Scope
+    from rlpost.parquet.places import Place
     from rlpost.plan import Job
 
 Json = dict[str, Any]
@@ -70,9 +75,10 @@ def loss(
     settings = list(settings) or [Setting(LossOptions())]
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     source = Source(find_inputs([str(path) for path in paths]))
-    targets = []
+    targets: list[Place] = []
     if output is not None:
-        targets = targets_of(source.files, paths, Path(output), overwrite=options.overwrite)
+        targets = targets_of(source.files, paths, place_of(output), overwrite=options.overwrite)
+        check_ours(targets)
     with closing(source), Outputs(targets) as outputs:
         columns = columns_of(source, recipe)
         job = loss_job(source, columns, recipe, settings, write=bool(targets))
@@ -80,18 +86,23 @@ def loss(
         names = (*made, *WRITTEN) if targets else ()
         check_clash(job, names)
         engine = engine_of(job, options)
-        engine.tally = partial(_tally, settings=settings, rewarded="reward" in columns)
         with single_threaded_torch():
             summary = _ran(engine, outputs, names, settings)
     return {**summary, "seconds": engine.clock.seconds}
 
 
 def _tally(
-    batch: Batch, keys: Tensor, count: int, *, settings: Sequence[Setting], rewarded: bool
+    batch: Batch,
+    keys: Tensor,
+    _: int,
+    *,
+    settings: Sequence[Setting],
+    scope: Scope,
+    rewarded: bool,
 ) -> LossTally:
     tokens = tokens_of(batch, rewarded=rewarded)
     weights = batch.responses.get("sample_weight")
-    return measure_losses(tokens, weights, keys, count, settings)
+    return measure_losses(tokens, weights, keys, settings, scope)
 
 
 def _ran(
@@ -99,16 +110,23 @@ def _ran(
 ) -> Json:
     """Run all passes, the last one over every file, and publish the files when all are complete."""
     job, responses = engine.job, engine.responses()
-    total = LossTally.empty(responses.count("cell"), len(settings))
+    scope = scope_of(job, responses, settings)
+    total = LossTally.empty(scope, len(settings))
+    rewarded = "reward" in job.columns
+    engine.tally = partial(_tally, settings=settings, scope=scope, rewarded=rewarded)
     engine.reporter.start("loss", job.source.rows)
     with engine.clock.wall("loss"):
         for index in range(len(job.source.files)):
-            total += _file(engine, index, responses, outputs, names, settings)
+            total += _file(engine, index, responses, outputs, names, settings, scope)
+        job.source.check_unchanged()
         rewritten = outputs.publish()
-    summary = _summary(job, responses, total, settings)
+    summary = _summary(job, responses, total, settings, scope)
     return {
         **summary,
-        "warnings": [*warnings_of(job, summary), *responses.notes.get("warnings", [])],
+        "warnings": [
+            *warnings_of(job, summary, total.odd, settings),
+            *responses.notes.get("warnings", []),
+        ],
         "rlpost_version": __version__,
         "recipe": job.shape.recipe.model_dump(mode="json"),
         "inputs": [str(file.path) for file in job.source.files],
@@ -125,10 +143,11 @@ def _file(
     outputs: Outputs,
     names: tuple[str, ...],
     settings: Sequence[Setting],
+    scope: Scope,
 ) -> LossTally:
     """The last pass over one file, which is written where there are names of columns."""
     job, clock = engine.job, engine.clock
-    tally = LossTally.empty(responses.count("cell"), len(settings))
+    tally = LossTally.empty(scope, len(settings))
     if not names:
         return sum((made.tally for made in engine.written(index, responses, (), _kept)), tally)
     first, last = job.source.first_rows[index : index + 2]
@@ -139,7 +158,7 @@ def _file(
             sink.append(made.row_group, made.columns)
         tally += made.tally
     with clock.busy("copy"):
-        summary = _summary(job, responses.rows(first, last), tally, settings)
+        summary = _summary(job, responses.rows(first, last), tally, settings, scope)
         sink.complete(_metadata(job, summary, settings[0], index))
     return tally
 
@@ -148,14 +167,23 @@ def _kept(columns: Any) -> Any:
     return columns
 
 
-def _summary(job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting]) -> Json:
+def _summary(
+    job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting], scope: Scope
+) -> Json:
     """The numbers of the rows that a tally counted, and where their advantages come from."""
     given = "advantages" in job.columns
     return {
-        **summarise_losses(job, responses, tally, settings),
+        **summarise_losses(job, responses, tally, settings, scope),
         "advantages_from": job.columns.column("advantages") if given else "recipe",
         "estimator": None if given else job.shape.estimator.name,
+        "advantages_aside": None if given else _aside(job),
     }
+
+
+def _aside(job: Job) -> str | None:
+    """A column of advantages that is in the input, and was not used."""
+    names = ("advantages", DUMPED)
+    return next((name for name in names if name in job.source.columns), None)
 
 
 def _metadata(job: Job, summary: Json, setting: Setting, index: int) -> dict[str, str]:
@@ -165,6 +193,6 @@ def _metadata(job: Job, summary: Json, setting: Setting, index: int) -> dict[str
         "rlpost.version": __version__,
         **({"rlpost.recipe": recipe} if summary["estimator"] else {}),
         "rlpost.input": job.source.files[index].path.name,
-        "rlpost.loss": setting.options.model_dump_json(),
+        "rlpost.loss": json.dumps(resolved(setting)),
         "rlpost.loss_summary": json.dumps(summary),
     }

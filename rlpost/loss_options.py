@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -12,12 +12,17 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from rlpost.errors import UsageError
+from rlpost.loss_catalogue import ABOUT
 from rlpost.numerics import Bound, Count, NonNegative, Positive, Unit
 from rlpost.schema import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Aggregation = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
@@ -35,7 +40,9 @@ def _never_text(value: float | str) -> float | str:
 # A constant, 1 + 2·pg_clip, or never.
 DualClip = Annotated[
     Annotated[float, Field(gt=1)] | Literal["twice"],
-    BeforeValidator(_never),
+    BeforeValidator(
+        _never, json_schema_input_type=Annotated[float, Field(gt=1)] | Literal["twice", "never"]
+    ),
     PlainSerializer(_never_text, return_type=float | str, when_used="json"),
 ]
 KlLossEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
@@ -56,11 +63,11 @@ class LossOptions(BaseModel):
     )
 
     loss: str = "ppo"
-    """What is made of ratios and advantages: ppo, gspo, cispo, and the others of the table."""
+    """What is made of ratios and advantages; --list tells of each."""
     behaviour: Literal["old", "infer"] = "old"
     """Whose log-probs the ratio divides by: the trainer's before the update, or the engine's."""
     pg_clip: Bound | None = None
-    """Clip range ε: ratios count up to 1 ± ε; by default the loss's own (ppo 0.2)."""
+    """Clip range ε: ratios count up to 1 ± ε; of geo_mean the log ratio, up to ± ε."""
     pg_clip_low: Bound | None = None
     """ε below 1, where it differs; never: no lower bound."""
     pg_clip_high: Bound | None = None
@@ -131,6 +138,14 @@ class LossOptions(BaseModel):
             return {**data, "kl_loss_estimator": names[data["kl_loss_estimator"]]}
         return data
 
+    @field_validator("loss")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in ABOUT:
+            hint = closest(name, ABOUT) or f"; there are {', '.join(ABOUT)}"
+            raise ValueError(f"no policy loss {name!r}{hint}")
+        return name
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         low = 0.0 if self.tis_low is None else self.tis_low
@@ -140,8 +155,18 @@ class LossOptions(BaseModel):
         return self
 
     @classmethod
-    def of(cls, values: dict[str, Any], where: str = "loss options") -> LossOptions:
+    def of(
+        cls,
+        values: dict[str, Any],
+        where: str = "loss options",
+        origins: Mapping[str, str] | None = None,
+    ) -> LossOptions:
         """Options of these values.
+
+        Args:
+            values: by field.
+            where: what errors call the place that values come from.
+            origins: the places of single fields, where they differ.
 
         Raises:
             UsageError: a name is unknown (with the nearest ones), a value is out of range, or two
@@ -150,13 +175,14 @@ class LossOptions(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            lines = dict.fromkeys(_sentence(item, where) for item in error.errors())
+            lines = dict.fromkeys(_sentence(one, where, origins or {}) for one in error.errors())
             raise UsageError("\n".join(lines)) from None
 
 
-def _sentence(item: Any, where: str) -> str:
+def _sentence(item: Any, default: str, origins: Mapping[str, str]) -> str:
     """One problem: where, what came, what is needed."""
     name = str(item["loc"][0]) if item["loc"] else ""
+    where = origins.get(name, default)
     if item["type"] == "extra_forbidden":
         return f"{where}: no option {name!r}{closest(name, LossOptions.model_fields)}"
     if item["type"] == "value_error":

@@ -6,19 +6,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from rlpost import response_stages as on_responses
 from rlpost import token_stages as on_tokens
+from rlpost.columns import absent, check_log_probs
 from rlpost.errors import DataError
 from rlpost.loss_stages import add_loss, as_written, drop_masked
+from rlpost.loss_tally import Scope
 from rlpost.output import token_column
-from rlpost.plan import Job, job_of
-from rlpost.schema import missing
+from rlpost.plan import Job, job_of, lacks_of
 from rlpost.shape import shape_of
 from rlpost.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.batch import Responses
     from rlpost.loss_stages import Setting
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
     from rlpost.schema import ColumnMap
 
 WRITTEN = ("pg_loss", "clip_state")
-_RATIO = frozenset({"log_probs", "old_log_probs"})
-_OPTIONAL = frozenset({"infer_log_probs", "ref_log_probs"})
+_POLICIES = frozenset({"log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs"})
+_BEFORE = "the policy before its update, which the ratio divides by"
 _ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
 
 
@@ -56,7 +60,7 @@ def loss_job(
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
     _check(source, columns, recipe, settings)
     given = "advantages" in columns
-    reads = _RATIO | {role for role in _OPTIONAL if role in columns}
+    reads = frozenset(role for role in _POLICIES if role in columns)
     if given:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         base = _given(source, columns, recipe, reads)
@@ -74,23 +78,42 @@ def loss_job(
     return replace(base, stages=tuple(stages))
 
 
+def behaviour_of(settings: Sequence[Setting]) -> str:
+    """Whose log-probs the ratio divides by that is told once for all settings: old or infer."""
+    return "infer" if all(one.options.behaviour == "infer" for one in settings) else "old"
+
+
+def scope_of(job: Job, responses: Responses, settings: Sequence[Setting]) -> Scope:
+    """What is counted: details of one setting, or only what a sweep compares."""
+    batch_of = torch.zeros(responses.count("cell"), dtype=torch.int64)
+    batch_of[responses["cell"]] = responses["batch"]
+    return Scope(
+        batch_of=batch_of,
+        batches=responses.count("batch"),
+        details=len(settings) == 1,
+        behaviour=behaviour_of(settings),
+        both={"old_log_probs", "infer_log_probs"} <= {*job.columns.columns},
+    )
+
+
 def _check(
     source: Source | TableSource,
     columns: ColumnMap,
     recipe: Recipe,
     settings: Sequence[Setting],
 ) -> None:
-    """Raise DataError for the first role that is needed and has no column."""
+    """Raise DataError for the first role that is needed and has no column, or one that can't do."""
+    lacks = lacks_of(source)
     for role, why in (
         ("log_probs", "the policy being trained, whose loss is asked for"),
-        ("old_log_probs", "the policy before its update, which the ratio divides by"),
+        *([] if behaviour_of(settings) == "infer" else [("old_log_probs", _BEFORE)]),
     ):
         if role not in columns:
-            raise missing(role, source.columns, source.name, why)
+            raise absent(source, role, why, lacks.get(role))
     rewarded = "reward" in columns or recipe.reward_components
     if "advantages" not in columns and not rewarded:
         why = "the loss weighs tokens by them, and there is no reward to make them of"
-        raise missing("advantages", source.columns, source.name, why)
+        raise absent(source, "advantages", why, lacks.get("advantages"))
     for setting in settings:
         options, name = setting.options, setting.loss.name
         for role, why, needs in (
@@ -99,7 +122,8 @@ def _check(
             ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
         ):
             if needs and role not in columns:
-                raise missing(role, source.columns, source.name, why)
+                raise absent(source, role, why, lacks.get(role))
+    check_log_probs(source, columns, sorted(_POLICIES))
 
 
 def _given(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from rlpost.kernels.quantiles import quantile
+from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.stretches import PLACES, bounds
-from rlpost.loss_bounds import ratio_bounds
+from rlpost.loss_resolved import ratio_bounds, resolved
 from rlpost.loss_tally import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.losses.base import DUAL, HIGH, LOW
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlpost.batch import Responses
     from rlpost.loss_options import LossOptions
     from rlpost.loss_stages import Setting
-    from rlpost.loss_tally import LossTally, LossTotals
+    from rlpost.loss_tally import LossTally, LossTotals, Scope
     from rlpost.plan import Job
 
 SCHEMA_VERSION = 1
@@ -32,22 +32,21 @@ Json = dict[str, Any]
 
 
 def summarise_losses(
-    job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting]
+    job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting], scope: Scope
 ) -> Json:
     """The summary of the rows that a tally counted.
+
+    Without details it is the losses by batch, and all else once, not by step, domain and position.
 
     Args:
         job: the recipe, with the loss behind it, bound to its input.
         responses: the rows that the tally counted.
         tally: by step and domain, and by position.
         settings: the same that the tally was made with.
+        scope: likewise.
     """
     whole = tally.over(torch.arange(tally.cells.keys))
-    parts = {
-        "positions": _positions(tally),
-        "steps": _cut(responses, tally, "step"),
-        "domains": _cut(responses, tally, "domain"),
-    }
+    parts = _details(responses, tally) if scope.details else {}
     sums = whole.sums
     return {
         "schema_version": SCHEMA_VERSION,
@@ -57,6 +56,8 @@ def summarise_losses(
         },
         "responses": sums.count("rows"),
         "left_out": sums.count("rows") - sums.count("valid"),
+        "nonfinite": int((~responses["valid"]).sum()),
+        "behaviour": scope.behaviour,
         "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")},
         "advantage": sums.statistic("advantage"),
         **_shared(whole),
@@ -68,6 +69,15 @@ def summarise_losses(
             }
             for place, setting in enumerate(settings)
         ],
+    }
+
+
+def _details(responses: Responses, tally: LossTally) -> dict[str, list[_Part]]:
+    """The parts of the rows of which everything is told."""
+    return {
+        "positions": _positions(tally),
+        "steps": _cut(responses, tally, "step"),
+        "domains": _cut(responses, tally, "domain"),
     }
 
 
@@ -111,37 +121,38 @@ def _setting(place: int, setting: Setting, responses: Responses, tally: LossTall
     batches = _batches(place, setting, responses, tally)
     return {
         "swept": dict(setting.swept),
-        "options": setting.options.model_dump(mode="json"),
+        "options": resolved(setting),
         "formula": setting.loss.formula,
         "source": setting.loss.source,
         "bounds": dict(zip(("low", "high"), ratio_bounds(setting), strict=True)),
         "aggregation": setting.aggregation,
         "loss": {name: _mean([one[name] for one in batches]) for name in ("policy", "kl", "total")},
         "batches": batches,
+        "ratio_clamped": int(tally.odd.clamped[place]),
+        "kl_clamped": int(tally.odd.kl_clamped[place]),
     }
 
 
 def _batches(place: int, setting: Setting, responses: Responses, tally: LossTally) -> list[Json]:
     """The loss of each batch: aggregated, weighed, and with the KL loss."""
     options, labels = setting.options, responses.labels["batch"]
-    codes = torch.zeros(tally.cells.keys, dtype=torch.int64)
-    codes[responses["cell"]] = responses["batch"]
-
     def aggregated(name: str) -> list[float]:
-        loss = tally.parts(name, codes, len(labels)).loss(
+        loss = tally.parts(name).loss(
             how=setting.aggregation,
             count_rows=options.agg_rows,
             norm=options.agg_norm,
             length=options.agg_length,
         )
-        return [float(one) for one in loss]
+        return [float(one) for one in loss.tolist()]
 
     policy = aggregated(f"{place}.policy")
-    measured = f"{place}.kl" in tally.cells.sums
-    kl = aggregated(f"{place}.kl") if measured else [None] * len(labels)
+    measured = setting.kl_name in tally.batches.sums
+    kl = aggregated(setting.kl_name) if measured else [None] * len(labels)
+    there = (tally.parts(f"{place}.policy").rows > 0).tolist()  # a file may lack some of them all
     return [
         {"batch": label, "policy": own, "kl": apart, "total": _total(own, apart, options)}
-        for label, own, apart in zip(labels, policy, kl, strict=True)
+        for label, own, apart, rows in zip(labels, policy, kl, there, strict=True)
+        if rows
     ]
 
 
@@ -193,8 +204,8 @@ def _quantiles(bins: Tensor | None, low: float, high: float) -> Json | None:
     """Quantiles of the ratio; the log ratio is within 1/64 of itself, and within its extremes."""
     if bins is None:
         return None
-    found = {share: quantile(bins, share) for share in SHARES}
-    return {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in found.items()}
+    found = zip(SHARES, quantiles(bins, SHARES), strict=True)
+    return {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in found}
 
 
 def _decided(totals: LossTotals, place: int) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,24 @@ class Setting:
         """The loss itself; raises UsageError for a name that is none."""
         return loss_named(self.options.loss)
 
+    def own_ratio(self, behaviour: str) -> bool:
+        """The ratio that it clips is another than the token's, current over `behaviour`."""
+        return self.options.behaviour != behaviour or self.loss.name in ("gspo", "geo_mean")
+
+    @cached_property
+    def kl_name(self) -> str:
+        """What its KL from the reference is called, which settings share that agree on it."""
+        options = self.options
+        fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
+        own = [str(getattr(options, name)) for name in fields if name != "kl_loss_coef"]
+        return " ".join(("kl", options.behaviour, self.aggregation, *own))
+
     @property
-    def own_ratio(self) -> bool:
-        """The ratio that it clips is another than the token's, current over old."""
-        return self.options.behaviour == "infer" or self.loss.name in ("gspo", "geo_mean")
+    def clamp(self) -> float:
+        """The bound on |log ratio| of a token, nats; inf for none."""
+        own = self.loss.knobs.get("ratio_clamp", math.inf)
+        asked = self.options.ratio_clamp
+        return float(own if asked is None or "ratio_clamp" not in self.loss.knobs else asked)
 
     @property
     def aggregation(self) -> str:
@@ -80,13 +95,17 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
         batch: has `advantages`.
         rewarded: the input has rewards, which some losses ask for.
     """
+    infer = batch.tokens.get("infer_log_probs")
+    # Where a loss divides by the engine's alone, nothing else may be there.
+    old = batch.tokens.get("old_log_probs", infer)
+    assert old is not None, "a batch without log-probs of a policy before the update"
     return Tokens(
         new=batch["log_probs"],
-        old=batch["old_log_probs"],
+        old=old,
         advantages=batch["advantages"],
         mask=kept_mask(batch),
         offsets=batch.offsets,
-        infer=batch.tokens.get("infer_log_probs"),
+        infer=infer,
         ref=batch.tokens.get("ref_log_probs"),
         rewards=batch.responses["reward"] if rewarded else None,
         weights=batch.tokens.get("is_weight"),

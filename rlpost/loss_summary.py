@@ -1,7 +1,8 @@
 """What losses do to the tokens of a piece, measured on the way to a LossTally.
 
 What no setting changes (log ratios, masks, positions) is measured once for all of them; a setting
-adds one sum and one count. Sums run over stretches of a response first, each by itself.
+adds one sum and one count. Sums run over stretches of a response first, each by itself, and then
+add up exactly: with details by cell and position, else only by batch what a batch's loss needs.
 """
 
 from __future__ import annotations
@@ -22,16 +23,25 @@ from rlpost.kernels.segments import (
     segment_sum,
     spread,
 )
-from rlpost.kernels.stretches import PLACES, Stretches
+from rlpost.kernels.stretches import Stretches
+from rlpost.loss_oddities import Oddities
 from rlpost.loss_stages import blocks
-from rlpost.loss_tally import KINDS, NEGATIVE, OUTSIDE, POSITIVE, SIGNS, LossTally
-from rlpost.losses import kl_loss
+from rlpost.loss_tally import (
+    KINDS,
+    NEGATIVE,
+    OUTSIDE,
+    POSITIVE,
+    SIGNS,
+    LossTally,
+)
+from rlpost.losses import clamped, estimated, kl_loss
 from rlpost.summary import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rlpost.loss_stages import Setting
+    from rlpost.loss_tally import Scope
     from rlpost.losses import Surrogate, Tokens
 
 Spans = dict[str, tuple[Tensor, Tensor]]
@@ -41,45 +51,44 @@ def measure_losses(
     tokens: Tokens,
     weights: Tensor | None,
     keys: Tensor,
-    count: int,
     settings: Sequence[Setting],
+    scope: Scope,
 ) -> LossTally:
     """The tally of some responses.
 
     Args:
         tokens: of n responses.
         weights: [n] sample weights, which multiply losses; None for 1.
-        keys: [n] int64 in [0, count), the cell of each response.
-        count: how many cells there are.
+        keys: [n] int64, the cell of each response.
         settings: the losses to tell of.
+        scope: what is counted, and by what.
 
     Raises:
         DataError: a loss is not finite.
     """
-    here, local = torch.unique(keys, return_inverse=True)
-    local, cells = local.to(tokens.mask.device), int(here.numel())
+    cells = keys if scope.details else torch.zeros_like(keys)
+    here, local = torch.unique(cells, return_inverse=True)
+    local = local.to(tokens.mask.device)
     if weights is not None:  # as a file holds them, so that a run on the file gives the same
         weights = weights.to(torch.float32).to(torch.float64)
     done = []
     for rows, part in blocks(tokens):
-        block = _Block(part, local[rows], cells)
+        block = _Block(part, local[rows], int(here.numel()), scope)
         block.add_shared()
         block.add_settings(settings, None if weights is None else weights[rows])
         done.append(block)
     kinds = torch.stack([block.kinds for block in done]).sum(0).cpu()
     bins = torch.stack([block.bins for block in done]).sum(0).cpu()
-    empty = LossTally.empty(count, len(settings))
+    empty = LossTally.empty(scope, len(settings))
+    batch = scope.batch_of[keys]
     return LossTally(
-        _tally(done, lambda block: (block.rows, block.row_spans), keys, count),
-        _tally(
-            done,
-            lambda block: (block.sums, block.spans),
-            torch.cat([block.stretches.places for block in done]).cpu(),
-            PLACES,
-        ),
+        _tally(done, lambda block: (block.rows, block.row_spans), cells, scope.cells),
+        _by_place(done, scope),
+        _tally(done, lambda block: (block.added, block.sizes), batch, scope.batches),
         empty.cell_kinds.index_copy(1, here, kinds.sum(2)),
         kinds.sum(1),
         empty.bins.index_copy(0, here, bins),
+        sum((block.odd for block in done), empty.odd),
     )
 
 
@@ -90,26 +99,30 @@ class _Block:
         tokens: of n responses.
         local: [n] int64 in [0, cells): the cell of each response.
         cells: how many cells the piece has.
+        scope: what is counted.
     """
 
-    def __init__(self, tokens: Tokens, local: Tensor, cells: int) -> None:
-        self.tokens, self.local, self.cells = tokens, local, cells
+    def __init__(self, tokens: Tokens, local: Tensor, cells: int, scope: Scope) -> None:
+        self.tokens, self.local, self.cells, self.scope = tokens, local, cells, scope
+        self.base = tokens.on_engine if scope.behaviour == "infer" else tokens
         self.stretches = Stretches.of(lengths(tokens.offsets))
         self.whole = bool(tokens.mask.all())
         self.sums: dict[str, Tensor] = {}
         self.spans: Spans = {}
         self.rows: dict[str, Tensor] = {}
         self.row_spans: Spans = {}
+        self.added: dict[str, Tensor] = {}
+        self.sizes: Spans = {}
 
     def add_shared(self) -> None:
         """Measures what no setting changes."""
         tokens, count = self.tokens, count_true(self.tokens.mask, self.tokens.offsets)
         size = lengths(tokens.offsets).to(torch.float64)
-        one = torch.ones_like(size)
-        self.rows |= {"rows": one, "valid": count > 0, "tokens": count, "length": size}
-        self.row_spans["length"] = (size, size)
+        self.added = {"rows": torch.ones_like(size), "valid": count > 0, "tokens": count}
+        self.rows |= {**self.added, "length": size}
+        self.sizes = {"length": (size, size)}
         # Masked-out tokens have a log ratio of 0, so that none of these sums counts them.
-        log_ratio = tokens.log_ratio.clamp(-MOST_NATS, MOST_NATS)
+        log_ratio = self.base.log_ratio.clamp(-MOST_NATS, MOST_NATS)
         excess = torch.expm1(log_ratio)
         self._add("log_ratio", log_ratio)
         self._add("k3", excess - log_ratio)
@@ -117,7 +130,8 @@ class _Block:
         self._add("excess2", excess * (excess + 2))  # likewise Σr²
         self._add_span("log_ratio", log_ratio)
         self.bins = self._histogram(log_ratio)
-        if tokens.infer is not None:
+        if self.scope.both:
+            assert tokens.infer is not None, "tokens without log-probs of the rollout engine"
             apart = torch.where(tokens.mask, tokens.old - tokens.infer, 0.0)
             apart = apart.clamp(-MOST_NATS, MOST_NATS)
             self._add("engine.log_ratio", apart)
@@ -129,30 +143,42 @@ class _Block:
 
     def add_settings(self, settings: Sequence[Setting], weights: Tensor | None) -> None:
         """Measures each setting: its loss, what it clips, what it leaves without gradient."""
-        tokens, kinds = self.tokens, self._kinds()
-        kl: dict[tuple[object, ...], Tensor] = {}
-        self.kinds = torch.zeros(
-            len(settings), self.cells * PLACES * KINDS, dtype=torch.int64, device=kinds.device
-        )
+        tokens, cells = self.tokens, self._cells()
+        kinds = cells + self._signs(tokens.up, tokens.down)
+        shape = (len(settings), self.cells, self.scope.places, KINDS)
+        self.kinds = torch.zeros(shape, dtype=torch.int64, device=kinds.device).flatten(1)
         for place, setting in enumerate(settings):
             found = setting.loss(tokens, setting.options)
             self._add(f"{place}.value", found.values)
             total = self.rows[f"{place}.value"]
             self._check(total, setting)
-            self.rows[f"{place}.policy"] = self._numerator(total, setting, weights)
+            self.added[f"{place}.policy"] = self._numerator(total, setting, weights)
             live = self.stretches.any(tokens.mask ^ found.flat).to(torch.float64)
             self.rows[f"{place}.live"] = segment_max(live, self.stretches.rows) > 0
-            if setting.own_ratio:
+            if setting.own_ratio(self.scope.behaviour):
                 self._add(f"{place}.excess", (found.ratio - 1).where(tokens.mask, 0.0))
                 self._add_span(f"{place}.ratio", found.ratio)
-            kind = kinds + _state(found)
+            signs = kinds
+            if setting.loss.own_gain is not None:
+                gain = setting.loss.own_gain(tokens)
+                signs = cells + self._signs(gain > 0, gain < 0)
+            kind = signs + _state(found)
             self.kinds[place] = torch.bincount(kind, minlength=self.kinds.shape[1])
-            if tokens.ref is not None:
-                key = _kl_key(setting)
-                if key not in kl:
-                    kl[key] = self._row_sums(kl_loss(tokens, setting.options))
-                self.rows[f"{place}.kl"] = self._numerator(kl[key], setting, weights)
-        self.kinds = self.kinds.view(len(settings), self.cells, PLACES, KINDS)
+        self.kinds = self.kinds.view(shape)
+        self.odd = Oddities.of(tokens, self.base, settings, self._add_kl(settings, weights))
+
+    def _add_kl(self, settings: Sequence[Setting], weights: Tensor | None) -> list[int]:
+        """Measures the KL from the reference; gives how many tokens of each setting it clamps."""
+        if self.tokens.ref is None:
+            return [0] * len(settings)
+        bounded: dict[str, int] = {}
+        for setting in settings:
+            name, options = setting.kl_name, setting.options
+            if name not in bounded:
+                bounded[name] = clamped(estimated(self.tokens, options), options)
+                total = self._row_sums(kl_loss(self.tokens, options))
+                self.added[name] = self._numerator(total, setting, weights)
+        return [bounded[setting.kl_name] for setting in settings]
 
     def _add(self, name: str, values: Tensor) -> None:
         """Adds up the values of masked-out tokens, too: they have to be 0."""
@@ -186,24 +212,28 @@ class _Block:
         most = self.cells * BINS
         return torch.bincount(bins, minlength=most + 1)[:most].view(self.cells, BINS)
 
-    def _kinds(self) -> Tensor:
-        """The kind of each token but for what a setting decides, by cell and position, [T]."""
-        tokens, places = self.tokens, self.stretches.places
+    def _cells(self) -> Tensor | int:
+        """Where the kinds of each token's cell and position begin, [T]; 0 without details."""
+        if not self.scope.details:
+            return 0
         cell = spread(self.local, self.stretches.rows)
-        sign = tokens.up.to(torch.uint8) * POSITIVE
-        sign += tokens.down.to(torch.uint8) * NEGATIVE
-        sign += (~tokens.mask).to(torch.uint8) * OUTSIDE
-        # 32 bits, which a sweep reads and writes once a setting
-        base = ((cell * PLACES + places) * KINDS).to(torch.int32)
-        return self.stretches.spread(base) + sign * (KINDS // SIGNS)
+        first = (cell * self.scope.places + self.stretches.places) * KINDS
+        return self.stretches.spread(first.to(torch.int32))
+
+    def _signs(self, up: Tensor, down: Tensor) -> Tensor:
+        """What the sign of its advantage adds to the kind of each token, [T] uint8."""
+        sign = up.to(torch.uint8) * POSITIVE
+        sign += down.to(torch.uint8) * NEGATIVE
+        sign += (~self.tokens.mask).to(torch.uint8) * OUTSIDE
+        return sign * (KINDS // SIGNS)
 
     def _check(self, total: Tensor, setting: Setting) -> None:
         if not bool(torch.isfinite(total).all()):
-            most = float(self.tokens.log_ratio.abs().amax())
+            most = float(self.base.log_ratio.abs().amax())
             raise DataError(
                 f"loss {setting.loss.name}: a token's loss is not finite; its log ratio is up to "
-                f"{most:.4g} nats: are log_probs and old_log_probs of the same tokens? "
-                "--ratio-clamp 20 bounds the ratio"
+                f"{most:.4g} nats: are log_probs and {self.scope.behaviour}_log_probs of the same "
+                "tokens? --ratio-clamp 20 bounds the ratio"
             )
 
 
@@ -212,14 +242,12 @@ def _state(found: Surrogate) -> Tensor:
     return found.clip + found.flat.to(torch.uint8) * 4
 
 
-def _kl_key(setting: Setting) -> tuple[object, ...]:
-    """What the KL of tokens depends on, so that settings can share it."""
-    options = setting.options
-    fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
-    return (
-        options.behaviour,
-        *(getattr(options, name) for name in fields if name != "kl_loss_coef"),
-    )
+def _by_place(blocks: list[_Block], scope: Scope) -> Tally:
+    """The tally of the stretches of all blocks, by their range of positions."""
+    if not scope.details:
+        return Tally(scope.places)
+    places = torch.cat([block.stretches.places for block in blocks]).cpu()
+    return _tally(blocks, lambda block: (block.sums, block.spans), places, scope.places)
 
 
 def _tally(

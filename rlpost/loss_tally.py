@@ -12,7 +12,7 @@ from rlpost.kernels.aggregate import Parts
 from rlpost.kernels.exact import rounded
 from rlpost.kernels.quantiles import BINS
 from rlpost.kernels.stretches import PLACES
-from rlpost.kernels.weights import keyed_extremes
+from rlpost.loss_oddities import Oddities
 from rlpost.summary import Tally
 
 if TYPE_CHECKING:
@@ -28,6 +28,31 @@ ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
 
 
 @dataclass(frozen=True)
+class Scope:
+    """Which numbers are counted, and by what."""
+
+    batch_of: Tensor
+    """[cells] int64, the batch that each cell (step and domain) is part of."""
+    batches: int
+    details: bool
+    """Everything by cell and by position; else only the losses by batch, and all of it once."""
+    behaviour: str
+    """Whose log-probs the ratio that no setting changes divides by: old or infer."""
+    both: bool
+    """Old log-probs and those of the rollout engine are there, so their distance is measured."""
+
+    @property
+    def cells(self) -> int:
+        """By how many keys everything is counted."""
+        return self.batch_of.numel() if self.details else 1
+
+    @property
+    def places(self) -> int:
+        """By how many ranges of positions."""
+        return PLACES if self.details else 1
+
+
+@dataclass(frozen=True)
 class LossTotals:
     """What is known of a set of tokens under each setting."""
 
@@ -40,38 +65,46 @@ class LossTotals:
 
 @dataclass(frozen=True)
 class LossTally:
-    """What losses did, by cell (step and domain) and by range of positions.
+    """What losses did: by cell and by range of positions, and their sums by batch.
 
-    Tallies of the same cells and settings add with `+`, in any order, to the same bits.
+    Tallies of the same scope and settings add with `+`, in any order, to the same bits.
     """
 
     cells: Tally
     places: Tally
+    """By range of positions; without details empty."""
+    batches: Tally
+    """What the loss of each batch is made of."""
     cell_kinds: Tensor
     """[settings, cells, KINDS] int64."""
     place_kinds: Tensor
-    """[settings, PLACES, KINDS] int64."""
+    """[settings, places, KINDS] int64."""
     bins: Tensor
     """[cells, BINS] int64 of the log ratios."""
+    odd: Oddities
 
     @classmethod
-    def empty(cls, cells: int, settings: int) -> LossTally:
+    def empty(cls, scope: Scope, settings: int) -> LossTally:
         """The tally of no rows."""
         return cls(
-            Tally(cells),
-            Tally(PLACES),
-            torch.zeros(settings, cells, KINDS, dtype=torch.int64),
-            torch.zeros(settings, PLACES, KINDS, dtype=torch.int64),
-            torch.zeros(cells, BINS, dtype=torch.int64),
+            Tally(scope.cells),
+            Tally(scope.places),
+            Tally(scope.batches),
+            torch.zeros(settings, scope.cells, KINDS, dtype=torch.int64),
+            torch.zeros(settings, scope.places, KINDS, dtype=torch.int64),
+            torch.zeros(scope.cells, BINS, dtype=torch.int64),
+            Oddities.none(settings),
         )
 
     def __add__(self, other: LossTally) -> LossTally:
         return LossTally(
             self.cells + other.cells,
             self.places + other.places,
+            self.batches + other.batches,
             self.cell_kinds + other.cell_kinds,
             self.place_kinds + other.place_kinds,
             self.bins + other.bins,
+            self.odd + other.odd,
         )
 
     def over(self, cells: Tensor) -> LossTotals:
@@ -84,28 +117,18 @@ class LossTally:
         sums = self.places.over(torch.tensor([place]))
         return LossTotals(sums, _unpacked(self.place_kinds[:, place]), None)
 
-    def parts(self, name: str, codes: Tensor, count: int) -> Parts:
-        """A sum by batch, with what it may be divided by.
-
-        Args:
-            name: of the sum.
-            codes: [cells] int64 in [0, count): the batch that a cell is part of.
-            count: how many batches there are.
-        """
-        digits = self.cells.sums[name]
-        total = digits.new_zeros(count, digits.shape[1]).index_add(0, codes, digits)
-        tokens, valid, rows = (
-            torch.zeros(count, dtype=torch.int64).index_add(0, codes, each) for each in self._counts
-        )
-        _, longest = keyed_extremes(self.cells.highs["length"], codes, count)
-        return Parts(total, tokens, valid, rows, longest.clamp(min=0).to(torch.int64))
+    def parts(self, name: str) -> Parts:
+        """A sum by batch, with what it may be divided by."""
+        return Parts(self.batches.sums[name], *self._counts)
 
     @cached_property
-    def _counts(self) -> tuple[Tensor, ...]:
-        """Policy tokens, responses with one, and responses of each cell."""
-        return tuple(
-            rounded(self.cells.sums[name]).to(torch.int64) for name in ("tokens", "valid", "rows")
+    def _counts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Policy tokens, responses with one, responses, and the longest one of each batch."""
+        tokens, valid, rows = (
+            rounded(self.batches.sums[name]).to(torch.int64) for name in ("tokens", "valid", "rows")
         )
+        longest = self.batches.highs["length"].clamp(min=0).to(torch.int64)
+        return tokens, valid, rows, longest
 
 
 def _unpacked(kinds: Tensor) -> Tensor:

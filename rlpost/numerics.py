@@ -34,7 +34,9 @@ def _bound_text(value: float) -> float | str:
 Bound = Annotated[
     float,
     Field(gt=0),
-    BeforeValidator(_bound),
+    BeforeValidator(
+        _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
+    ),
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
 ]
 

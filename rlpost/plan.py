@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from rlpost.columns import ROW_ROLES
+from rlpost.columns import ROW_ROLES, absent, check_log_probs
 from rlpost.correction_stages import ROLES as CORRECTED
+from rlpost.parquet.survey import LACKS
 from rlpost.recipe import GROUP_COLUMNS
-from rlpost.schema import ROLES, missing
+from rlpost.schema import ROLES
 from rlpost.stages import Stage, stages_of, token_roles
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ class Pass:
     def roles(self) -> frozenset[str]:
         """The token roles, besides the mask, that its stages read."""
         return frozenset(role for stage in (*self.applied, *self.measured) for role in stage.reads)
+
+
+class Phase(NamedTuple):
+    """One reading of the input, and what is settled on the responses once it is done."""
+
+    reading: Pass
+    measured: Stage | None
+    """The stage that the reading is for; None for the first, which makes the table."""
+    settled: tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,38 @@ class Job:
             Pass("write", self._columns(every), (), every),
         ]
 
+    def phases(self) -> list[Phase]:
+        """All passes but the last, each with the stages that settle before the next."""
+        found: list[list[Stage]] = [[]]
+        for stage in self.stages:
+            if stage.measure and not stage.measures_file:
+                found.append([])
+            found[-1].append(stage)
+        return [
+            Phase(reading, stages[0] if place else None, tuple(s for s in stages if s.settle))
+            for place, (reading, stages) in enumerate(zip(self.passes()[:-1], found, strict=True))
+        ]
+
+    @property
+    def together(self) -> str | None:
+        """Why responses of different steps have to be settled together; None where they need not.
+
+        A group is within a step, and so are batch statistics. What goes on from batch to batch,
+        or looks at the whole input, is not.
+        """
+        recipe, estimator = self.shape.recipe, self.shape.estimator
+        reasons = {
+            "the input has no steps": "batch" not in self.columns,
+            "the whole input is one batch": recipe.numerics.batch == "all",
+            "running moments go on from batch to batch": "running" in self.shape.norm,
+            "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
+            f"estimator {estimator.name} looks beyond a step": estimator.beyond_steps,
+            f"estimator {estimator.name} has a baseline per position": bool(
+                estimator.token_weights
+            ),
+        }
+        return next((why for why, holds in reasons.items() if holds), None)
+
     def _applied_before(self, stage: Stage) -> tuple[Stage, ...]:
         place = self.stages.index(stage)
         return tuple(earlier for earlier in self.stages[:place] if earlier.apply)
@@ -101,26 +143,27 @@ def job_of(
     Raises:
         DataError: a role that the recipe needs has no column (with the nearest names).
     """
-    lacks = _lacks(source)
+    lacks = lacks_of(source)
     for role, why in _needed_roles(shape).items():
         if role not in columns:
-            raise missing(role, source.columns, source.name, why, lacks.get(role))
+            raise absent(source, role, why, lacks.get(role))
     lists = next(
         (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
         None,
     )
     if lists is None:
         why = "no list column says how many tokens"
-        raise missing("mask", source.columns, source.name, why, lacks.get("mask"))
+        raise absent(source, "mask", why, lacks.get("mask"))
+    check_log_probs(source, columns, token_roles(shape))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
     return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
 
 
-def _lacks(source: Source | TableSource) -> dict[str, str]:
+def lacks_of(source: Source | TableSource) -> dict[str, str]:
     """Role -> why a converted dump has none, as `rlpost convert` noted it in the file."""
     try:
-        noted = json.loads(source.metadata.get(b"rlpost.lacks", b"{}"))
+        noted = json.loads(source.metadata.get(LACKS, b"{}"))
     except ValueError:
         return {}
     return noted if isinstance(noted, dict) else {}

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from rlpost.correction_options import CorrectionOptions
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.estimator_options import EstimatorOptions
+from rlpost.loss_options import LossOptions
 from rlpost.numerics import Count, Finite, NonNegative, Numerics, Positive
 from rlpost.reward_options import RewardOptions
 from rlpost.schema import closest
@@ -196,8 +197,11 @@ def load_toml(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot read the recipe: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # syntax, encoding, integers of thousands of digits
         raise UsageError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: not valid TOML: nested too deeply to read") from None
+    table.pop("$schema", None)  # for editors
     table = {key.replace("-", "_"): value for key, value in table.items()}
     for name in ("numerics", "loss"):
         if isinstance(table.get(name), dict):
@@ -214,6 +218,8 @@ def _sentences(error: ValidationError, default: str, origins: Mapping[str, str])
         model = Numerics if item["loc"][:1] == ("numerics",) else Recipe
         if item["type"] == "extra_forbidden":
             hint = closest(str(item["loc"][-1]), model.model_fields)
+            if name in LossOptions.model_fields:
+                hint = f": it is one of the policy loss, in a table of its own: [loss]; {name} = ..."
             lines.append(f"{where}: no option {name!r}{hint}")
         elif item["type"] == "value_error":
             lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")

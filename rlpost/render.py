@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderHook
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import shown
 from rlpost.progress import Silent
 from rlpost.render_correction import correction_parts
+from rlpost.render_pipe import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
     from rlpost.plan import Job
     from rlpost.progress import Reporter
@@ -32,13 +34,33 @@ _ROUNDING = 1e-15
 
 
 def console(stream: TextIO) -> Console:
-    """A console for a stream: wide and plain where no terminal reads it."""
+    """A console for a stream: plain where no terminal reads it, and nothing is cut there."""
     plain = os.environ.get("TERM") == "dumb"
+    as_it_is: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     if stream.isatty():
-        return Console(file=stream, highlight=False, no_color=plain or None)
-    return Console(
-        file=stream, highlight=False, width=PIPED_WIDTH, force_terminal=False, no_color=True
-    )
+        out = Console(file=stream, no_color=plain or None, **as_it_is)
+    else:
+        out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **as_it_is)
+    out.push_render_hook(_Visible())
+    return out
+
+
+class _Visible(RenderHook):
+    """Shows control characters of whatever is printed, where rich sends most of them."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(one) for one in renderables]
+
+
+class _Shown:
+    """A renderable whose text has visible signs in place of control characters."""
+
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in out.render(self._inner, options):
+            yield segment if segment.control else segment._replace(text=shown(segment.text))
 
 
 class _Bar(Silent):
@@ -107,7 +129,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
     if summary.get("preset"):
         title += f", as {summary['preset']} has it"
     if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=title, title_align="left", border_style="dim"))
+        out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
     else:
         out.print(title, *spaced, sep="\n")
 
@@ -271,3 +293,5 @@ def show_plan(job: Job) -> None:
     out.print(f"{job.source.name}: {job.source.rows:,} responses")
     out.print(table)
     out.print(f"Stages: {', '.join(stage.name for stage in job.stages)}")
+    why = f"all together: {job.together}" if job.together else "step by step"
+    out.print(f"On Ray and for shards, responses settle {why}")

@@ -16,7 +16,7 @@ from rich.text import Text
 from rlpost.formats import FORMATS
 from rlpost.progress import Silent
 from rlpost.render import console
-from rlpost.render_lists import show_list
+from rlpost.render_lists import show_json, show_list, show_markdown
 from rlpost.schema import ROLES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def show_formats(how: str) -> None:
         return
     headings = ("format", "reads", "gives", "lacks", "note", "source")
     rows = [
-        (one.name, one.title, ", ".join(one.gives), _reasons(one.lacks), one.note, one.source)
+        (one.name, one.title, ", ".join(one.gives), _reasons(one.lacks), one.notes(), one.source)
         for one in FORMATS.values()
     ]
     show_list(headings, rows, how)
@@ -57,7 +57,7 @@ def _told(one: Format) -> dict[str, str]:
         "gives": ", ".join(sure),
         "if dumped": ", ".join(some),
         "never": ", ".join(never),
-        "note": one.note,
+        "note": one.notes(),
     }
 
 
@@ -98,6 +98,31 @@ def _facts(facts: dict[str, str], indent: str = "") -> Table:
     return table
 
 
+def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:
+    """A conversion: as a screen on stderr, or on stdout as `json` or `markdown`."""
+    if how == "json":
+        show_json(summary)
+    elif how == "markdown":
+        show_markdown(("what", "value"), [*_cells(summary)])
+    elif not quiet:
+        show_converted(summary)
+
+
+def _cells(summary: Json) -> Iterator[tuple[str, str]]:
+    """The summary as pairs of words."""
+    for name, value in summary.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", _cell(one)) for key, one in value.items())
+        elif value not in ("", []):
+            yield name, _cell(value)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def show_converted(summary: Json, out: Console | None = None) -> None:
     """What a conversion read, wrote, gives and lacks, on stderr or another console."""
     out = out or console(sys.stderr)
@@ -106,18 +131,20 @@ def show_converted(summary: Json, out: Console | None = None) -> None:
         _roles(summary),
         *([_lacks(summary["lacks"])] if summary["lacks"] else []),
         *([Text(summary["note"], style="dim")] if summary["note"] else []),
+        *(Text(f"! {text}", "yellow") for text in summary["warnings"]),
         *([Text(_passed(summary["passed_over"]), "yellow")] if summary["passed_over"] else []),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
     title = f"rlpost convert · {summary['format']}"
     if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=title, title_align="left", border_style="dim"))
+        out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
     else:
         out.print(title, *spaced, sep="\n")
 
 
 def _paths(summary: Json) -> Text:
-    tokens = f", {summary['tokens']:,} response tokens" if summary["tokens"] else ""
+    noun = "token" if summary["tokens"] == 1 else "tokens"
+    tokens = f", {summary['tokens']:,} response {noun}" if summary["tokens"] else ""
     noun = "response" if summary["responses"] == 1 else "responses"
     lines = [
         _few(summary["inputs"]),
@@ -137,14 +164,17 @@ def _few(paths: list[str]) -> str:
 
 
 def _roles(summary: Json) -> Table:
-    """The roles that the file serves, the columns beside them, and which no role uses."""
+    """The roles that the file serves and what they were read from, and the columns beside them."""
     columns = summary["columns"]
     used = {
         role: next(alias for alias in ROLES[role].aliases if alias in columns)
         for role in summary["roles"]
     }
     others = [name for name in columns if name not in used.values()]
-    served = ", ".join(role if role == name else f"{role} = {name}" for role, name in used.items())
+    read_from = {role: summary["sources"].get(name, name) for role, name in used.items()}
+    served = ", ".join(
+        role if role == field else f"{role} = {field}" for role, field in read_from.items()
+    )
     return _facts({"gives": served or "no role", "also has": ", ".join(others)})
 
 

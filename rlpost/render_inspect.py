@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import shown
 from rlpost.render import console
 from rlpost.render_inspect_charts import EIGHTHS, LEVELS
 from rlpost.render_inspect_sections import overview, sections
@@ -76,7 +77,7 @@ def _print(title: str, parts: Sequence[RenderableType], out: Console | None) -> 
     out = out or console(sys.stdout)
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
     if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=title, title_align="left", border_style="dim"))
+        out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
     else:
         out.print(Text(title), *spaced, sep="\n")
 
@@ -167,7 +168,10 @@ def _markdown(
     title: str, lines: Sequence[str], findings: Sequence[Finding], found: Sequence[Section]
 ) -> None:
     """Headings, sentences and tables, as Markdown."""
-    write = sys.stdout.write
+
+    def write(text: str) -> None:
+        sys.stdout.write(shown(text))
+
     write(f"# {title}\n\n" + "\n".join(f"- {line}" for line in lines) + "\n")
     if findings:
         write("\n## Findings\n\n")

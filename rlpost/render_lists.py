@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import escaped, shown
 from rlpost.render import console
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def show_list(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str) 
 
 def show_json(value: Any) -> None:
     """A value as JSON, on stdout."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    sys.stdout.write(escaped(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
 
 
 def show_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows as a Markdown table, on stdout."""
     lines = [headings, ["---"] * len(headings), *rows]
     for line in lines:
-        cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in line)
+        cells = (shown(cell).replace("|", "\\|").replace("\n", " ") for cell in line)
         sys.stdout.write(f"| {' | '.join(cells)} |\n")
 
 

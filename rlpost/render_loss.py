@@ -9,6 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rlpost import render_loss_words as words
+from rlpost.controls import shown
 from rlpost.render import MOST_ROWS, console, number, percent
 from rlpost.render_lists import show_json, show_markdown
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Json = dict[str, Any]
-_INDENT = 2
+_GAP = 2  # columns between numbers
+_LEAST_LABEL = 12
+_ENDLESS = 1_000_000
 
 
 class Block(NamedTuple):
@@ -35,65 +39,63 @@ def show(summary: Json, how: str) -> None:
         show_json(summary)
         return
     several = len(summary["settings"]) > 1
-    found = list(_sweep(summary) if several else _single(summary))
-    if how == "markdown":
-        for block in found:
-            show_markdown(block.headings, block.rows)
-            sys.stdout.write("\n")
-        return
     out = console(sys.stdout)
-    out.print(Text(_title(summary), style="bold"))
-    for line in _about(summary):
+    plain = how == "markdown" or not out.is_terminal
+    found = _sweep(summary, _ENDLESS if plain else out.width) if several else _single(summary)
+    if how == "markdown":
+        _show_markdown(summary, list(found))
+        return
+    out.print(Text(words.title(summary), style="bold"))
+    for line in words.about(summary):
         out.print(Text(line))
     for block in found:
         _print(block, out)
     _close(summary, out)
 
 
-def _title(summary: Json) -> str:
-    settings = summary["settings"]
-    if len(settings) > 1:
-        swept = ", ".join(settings[0]["swept"])
-        title = f"rlpost loss · {len(settings)} settings of {swept}"
-    else:
-        title = f"rlpost loss · {settings[0]['options']['loss']} ({settings[0]['source']})"
-    return title + (f", as {summary['preset']} has it" if summary.get("preset") else "")
-
-
-def _about(summary: Json) -> Iterator[str]:
-    tokens, roles = summary["tokens"], summary["roles"]
-    yield ", ".join(summary["inputs"][:2]) + (" and more" if len(summary["inputs"]) > 2 else "")  # noqa: PLR2004
-    if summary["outputs"]:
-        yield "  → " + ", ".join(summary["outputs"][:2])
-    share = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
-    yield (
-        f"{summary['responses']:,} responses, {tokens['all']:,} tokens; {percent(share)} of them "
-        "count"
-    )
-    if summary["estimator"]:
-        asked = summary["asked_estimator"] or summary["estimator"]
-        way = f"as {summary['preset']} makes them" if summary.get("preset") else f"by {asked}"
-        yield f"advantages: made here {way}, since the input has none"
-    else:
-        yield f"advantages: the input's column {summary['advantages_from']}"
-    new, old = (roles[role]["column"] for role in ("log_probs", "old_log_probs"))
-    yield f"ratio: exp({new} - {old}), how much likelier training made a token"
-    if len(summary["settings"]) == 1:
-        one = summary["settings"][0]
-        yield f"loss of a token: {one['formula']}"
+def _show_markdown(summary: Json, blocks: Sequence[Block]) -> None:
+    """The same as a page of Markdown, on stdout."""
+    write = sys.stdout.write
+    write(f"# {shown(words.title(summary))}\n\n")
+    for line in (*words.about(summary), *(f"**{text}**" for text in summary["warnings"])):
+        write(f"- {shown(line.strip())}\n")
+    for block in blocks:
+        write("\n")
+        show_markdown(block.headings, block.rows)
+        if block.meaning:
+            write(f"\n{shown(block.meaning)}\n")
 
 
 def _print(block: Block, out: Console) -> None:
+    out.print()
+    out.print(_laid_out(block, out))
+    if block.meaning:
+        out.print(Text(block.meaning, style="dim"))
+
+
+def _laid_out(block: Block, out: Console) -> Table | Text:
+    """A block as a table whose numbers are whole; as lines, where that has no room."""
+    numbers = list(zip(block.headings, *block.rows, strict=True))[1:]
+    room = out.width - sum(max(map(len, column)) + _GAP for column in numbers)
+    if out.is_terminal and room < _LEAST_LABEL:
+        return Text("\n".join(_stacked(block)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for place, heading in enumerate(block.headings):
         side = "right" if place else "left"
-        table.add_column(heading, justify=side, header_style="bold")  # type: ignore[arg-type]
+        table.add_column(heading, justify=side, header_style="bold", no_wrap=place > 0)  # type: ignore[arg-type]
     for row in block.rows:
         table.add_row(*row)
-    out.print()
-    out.print(table)
-    if block.meaning:
-        out.print(Text(block.meaning, style="dim"))
+    return table
+
+
+def _stacked(block: Block) -> Iterator[str]:
+    """The rows of a block below one another, a number a line."""
+    width = max(map(len, block.headings))
+    for label, *values in block.rows:
+        yield f"{block.headings[0]} {label}".strip()
+        for heading, value in zip(block.headings[1:], values, strict=True):
+            if value:
+                yield f"  {heading:<{width}}  {value}"
 
 
 def _single(summary: Json) -> Iterator[Block]:
@@ -111,51 +113,24 @@ def _single(summary: Json) -> Iterator[Block]:
 def _fates(one: Json, summary: Json) -> Block:
     clip, still = one["clip"], one["no_gradient"]
     count = summary["tokens"]["policy"]
-    low, high = (one["bounds"][side] for side in ("low", "high"))
-    labels = {
-        "low": "clipped, too low" if low is None else f"clipped, ratio < {low:.5g}",
-        "high": "clipped, too high" if high is None else f"clipped, ratio > {high:.5g}",
-        **({"dual": "clipped by the dual clip"} if clip["dual"]["tokens"] else {}),
-    }
-    rows = [(label, *_clipped(clip[branch])) for branch, label in labels.items()]
-    reasons = {
-        "zero_advantage": "no gradient: A = 0",
-        "clipped": "no gradient: clipped",
-        "other": "no gradient: other",
-    }
-    for name, label in reasons.items():
-        if still[name] or name != "other":
-            share = still[name] / count if count else 0.0
-            rows.append((label, f"{still[name]:,}", percent(share), "", ""))
-    rows.append(
-        ("no gradient, together", f"{still['tokens']:,}", percent(still["fraction"]), "", "")
-    )
-    rows.append(
-        (
-            "responses without gradient",
-            f"{still['responses']:,}",
-            percent(still["response_fraction"]),
-            "",
-            "",
-        )
-    )
+    rows = [(label, *_clipped(clip[side])) for side, label in words.branch_labels(one).items()]
+    for name, label in words.reason_labels(one).items():
+        rows.append(_share(label, still[name], still[name] / count if count else 0.0))
+    together, alone = still["tokens"], still["responses"]
+    rows.append(_share("no gradient, together", together, still["fraction"]))
+    rows.append(_share("responses without gradient", alone, still["response_fraction"]))
     headings = ("what becomes of tokens", "tokens", "share", "of A > 0", "of A < 0")
-    return Block(headings, rows, _clip_meaning(clip["any"]["tokens"], still["clipped"]))
+    return Block(headings, rows, words.fate_note(one))
+
+
+def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, str]:
+    return label, f"{count:,}", percent(share), "", ""
 
 
 def _clipped(branch: Json) -> tuple[str, str, str, str]:
     signs = (branch["positive"], branch["negative"])
     shares = (percent(one["fraction"]) if one["tokens"] else "–" for one in signs)
     return f"{branch['tokens']:,}", percent(branch["fraction"]), *shares  # type: ignore[return-value]
-
-
-def _clip_meaning(clipped: int, still: int) -> str:
-    text = "A is a token's advantage. Without gradient a token teaches nothing.\n"
-    if not clipped:
-        return text + "No ratio reached a bound."
-    if not still:
-        return text + "Clipped tokens keep their gradient here; only its weight is bounded."
-    return text + "Clipped tokens went far enough in A's direction, so the loss lets them be."
 
 
 def _ratios(summary: Json) -> Block:
@@ -173,12 +148,14 @@ def _ratios(summary: Json) -> Block:
         name = summary["settings"][0]["options"]["loss"]
         ends = (number(own["mean"]), number(own["min"]), "", "", "", number(own["max"]))
         rows.append((f"ratio of {name}", *ends))
-    return Block(("", "mean", "min", "1 %", "median", "99 %", "max"), rows)
+    note = "Quantiles are within 1/64 of the ratio's logarithm; mean, min and max are exact."
+    return Block(("", "mean", "min", "1 %", "median", "99 %", "max"), rows, note)
 
 
 def _apart(summary: Json) -> Block:
     kl, engine = summary["kl"], summary["engine_kl"]
-    rows = [("KL(old ‖ current)", number(kl["k1"]), number(kl["k3"]))]
+    before = "rollout engine" if summary["behaviour"] == "infer" else "old"
+    rows = [(f"KL({before} ‖ current)", number(kl["k1"]), number(kl["k3"]))]
     if engine:
         rows.append(
             ("KL(rollout engine ‖ trainer's old)", number(engine["k1"]), number(engine["k3"]))
@@ -191,7 +168,7 @@ def _apart(summary: Json) -> Block:
 
 
 def _losses(one: Json) -> Block:
-    batches, options = one["batches"], one["options"]
+    batches = one["batches"]
     shown = _few(batches)
     headings = ("loss by batch", "policy", "KL", "total")
     rows = [
@@ -200,11 +177,7 @@ def _losses(one: Json) -> Block:
     if len(batches) > 1:
         own = one["loss"]
         rows.append(("mean", number(own["policy"]), number(own["kl"]), number(own["total"])))
-    meaning = f"Aggregated by {one['aggregation']}."
-    if one["loss"]["kl"] is not None:
-        estimator, beta = options["kl_loss_estimator"], options["kl_loss_coef"]
-        meaning += f" KL from the reference ({estimator}); its coefficient is {number(beta)}."
-    return Block(headings, rows, meaning)
+    return Block(headings, rows, words.loss_note(one))
 
 
 def _parts(parts: list[Json], column: str) -> Block:
@@ -235,15 +208,15 @@ def _few(rows: list[Json]) -> list[Json]:
     return rows if len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
 
 
-def _sweep(summary: Json) -> Iterator[Block]:
+def _sweep(summary: Json, width: int) -> Iterator[Block]:
     """A row for each setting, and what they share."""
     settings = summary["settings"]
-    names = list(settings[0]["swept"])
     dual = any(one["clip"]["dual"]["tokens"] for one in settings)
     branches = ("low", "high", "dual") if dual else ("low", "high")
+    headings = ("setting", *branches, "no grad", "responses", "mean loss")
     rows = [
         (
-            *(_word(one["swept"][name]) for name in names),
+            ", ".join(f"{name} {_word(value)}" for name, value in one["swept"].items()),
             *(percent(one["clip"][branch]["fraction"]) for branch in branches),
             percent(one["no_gradient"]["fraction"]),
             percent(one["no_gradient"]["response_fraction"]),
@@ -251,15 +224,24 @@ def _sweep(summary: Json) -> Iterator[Block]:
         )
         for one in settings
     ]
-    headings = (*names, *branches, "no grad", "responses", "mean loss")
-    yield Block(
-        headings,
-        rows,
-        "low, high: tokens clipped since their ratio is too low or too high; no grad:\n"
-        "tokens that teach nothing; responses: those without a token that does.",
+    note = (
+        "low, high: tokens clipped or masked since they went too far down or up; no grad:\n"
+        "tokens that teach nothing; responses: those without a token that does."
     )
+    names = list(settings[0]["swept"])
+    split = [
+        (*map(_word, one["swept"].values()), *row[1:])
+        for one, row in zip(settings, rows, strict=True)
+    ]
+    apart = Block((*names, *headings[1:]), split, note)
+    yield apart if _width(apart) <= width else Block(headings, rows, note)
     yield _ratios(summary)
     yield _apart(summary)
+
+
+def _width(block: Block) -> int:
+    columns = list(zip(block.headings, *block.rows, strict=True))
+    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
 
 
 def _word(value: Any) -> str:

@@ -191,8 +191,8 @@ def _boxes(
     panels = [
         Panel(
             body,
-            title=heading(one),
-            subtitle=facts(one),
+            title=Text(heading(one)),
+            subtitle=Text(facts(one)),
             title_align="left",
             subtitle_align="left",
             border_style="dim",

@@ -8,12 +8,16 @@ import torch
 
 from rlpost.correction_summary import facts as correction_facts
 from rlpost.correction_summary import warnings as correction_warnings
-from rlpost.groups import group_statistics
-from rlpost.kernels.segments import offsets_of
+from rlpost.row_facts import row_facts
+from rlpost.schema import LOG_PROBS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlpost.batch import Responses
+    from rlpost.ledger import Tallied
     from rlpost.plan import Job
+    from rlpost.row_facts import RowFacts
     from rlpost.shape import Shape
     from rlpost.summary import Tally, Totals
 
@@ -29,9 +33,15 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
         responses: the rows that the tally counted, and no others.
         tally: by step and domain.
     """
+    return summary_of(job, row_facts(job, responses), tally)
+
+
+def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
+    """The summary of rows from their facts and from what was counted of them, by cell."""
     shape = job.shape
     every = tally.over(torch.arange(tally.keys))
-    groups = _groups(job, responses)
+    by = [job.columns.column(role) for role in ("batch", "group") if role in job.columns]
+    groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
@@ -42,12 +52,17 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
         },
         **_facts(every, shape),
         "groups": groups,
-        "steps": _tables(responses, tally, shape, "step"),
-        "domains": _tables(responses, tally, shape, "domain"),
+        "steps": _tables(facts.labels, tally, shape, "step"),
+        "domains": _tables(facts.labels, tally, shape, "domain"),
     }
     if shape.kl:
-        summary["kl"]["coefficients"] = _coefficients(responses, shape)
-    warnings = [*warnings_of(job, responses, summary, edges), *correction_warnings(summary)]
+        one = shape.recipe.kl_coef
+        summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
+    warnings = [
+        *warnings_of(job, facts, summary, edges),
+        *_positive(job, every),
+        *correction_warnings(summary),
+    ]
     return {**summary, "warnings": warnings}
 
 
@@ -102,19 +117,21 @@ def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | 
     return {"bound": bound, "count": count, "fraction": count / base if base else 0.0}
 
 
-def _tables(responses: Responses, tally: Tally, shape: Shape, column: str) -> list[Json]:
+def _tables(
+    labels: Mapping[str, list[str | int]], tally: Tallied, shape: Shape, column: str
+) -> list[Json]:
     """The facts of each step or domain, where the input has that column and it varies."""
-    labels = responses.labels[column]
-    if labels == ["all"]:
+    names, domains = labels[column], len(labels["domain"])
+    if names == ["all"]:
         return []
-    domains = responses.count("domain")
-    cells = torch.tensor(responses.labels["cell"], dtype=torch.int64)
+    cells = torch.tensor(labels["cell"], dtype=torch.int64)
     codes = cells // domains if column == "step" else cells % domains
     found = []
-    order = enumerate(labels) if column == "step" else sorted(enumerate(labels), key=_label)
+    order = enumerate(names) if column == "step" else sorted(enumerate(names), key=_label)
     for code, label in order:
-        totals = tally.over((codes == code).nonzero().squeeze(1))
-        if totals.count("rows"):
+        chosen = (codes == code).nonzero().squeeze(1)
+        totals = tally.over(chosen) if chosen.numel() else None
+        if totals is not None and totals.count("rows"):
             found.append({column: label, **_facts(totals, shape)})
     return found
 
@@ -123,59 +140,12 @@ def _label(item: tuple[int, str | int]) -> str:
     return str(item[1])
 
 
-def _groups(job: Job, responses: Responses) -> Json | None:
-    """How many groups, how large, how many of one row or of equal rewards."""
-    if "group" not in job.columns:
-        return None
-    rows = responses["valid"]
-    moments, constant = group_statistics(responses, responses["reward"], rows=rows)
-    first = _first_of_each(responses["group"][rows])
-    size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
-    if not size.numel():
-        return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
-    several = size > 1
-    values, counts = torch.unique(size, return_counts=True)
-    return {
-        "count": int(size.numel()),
-        "by": [job.columns.column(role) for role in ("batch", "group") if role in job.columns],
-        "single": int((~several).sum()),
-        "zero_variance": int((equal & several).sum()),
-        "size": {
-            "min": int(size.min()),
-            "median": float(size.double().quantile(0.5)) if size.numel() < 1 << 24 else None,
-            "max": int(size.max()),
-        },
-        "sizes": dict(zip(values.tolist()[:100], counts.tolist()[:100], strict=True)),
-    }
-
-
-def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
-    """The position of one row of each code that occurs."""
-    order = torch.argsort(codes, stable=True)
-    counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
-    return order[offsets_of(counts)[:-1]]
-
-
-def _coefficients(responses: Responses, shape: Shape) -> list[Json] | float:
-    """β: one number, or one per batch where it adapts."""
-    if shape.recipe.kl_target is None or "beta" not in responses:
-        return shape.recipe.kl_coef
-    first = _first_of_each(responses["batch"])
-    labels = responses.labels["batch"]
-    return [
-        {"batch": labels[code], "coefficient": beta}
-        for code, beta in zip(
-            responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True
-        )
-    ]
-
-
-def warnings_of(job: Job, responses: Responses, summary: Json, edges: dict[str, int]) -> list[str]:
+def warnings_of(job: Job, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
     """What users lose days to, said before they train on it."""
     columns, rows = job.columns, summary["responses"]
     groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
-    empty = int((responses["tokens"] == 0).sum())
+    empty = facts.empty
     nonfinite = summary["masked"]["nonfinite"]["responses"]
     sums_kl = job.shape.recipe.kl_coef > 0 and job.shape.estimator.name == "raw"
     said = [
@@ -211,7 +181,18 @@ def warnings_of(job: Job, responses: Responses, summary: Json, edges: dict[str, 
         (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
         (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
     ]
-    return [*(text for true, text in said if true), *responses.notes.get("warnings", [])]
+    return [*(text for true, text in said if true), *facts.warnings]
+
+
+def _positive(job: Job, totals: Totals) -> list[str]:
+    """Log-probs above 0, of the roles that were read: there are none."""
+    return [
+        f"`{job.columns.column(role)}` ({role}) is above 0 at {totals.count(f'positive:{role}'):,} "
+        f"tokens, up to {totals.highs[role]:.4g}: no log-prob is; are these probabilities, or "
+        "negated?"
+        for role in LOG_PROBS
+        if totals.count(f"positive:{role}")
+    ]
 
 
 def _single_rows(job: Job, groups: Json) -> str:

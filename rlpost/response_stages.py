@@ -43,16 +43,35 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
     kept = responses["valid"]
     for flag in flags.values():
         kept = kept & flag
-    if not bool(kept.any()):
-        raise nothing_left(flags, len(responses), "loosen a mask" if flags else "mend the file")
-    return responses.with_(
+    advice = "loosen a mask" if flags else "mend the file"
+    return some_left(responses, kept, flags, advice).with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
     )
 
 
-def nothing_left(flags: Mapping[str, Tensor], count: int, advice: str) -> DataError:
+def some_left(
+    responses: Responses, kept: Tensor, flags: Mapping[str, Tensor], advice: str
+) -> Responses:
+    """The same responses, if any are kept.
+
+    Of those of some steps only (where `part` is noted) none need be left: that is noted, with
+    what each mask keeps, for who sees all parts.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    if bool(kept.any()):
+        return responses
+    counts = {name: int(flag.sum()) for name, flag in flags.items()}
+    if not responses.notes.get("part"):
+        raise nothing_left(counts, len(responses), advice)
+    found = {**responses.notes.get("nothing_left", {}), advice: counts}
+    return responses.noting(nothing_left=found)
+
+
+def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataError:
     """The error where masks together drop every response, with what each of them keeps."""
-    rates = ", ".join(f"{name} keeps {int(flag.sum())}" for name, flag in flags.items())
+    rates = ", ".join(f"{name} keeps {number}" for name, number in counts.items())
     return DataError(
         f"no response is left of {count}: {rates or 'none has finite numbers'}; {advice}"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost import __version__
+from rlpost.checks import check_written
 from rlpost.columns import columns_of
 from rlpost.decode import Decoder
 from rlpost.device import chunk_tokens_for, device_named, keep_freed_memory
@@ -19,7 +20,10 @@ from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.memory import TableSource
 from rlpost.parquet.sink import open_sink
 from rlpost.plan import Job, job_of
+from rlpost.provenance import whole_of
+from rlpost.recipe import EXTRA, WRITTEN
 from rlpost.report import summarise
+from rlpost.resume import identity_of
 from rlpost.schema import kind_of
 from rlpost.shape import shape_of
 from rlpost.state import load_state, save_state
@@ -28,13 +32,15 @@ from rlpost.targets import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rlpost.batch import Responses
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.places import Place
     from rlpost.parquet.sink import Sink
     from rlpost.parquet.source import Source
     from rlpost.parquet.staged import Staged
+    from rlpost.parquet.upload import Upload
+    from rlpost.provenance import Part, Whole
     from rlpost.recipe import Recipe
     from rlpost.run_options import Options
     from rlpost.targets import Outputs
@@ -50,10 +56,15 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     names = emitted(job.shape)
     check_clash(job, names)
     engine = engine_of(job, options)
+    if outputs.journal is not None:
+        outputs.journal.start(identity_of(engine, names, options.state))
     with single_threaded_torch():
         responses = engine.responses()
         with engine.clock.wall("write"):
-            summary = _write(engine, responses, outputs, names)
+            whole = whole_of(
+                source.files, source.first_rows, running if "running" in job.shape.norm else {}
+            )
+            summary = _write(engine, responses, outputs, names, whole, verify=options.verify)
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -74,15 +85,20 @@ def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     tally = sum((part.tally for part in made), Tally(responses.count("cell")))
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
+    made_columns = pa.Table.from_batches([part.columns for part in made])
+    return beside(job, arrow, made_columns), summarise(job, responses, tally)
+
+
+def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
+    """New columns beside those of the table that are kept."""
     kept = (
         arrow.select(_keys(job))
-        if recipe.emit_only
-        else arrow.drop_columns([name for name in names if name in arrow.schema.names])
+        if job.shape.recipe.emit_only
+        else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
     )
-    new = pa.Table.from_batches([part.columns for part in made])
-    for made_field, column in zip(new.schema, new.columns, strict=True):
-        kept = kept.append_column(made_field, column)
-    return kept, summarise(job, responses, tally)
+    for field, column in zip(made.schema, made.columns, strict=True):
+        kept = kept.append_column(field, column)
+    return kept
 
 
 def bind(
@@ -123,28 +139,40 @@ def check_clash(job: Job, names: Sequence[str]) -> None:
     for schema, file in zip(job.source.schemas, job.source.files, strict=True):
         clash = [name for name in names if name in schema.names]
         if clash:
+            chosen = clash[0] in (*WRITTEN, *EXTRA)  # by --emit; a loss has columns of its own
             raise UsageError(
-                f"{file.path}: has a column {clash[0]!r} already; --replace replaces it, "
-                "--emit leaves it out"
+                f"{file.path}: has a column {clash[0]!r} already; --replace replaces it"
+                + (", --emit leaves it out" if chosen else "")
             )
 
 
-def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[str, ...]) -> Json:
-    """Write every file, and publish them when the last is complete."""
+def _write(
+    engine: Engine,
+    responses: Responses,
+    outputs: Outputs,
+    names: tuple[str, ...],
+    whole: Whole,
+    *,
+    verify: bool,
+) -> Json:
+    """Write every file that is not finished, and publish them when the last is complete."""
     job, reporter = engine.job, engine.reporter
     total = Tally(responses.count("cell"))
     reporter.start("write", job.source.rows)
     for index in range(len(job.source.files)):
         first, last = job.source.first_rows[index : index + 2]
-        tally = Tally(total.keys)
+        if index in outputs.finished:
+            total += outputs.finished[index].tally
+            reporter.advance(last - first)
+            continue
         sink = outputs.open(index, partial(sink_of, job, index, names=names))
-        for made in engine.written(index, responses, names, sink.encode):
-            with engine.clock.busy("copy"):
-                sink.append(made.row_group, made.columns)
-            tally += made.tally
-        with engine.clock.busy("copy"):
-            sink.complete(_metadata(job, responses.rows(first, last), tally, index))
+        tally = fill(sink, engine, index, responses, names, whole.part(index))
+        if verify:
+            with engine.clock.busy("verify"):
+                check_written(job, index, sink, names, tally)
+        outputs.complete(index, tally)
         total += tally
+    job.source.check_unchanged()
     rewritten = outputs.publish()
     return {
         **summarise(job, responses, total),
@@ -157,8 +185,43 @@ def _write(engine: Engine, responses: Responses, outputs: Outputs, names: tuple[
     }
 
 
+def fill(
+    sink: Sink,
+    engine: Engine,
+    index: int,
+    responses: Responses,
+    names: tuple[str, ...],
+    part: Part | None = None,
+) -> Tally:
+    """Write the new columns of one file of the source and complete it, and count what they say.
+
+    Args:
+        sink: from `sink_of`.
+        engine: of a source that has the file.
+        index: the file's number in that source.
+        responses: from `Engine.responses`.
+        names: the columns to write.
+        part: the file's place in the whole run, noted in it for `rlpost verify`.
+    """
+    first, last = engine.job.source.first_rows[index : index + 2]
+    tally = Tally(responses.count("cell"))
+    for made in engine.written(index, responses, names, sink.encode):
+        with engine.clock.busy("copy"):
+            sink.append(made.row_group, made.columns)
+        tally += made.tally
+    with engine.clock.busy("copy"):
+        metadata = _metadata(engine.job, responses.rows(first, last), tally, index)
+        sink.complete(metadata | (part.note if part else {}))
+    return tally
+
+
 def sink_of(
-    job: Job, index: int, target: Path, begun: Staged | None = None, *, names: tuple[str, ...]
+    job: Job,
+    index: int,
+    target: Place,
+    begun: Staged | Upload | None = None,
+    *,
+    names: tuple[str, ...],
 ) -> Sink:
     """Where the rows of one input file go, with these columns beside the kept ones."""
     recipe = job.shape.recipe

@@ -24,3 +24,11 @@ class Options:
     state: Path | None = None
     """Running reward moments, read before and written after."""
     reporter: Reporter = field(default_factory=Silent)
+    resume: bool = False
+    """Go on with a run that was stopped; keep what is complete of this one, if it is."""
+    verify: bool = False
+    """Read what was written again, and compare, before it is published."""
+    engine: str = "local"
+    """`local`, or `ray`: tasks on a Ray cluster, with the same result."""
+    ray_address: str | None = None
+    """The cluster; None: RAY_ADDRESS, else one of this machine's own."""

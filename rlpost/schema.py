@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 _NEAR = 0.6
 Kind = Literal["key", "number", "flag", "tokens"]
+_FITTING: dict[Kind, tuple[str, ...]] = {
+    "key": ("number", "text"),
+    "number": ("number",),
+    "flag": ("number", "text"),
+    "tokens": ("floats",),
+}
+LOG_PROBS = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
 
 
 @dataclass(frozen=True)
@@ -194,8 +201,19 @@ def _tell(
         columns[role], how[role] = column, "alias"
 
 
+def fits(role: str, holds: str) -> bool:
+    """Whether a column that holds this (as `rlpost.parquet.ragged.holds` says it) can serve."""
+    wanted = _FITTING[kind_of(role)]
+    return holds in wanted or (role == "mask" and holds == "integers")
+
+
 def missing(
-    role: str, available: Collection[str], where: str, why: str, dump: str | None = None
+    role: str,
+    available: Collection[str],
+    where: str,
+    why: str,
+    dump: str | None = None,
+    holds: Mapping[str, str] | None = None,
 ) -> DataError:
     """The error for a role that no column serves, with the nearest names there are.
 
@@ -205,6 +223,7 @@ def missing(
         where: the input.
         why: what needs the role.
         dump: why the dump that the input was converted from lacks it, where it is known.
+        holds: what each column holds, so that none is suggested that can't serve.
     """
     aliases = ROLES[role].aliases
     if dump is not None:
@@ -214,7 +233,9 @@ def missing(
         )
     # A column that has a role of its own is no candidate, however much its name looks like one.
     taken = {alias for other in ROLES.values() for alias in other.aliases}
-    free = [name for name in available if name not in taken]
+    held = holds or {}
+    fitting = [name for name in available if name not in held or fits(role, held[name])]
+    free = [name for name in fitting if name not in taken]
     near = max(free, key=lambda name: _likeness(name, aliases), default="")
     hint = f"--map {role}=COLUMN names another one"
     if near and _likeness(near, aliases) >= _NEAR:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.leftovers import Claim
+from rlpost.parquet.staged import Staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,10 +52,11 @@ def save_state(path: Path, running: Mapping[str, RunningMoments]) -> None:
         "version": _VERSION,
         "running": {name: asdict(moments) for name, moments in running.items()},
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
+    with Claim([path]):
+        staged = Staged(path)
+        try:
+            staged.write(0, (json.dumps(table, indent=1) + "\n").encode())
+            staged.complete()
+            staged.publish()
+        finally:
+            staged.discard()

@@ -14,6 +14,7 @@ from rlpost.kernels.exact import add_digits, exact_digits, fraction_of
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
 from rlpost.kernels.weights import keyed_extremes
+from rlpost.schema import LOG_PROBS
 from rlpost.token_stages import kept_mask, mean_kl, partial_mask
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rlpost.batch import Batch
     from rlpost.shape import Shape
 
+ROUNDING = 1e-4
+"""Nats above 0 that a log-softmax in few bits may give."""
 SPREADS = ("count", "total", "squares")
 
 
@@ -186,6 +189,9 @@ def measure(batch: Batch, shape: Shape) -> Measured:
         sums["token_reward_clipped"] = torch.where(valid, clipped, 0)
     if "old_log_probs" in batch:
         sums.update(_edges(batch))
+    for role in LOG_PROBS:
+        if role in batch:
+            _measure_positive(measured, batch, role)
     if "sample_weight" in rows:
         measured.add_numbers("sample_weight", rows["sample_weight"], valid)
     if shape.recipe.corrects:
@@ -194,6 +200,17 @@ def measure(batch: Batch, shape: Shape) -> Measured:
         measured.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
     (_measure_constant if shape.constant else _measure_tokens)(measured, batch)
     return measured
+
+
+def _measure_positive(measured: Measured, batch: Batch, role: str) -> None:
+    """How many log-probs of each response are above 0, which none can be, and the greatest."""
+    values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
+    positive, high = none, none.to(torch.float64)
+    if values.numel() and float(values.amax()) > ROUNDING:
+        positive = count_true(values > ROUNDING, batch.offsets)
+        high = segment_max(values, batch.offsets)
+    measured.sums[f"positive:{role}"] = positive
+    measured.spans[role] = high, high
 
 
 def _edges(batch: Batch) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from rlpost.kernels.moments import dense
 from rlpost.kernels.rewards import component_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rlpost.recipe import Recipe
 
@@ -101,14 +101,22 @@ def _as_strings(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def _in_order(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
-    """Batches in the order of their numbers; names that are no numbers keep the input's order."""
-    try:
-        order = sorted(range(len(labels)), key=lambda place: int(labels[place]))
-    except ValueError:
-        return codes, labels
+    """Batches in order: their codes, and what these stand for."""
+    order = ordered(labels)
     rank = torch.empty(len(labels), dtype=torch.int64)
     rank[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(labels))
     return rank[codes], [labels[place] for place in order]
+
+
+def ordered(labels: Sequence[Label]) -> list[int]:
+    """The places of batches' labels in the order of the batches.
+
+    It is that of their numbers; names that are no numbers keep the input's order.
+    """
+    try:
+        return sorted(range(len(labels)), key=lambda place: int(labels[place]))
+    except ValueError:
+        return list(range(len(labels)))
 
 
 def _batches(

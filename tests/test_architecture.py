@@ -21,41 +21,54 @@ MOST_BODY_LINES = 40
 
 # From the top down. A module imports from layers below its own, and within its own.
 LAYERS = [
-    ("cli", "commands"),
+    ("start",),
+    ("cli", "commands", "completion"),
     (
         "render",
         "render_correction",
         "render_lists",
+        "render_pipe",
         "render_inspect",
         "render_inspect_charts",
         "render_inspect_sections",
         "render_inspect_storage",
         "render_loss",
+        "render_loss_words",
         "render_strip",
         "render_views",
         "render_compare",
+        "render_config",
         "render_convert",
         "compare",
         "inspect",
         "browse",
+        "report_html",
     ),
-    ("api", "convert", "loss_api"),
+    ("api", "convert", "loss_api", "verify", "streams"),
+    ("ray", "shards"),
+    ("tasks",),
     ("run",),
     (
         "columns",
         "loss_plan",
-        "loss_bounds",
+        "loss_resolved",
         "loss_report",
         "loss_warnings",
         "engine",
         "plan",
         "report",
+        "row_facts",
+        "ledger",
         "output",
         "decode",
         "table",
         "state",
         "device",
         "targets",
+        "resume",
+        "checks",
+        "differences",
+        "provenance",
     ),
     (
         "stages",
@@ -66,6 +79,7 @@ LAYERS = [
         "position_stages",
         "correction_stages",
         "correction_summary",
+        "loss_oddities",
         "loss_stages",
         "loss_summary",
         "loss_tally",
@@ -73,6 +87,7 @@ LAYERS = [
         "groups",
         "batch",
     ),
+    ("functional",),  # the public functions of tensors
     ("estimators", "losses"),
     ("kernels",),
     ("formats",),  # reads other tools' dumps; knows nothing of what is computed
@@ -85,9 +100,21 @@ OPTIONS = (
     "reward_options",
     "correction_options",
     "loss_options",
+    "loss_catalogue",
     "presets",
 )
-APART = (*OPTIONS, "schema", "errors", "progress", "parallel", "run_options")
+APART = (
+    *OPTIONS,
+    "leftovers",
+    "signals",
+    "schema",
+    "errors",
+    "controls",
+    "extras",
+    "progress",
+    "parallel",
+    "run_options",
+)
 # Reads and writes files; knows nothing of what is computed.
 FILES = "parquet"
 
@@ -99,30 +126,42 @@ HOMES = {
         "render",
         "render_correction",
         "render_lists",
+        "render_pipe",
         "render_inspect",
         "render_loss",
         "render_strip",
         "render_views",
         "render_compare",
+        "render_config",
         "render_convert",
         "browse",
     ),
+    "fsspec": ("parquet",),
+    "ray": ("ray",),
     "orjson": ("formats",),
     "textual": ("browse",),
-    "typer": ("cli", "commands"),
+    "typer": ("cli", "commands", "completion"),
     "pyarrow": (
         "parquet",
         "formats",
         "api",
         "run",
+        "streams",
         "decode",
         "output",
         "table",
+        "tasks",
+        "ray",
+        "checks",
+        "differences",
+        "verify",
         "inspect",
         "compare",
         "browse",
     ),
     "polars": ("inspect",),
+    "altair": ("report_html",),
+    "vl_convert": ("report_html",),
     "pydantic": (*OPTIONS, "commands"),
 }
 TENSORS_ONLY = ("kernels", "estimators", "losses")
@@ -285,6 +324,8 @@ def public(node: ast.AST) -> Iterator[Definition]:
     """Public functions, classes and methods of a module; what is inside functions is not."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Definition) and not child.name.startswith("_"):
+            if "overload" in map(ast.unparse, child.decorator_list):
+                continue  # the one that is run is documented
             yield child
             if isinstance(child, ast.ClassDef):
                 yield from public(child)

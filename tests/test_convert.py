@@ -210,7 +210,8 @@ def test_every_format_is_listed_and_documented():
 def test_the_screen_says_what_was_given_and_what_cannot_be_and_why(dump, tmp_path):
     ran = run("convert", dump, tmp_path / "out.parquet")
     assert (ran.code, ran.out) == (0, "")
-    for told in ("12 responses, 47 response tokens", "group = prompt_id", "ref_log_probs",
+    for told in ("12 responses, 47 response tokens", "ref_log_probs", "mask = token_loss_mask",
+                 "group = token_ids (the same prompt tokens), reward = rewards",
                  "NeMo-RL does not dump the reference policy's log-probs"):  # fmt: skip
         assert told in ran.err
     assert run("convert", dump, tmp_path / "quiet.parquet", "--quiet") == (0, "", "")
@@ -231,7 +232,9 @@ def test_the_file_says_what_it_was_and_what_it_lacks(dump, tmp_path):
     convert(dump, tmp_path / "out.parquet")
     metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
     assert metadata[b"rlpost.format"] == b"nemo-rl"
-    assert json.loads(metadata[b"rlpost.lacks"]).keys() == {"ref_log_probs", "values"}
+    assert json.loads(metadata[b"rlpost.lacks"]).keys() == {
+        "log_probs", "ref_log_probs", "values"
+    }  # fmt: skip
 
 
 def test_log_probs_are_byte_stream_split_and_everything_is_zstd(dump, tmp_path):
@@ -396,10 +399,32 @@ def test_a_sniff_reads_no_more_than_it_may(tmp_path):
 
 
 def test_records_without_any_are_refused(tmp_path):
-    (tmp_path / "in.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="no records"):
-        convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "nemo-rl")
+    for text, told in (
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
+        ("[]", "no records"),
+    ):
+        (tmp_path / "in.jsonl").write_text(text)
+        with pytest.raises(DataError, match=told):
+            convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "nemo-rl")
     assert names(tmp_path) == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("words", [[], ["--from", "jsonl"], ["--from", "verl"]])
+def test_an_empty_file_is_called_so_however_its_format_is_found(words, tmp_path):
+    (tmp_path / "in.jsonl").write_text("")
+    ran = run("convert", tmp_path / "in.jsonl", tmp_path / "out.parquet", *words)
+    assert (ran.code, ran.out) == (3, "")
+    assert "in.jsonl: the file is empty" in ran.err
+    assert names(tmp_path) == ["in.jsonl"]
+
+
+def test_records_without_any_field_are_said_to_have_none(tmp_path):
+    path = writers.lines(tmp_path / "in.jsonl", [{}])
+    with pytest.raises(DataError, match=r"there are no fields$"):
+        convert(path, tmp_path / "out.parquet", "jsonl")
+    with pytest.raises(DataError, match=r"no field 'x'; there are no fields$"):
+        convert(path, tmp_path / "out.parquet", "jsonl", ReadOptions({"reward": "x"}))
 
 
 # Layouts
@@ -428,7 +453,14 @@ def test_every_layout_gives_back_the_response(case):
     assert cut("response", mask, values) == expected
     assert cut("padded", full, padded, length) == expected
     assert cut("shifted", full, padded[1:], length) == expected
-    assert cut("shifted", full[1:], padded[1:], length) == expected
+    ids = {"values": padded[1:], "response_token_ids": np.arange(len(full))}
+    itself = layout.response_lists("shifted", "here", full[1:], ids, length)
+    assert (itself["response_mask"].tolist(), itself["values"].tolist()) == expected
+    assert itself["response_token_ids"].tolist() == [*range(before, length)]
+    for name, lists in (("padded", {"values": padded}), ("shifted", ids)):
+        given = full if name == "padded" else full[1:]
+        said = layout.response_lists(name, "here", given, lists, response=len(mask))
+        assert said["values"].tolist() == values.tolist()
     assert cut("left-padded", np.append(np.zeros(before, np.uint8), mask),
                np.append(np.full(before, 9.0), values), len(mask)) == expected  # fmt: skip
     sparse = np.where(mask == 1, values, 0)
@@ -445,6 +477,10 @@ def test_lists_of_another_length_never_pass_for_a_layout(case):
         cut("compact", mask, np.zeros(int(mask.sum()) + 1))
     with pytest.raises(DataError, match="here: "):
         cut("shifted", mask, np.zeros(len(mask) + 1))
+    with pytest.raises(DataError, match="so none is shifted against the mask"):
+        cut("shifted", mask, np.zeros(len(mask)))
+    with pytest.raises(DataError, match="nothing is compact"):
+        layout.response_lists("compact", "here", mask, {})
 
 
 def test_lengths_that_contradict_the_mask_are_refused():
@@ -456,6 +492,11 @@ def test_lengths_that_contradict_the_mask_are_refused():
         cut("left-padded", mask, np.zeros(3), 1)
     with pytest.raises(DataError, match="mask is 1 at token 0"):
         cut("shifted", np.array([1, 1], np.uint8), np.zeros(1))
+    for name, array in (("padded", mask), ("compact", mask), ("shifted", mask)):
+        with pytest.raises(DataError, match="`response_length` is 1, but the mask"):
+            layout.response_lists(name, "here", array, {}, response=1)
+    with pytest.raises(DataError, match="the mask ends with 0, where a left-padded response ends"):
+        cut("left-padded", np.array([0, 1, 0], np.uint8), np.zeros(3))
     with pytest.raises(UsageError, match="did you mean padded"):
         cut("paded", mask, np.zeros(3))
 
@@ -500,7 +541,7 @@ def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
     ]  # fmt: skip
     assert made == str(tmp_path / "staging" / "0")
     assert len(told) == 2
-    assert "it has no ref_log_probs, values" in told[0]
+    assert "it has no log_probs, ref_log_probs, values" in told[0]
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
     assert ran.code == 0, ran.err
     assert names(tmp_path / "out") == [

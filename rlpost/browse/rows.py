@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rlpost.browse import lists
 from rlpost.browse.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
 from rlpost.parquet.ragged import is_list
+from rlpost.parquet.reader import ParquetReader
 from rlpost.schema import ROLES
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ class Reader:
         wanted = (*chosen.token_columns, *chosen.texts, *chosen.fields)
         columns = [name for name in wanted if name in source.schemas[file].names]
         try:
-            with pq.ParquetFile(source.files[file].path, metadata=source.footers[file]) as parquet:
-                for piece in parquet.iter_batches(size, [group], columns=columns):
+            with ParquetReader(source.files[file].path, source.footers[file]) as reader:
+                for piece in reader.batches(size, group, columns):
                     yield first, piece
                     first += piece.num_rows
                     if first > last:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rlpost.commands import shard
 from rlpost.commands.options import recipe_of, with_recipe_options
+from rlpost.commands.saying import say
 from rlpost.errors import ReadWriteError, UsageError
 
 app = typer.Typer(add_completion=False)
@@ -31,11 +32,11 @@ EPILOG = """Examples:
 @with_recipe_options
 def advantages(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="IN... OUT", help="Parquet files or dumps, directories, globs; then OUT."
         ),
-    ],
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -77,6 +78,20 @@ def advantages(
     summary_json: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write the summary as JSON; - is stdout.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with a stopped run; keep complete files if this one stops."
+        ),
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the output again before it is published.")
+    ] = False,
+    engine: Annotated[str, shard.ENGINE] = "local",
+    ray_address: Annotated[str | None, shard.RAY_ADDRESS] = None,
+    state_dir: Annotated[Path | None, shard.STATE_DIR] = None,
+    shard_index: Annotated[int | None, shard.SHARD_INDEX] = None,
+    num_shards: Annotated[int | None, shard.NUM_SHARDS] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     **options: Any,
 ) -> None:
@@ -84,31 +99,52 @@ def advantages(
 
     IN keeps all its columns, unchanged; OUT has them and the new ones.
     """
-    if len(paths) < (1 if show_plan else 2):
+    paths, one = paths or [], shard.asked(state_dir, shard_index, num_shards)
+    if one is None and len(paths) < (1 if show_plan else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe = recipe_of(options, config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api, render  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.parquet.places import place_of  # noqa: PLC0415
     from rlpost.targets import check_writable  # noqa: PLC0415
 
-    tell = partial(typer.echo, err=True) if not quiet else None
+    tell = say if not quiet else None
     if show_plan:
         with canonical_inputs(paths if len(paths) == 1 else paths[:-1], tell=tell) as inputs:
             render.show_plan(api.plan(inputs, recipe))
         return
     check_writable(None if summary_json == "-" else summary_json)
-    output = Path(paths[-1])
+    if one is not None:
+        with render.progress(quiet=quiet) as reporter:
+            run = api.Options(device, workers=workers, reporter=reporter)
+            _tell(shard.run(one, paths, recipe, run, quiet=quiet), summary_json, quiet=quiet)
+        return
+    output = place_of(paths[-1])
     with (
         canonical_inputs(paths[:-1], output, overwrite=overwrite, tell=tell) as inputs,
         render.progress(quiet=quiet) as reporter,
     ):
-        run = api.Options(device, chunk_tokens, workers, overwrite, state, reporter)
-        summary = api.advantages(inputs, output, recipe, run)
+        if resume and inputs != paths[:-1]:
+            raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
+        run = api.Options(
+            device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
+            ray_address,
+        )  # fmt: skip
+        summary = api.advantages(inputs, paths[-1], recipe, run)
     if inputs != paths[:-1]:
         summary["inputs"] = paths[:-1]  # what was converted for this run is gone
     # A preset may put another estimator, with other norms, in place of the one that was asked for.
     summary |= {"preset": preset, "asked_estimator": options["estimator"] or recipe.estimator}
+    _tell(summary, summary_json, quiet=quiet)
+
+
+def _tell(summary: dict[str, Any] | None, summary_json: str | None, *, quiet: bool) -> None:
+    """Show the summary of a run, and write it where that is asked for."""
+    from rlpost import render  # noqa: PLC0415
+
+    if summary is None:
+        return
     if not quiet:
         render.show_summary(summary)
     if summary_json is not None:

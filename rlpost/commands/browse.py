@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from rlpost.commands.options import name_values
-from rlpost.errors import UnavailableError, UsageError
+from rlpost.errors import UsageError
+from rlpost.extras import need
 
 app = typer.Typer(add_completion=False)
 SMALL = 64 << 20  # compressed bytes that are measured before anyone asks
@@ -42,8 +42,7 @@ def browse(
     Files may be larger than memory: keys, rewards and masks are read first, tokens when looked at.
     """
     columns_map = name_values(roles or [], "--map")
-    if find_spec("textual") is None:
-        raise UnavailableError("the browser needs textual: pip install 'rlpost[browse]'")
+    need("the browser", "browse", "textual")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.browse.app import Browser  # noqa: PLC0415

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from enum import Enum
 from typing import Annotated
 
 import typer
 
+from rlpost.commands.advantages import write_json
 from rlpost.commands.options import FORMAT, Format, name_values
 from rlpost.errors import UsageError
 
@@ -22,6 +23,13 @@ EPILOG = """Examples:
 
   rlpost convert mine.jsonl out.parquet --from jsonl --map reward=scores.total
 """
+
+
+class Nonfinite(Enum):
+    """What becomes of a conversion with numbers that are not finite."""
+
+    keep = "keep"
+    error = "error"
 
 
 @app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,12 +61,19 @@ def convert(
         int | None,
         typer.Option(min=1, help="Consecutive records that are one group, where no id says so."),
     ] = None,
+    nonfinite: Annotated[
+        Nonfinite,
+        typer.Option(help="Rewards and log-probs that are NaN or infinite: keep and count them."),
+    ] = Nonfinite.keep,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     listed: Annotated[
         bool, typer.Option("--list", help="List the formats, what each gives and lacks.")
     ] = False,
     how: Annotated[Format, FORMAT] = Format.table,
+    summary_json: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write the summary as JSON; - is stdout.")
+    ] = None,
 ) -> None:
     """Convert a framework's rollout dumps to Parquet.
 
@@ -69,17 +84,24 @@ def convert(
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost import render_convert  # noqa: PLC0415
 
+    if listed and summary_json is not None:
+        raise UsageError("--summary-json is of a conversion; --list --format json lists as JSON")
     if listed:
         render_convert.show_formats(how.value)
         return
     from rlpost import convert as work  # noqa: PLC0415
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
+    from rlpost.targets import check_writable  # noqa: PLC0415
 
     assert paths is not None
-    options = ReadOptions(name_values(mapped or [], "--map"), layout, group_size)
+    check_writable(None if summary_json == "-" else summary_json)
+    chosen = name_values(mapped or [], "--map")
+    options = ReadOptions(chosen, layout, group_size, nonfinite.value)
     with render_convert.counting(quiet=quiet) as reporter:
         summary = work.convert(
-            paths[:-1], Path(paths[-1]), source, options, overwrite=overwrite, reporter=reporter
+            paths[:-1], paths[-1], source, options, overwrite=overwrite, reporter=reporter
         )
-    if not quiet:
-        render_convert.show_converted(summary)
+    if summary_json is not None:
+        write_json(summary, summary_json)
+    if summary_json != "-" or how is Format.table:
+        render_convert.show_conversion(summary, how.value, quiet=quiet)

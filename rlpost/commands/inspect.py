@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from rlpost.commands.options import FORMAT, Format, name_values
+from rlpost.commands.saying import say
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -104,7 +104,7 @@ def inspect(
             )
         from rlpost.inspect import views  # noqa: PLC0415
 
-        with canonical_inputs(paths, tell=partial(typer.echo, err=True)) as inputs:
+        with canonical_inputs(paths, tell=say) as inputs:
             views.show(
                 inputs,
                 columns_map=columns_map,
@@ -119,7 +119,7 @@ def inspect(
         return
     if colour is not None:
         raise UsageError("--colour is for single responses: --prompt, --row, --top or --worst")
-    with canonical_inputs(paths, tell=partial(typer.echo, err=True)) as inputs:
+    with canonical_inputs(paths, tell=say) as inputs:
         _whole(inputs, paths, columns_map, how, (tokens, footer, strict, pass_threshold))
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Any
 
 import typer
 
 from rlpost.commands.advantages import write_json
-from rlpost.commands.loss_options import settings_of, with_loss_options
+from rlpost.commands.loss_options import (
+    asked_for,
+    given_by_hand,
+    settings_of,
+    with_loss_options,
+)
 from rlpost.commands.options import FORMAT, Format, recipe_of, with_recipe_options
+from rlpost.commands.saying import say
 from rlpost.errors import UsageError
 from rlpost.recipe import Recipe
 
@@ -28,22 +33,59 @@ EPILOG = """Examples:
 """
 
 
+def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
+    """Print the losses and the aggregations, for --list, and leave."""
+    if not asked:
+        return
+    from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS, word  # noqa: PLC0415
+    from rlpost.loss_options import LossOptions  # noqa: PLC0415
+    from rlpost.render_lists import show_list  # noqa: PLC0415
+
+    own = {*LossOptions.model_fields} - {"aggregation"}
+    rows = [
+        (
+            name,
+            f"{about} ({DEFAULTS[name]['aggregation']})",
+            ", ".join(f"{key} {word(x)}" for key, x in DEFAULTS[name].items() if key in own),
+        )
+        for name, about in ABOUT.items()
+    ]
+    show_list(("loss", "what it is (aggregation)", "its options by default"), rows, "table")
+    typer.echo()
+    show_list(("aggregation", "of the losses of tokens"), [*ABOUT_AGGREGATIONS.items()], "table")
+    raise typer.Exit
+
+
 @app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @with_loss_options
 @with_recipe_options
 def loss(
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="A Parquet file, a directory or a quoted glob.")
+        str,
+        typer.Argument(
+            metavar="IN",
+            help="One Parquet file or dump; several: their directory, or a quoted glob.",
+        ),
     ],
     output: Annotated[
         str | None,
-        typer.Argument(metavar="OUT", help="Gets pg_loss and clip_state beside IN's columns."),
+        typer.Argument(metavar="OUT", help="New; gets pg_loss and clip_state beside IN's columns."),
     ] = None,
+    _list: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            is_eager=True,
+            callback=list_losses,
+            help="List the losses, their options and the aggregations.",
+        ),
+    ] = False,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE,...",
-            help="Compare values of a loss option in one pass; repeated: all their combinations.",
+            help="Compare values of a loss option in one pass; repeated: all their combinations. "
+            "Details by position, step and domain are told of one setting alone.",
         ),
     ] = None,
     preset: Annotated[
@@ -101,23 +143,23 @@ def loss(
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.loss_stages import Setting  # noqa: PLC0415
     from rlpost.loss_warnings import without_effect  # noqa: PLC0415
+    from rlpost.parquet.places import place_of  # noqa: PLC0415
     from rlpost.targets import check_writable  # noqa: PLC0415
 
     settings = [Setting(made, swept) for made, swept in chosen]
     check_writable(None if summary_json == "-" else summary_json)
-    tell = partial(typer.echo, err=True) if not quiet else None
-    target = None if output is None else Path(output)
+    tell = say if not quiet else None
+    target = None if output is None else place_of(output)
     with (
         canonical_inputs([source], target, overwrite=overwrite, tell=tell) as inputs,
         render.progress(quiet=quiet) as reporter,
     ):
         run = loss_api.Options(device, chunk_tokens, workers, overwrite, None, reporter)
-        summary = loss_api.loss(inputs, target, recipe, settings, run)
+        summary = loss_api.loss(inputs, output, recipe, settings, run)
     if inputs != [source]:
         summary["inputs"] = [source]  # what was converted for this run is gone
-    given = {name for name, value in options.items() if value not in (None, [], ())}
-    summary |= {"preset": preset, "asked_estimator": options["estimator"]}
-    summary["warnings"] += without_effect(summary, settings, given)
+    summary |= asked_for(options, config, preset)
+    summary["warnings"] += without_effect(summary, settings, *given_by_hand(options, config))
     if summary_json is not None:
         write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is Format.table):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from rlpost.errors import UsageError
-from rlpost.loss_options import AGGREGATIONS, LossOptions
+from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, defaults_of, word
+from rlpost.loss_options import LossOptions
 from rlpost.numerics import Bound
-from rlpost.presets import DEFAULT, loss_values_of
-from rlpost.recipe import load_toml
+from rlpost.presets import DEFAULT, loss_values_of, usual_estimator
+from rlpost.recipe import Recipe, load_toml
 from rlpost.schema import closest
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def _options(name: str, hint: Any) -> list[inspect.Parameter]:
     info = LossOptions.model_fields[name]
     flag = "--" + name.replace("_", "-")
     kind = bool if bool in _parts(hint) else str
-    default = "" if info.default in (None, False) else f" (default {info.default})"
+    usual = defaults_of(name) or (None if info.default in (None, False) else word(info.default))
+    default = f" (default {usual})" if usual else ""
     option = typer.Option(
         flag,
         help=_help(name, info.description or "") + default,
@@ -60,7 +62,11 @@ def _options(name: str, hint: Any) -> list[inspect.Parameter]:
 
 def _help(name: str, text: str) -> str:
     """What an option is; with its values, where these are too long to stand beside its name."""
-    more = f" One of {', '.join(AGGREGATIONS)}." if name == "aggregation" else ""
+    more = ""
+    if name == "loss":
+        more = f" One of {', '.join(ABOUT)}."
+    elif name == "aggregation":
+        more = f" {'; '.join(f'{how}: {what}' for how, what in ABOUT_AGGREGATIONS.items())}."
     return " ".join(text.split()) + more
 
 
@@ -105,23 +111,50 @@ def settings_of(
     """
     file = load_toml(config) if config is not None else {}
     preset = file.get("preset") if preset is None else preset
-    table = file.get("loss", {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{config}: loss is {table!r}: a table [loss] is needed")
+    table = _table(file, config)
     given = {name: options[name] for name in LossOptions.model_fields if options[name] is not None}
     turned_off = {name: False for name in LossOptions.model_fields if options.get(f"{OFF}{name}")}
     axes = _axes(sweep)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     if len(points) > MOST_SETTINGS:
         raise UsageError(f"--sweep: {len(points)} settings; at most {MOST_SETTINGS} are possible")
+    by_hand = {**given, **turned_off}
     settings = []
     for point in points:
-        asked = {name: None if word == "none" else word for name, word in point.items()}
-        own = {**table, **given, **turned_off, **asked}
-        settings.append(
-            (LossOptions.of(loss_values_of(preset or DEFAULT, own), _where(point)), point)
-        )
+        asked = {name: None if text == "none" else text for name, text in point.items()}
+        own = {**table, **by_hand, **asked}
+        origins = dict.fromkeys(table.keys() - by_hand.keys() - asked.keys(), f"{config}, [loss]")
+        values = loss_values_of(preset or DEFAULT, own)
+        settings.append((LossOptions.of(values, _where(point), origins), point))
     return [(made, _shown(made, point)) for made, point in settings]
+
+
+def given_by_hand(options: Mapping[str, Any], config: Path | None) -> tuple[set[str], set[str]]:
+    """The fields of Recipe, and those of LossOptions, that a command line or its file sets."""
+    file = load_toml(config) if config is not None else {}
+    given = {name for name, value in options.items() if value not in (None, [], ())}
+    given = {name.removeprefix(OFF) for name in given}
+    of_recipe = (given | {*file}) & {*Recipe.model_fields}
+    return of_recipe, (given | {*_table(file, config)}) & {*LossOptions.model_fields}
+
+
+def asked_for(options: Mapping[str, Any], config: Path | None, preset: str | None) -> Values:
+    """The preset and the estimator that were asked for, by the names they were asked by.
+
+    A preset may put another estimator, with other norms, in place of the one it is asked for.
+    """
+    file = load_toml(config) if config is not None else {}
+    preset = file.get("preset") if preset is None else preset
+    asked = options["estimator"] or file.get("estimator") or usual_estimator(preset or DEFAULT)
+    return {"preset": preset, "asked_estimator": asked}
+
+
+def _table(file: Values, config: Path | None) -> Values:
+    """The policy loss of a file."""
+    table = file.get("loss", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{config}: loss is {table!r}: a table [loss] is needed")
+    return table
 
 
 def _where(point: Mapping[str, str]) -> str:
@@ -132,7 +165,7 @@ def _where(point: Mapping[str, str]) -> str:
 def _shown(made: LossOptions, point: Mapping[str, str]) -> Values:
     """What tells a setting from the others; a loss by the name that was asked for."""
     values = made.model_dump(mode="json")
-    return {name: word if name == "loss" else values[name] for name, word in point.items()}
+    return {name: text if name == "loss" else values[name] for name, text in point.items()}
 
 
 def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:

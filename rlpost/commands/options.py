@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from enum import Enum
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from rlpost.commands.saying import say
 from rlpost.errors import UsageError
+from rlpost.loss_options import LossOptions
 from rlpost.numerics import Numerics
 from rlpost.presets import values_of
 from rlpost.recipe import Recipe, load_toml, without_loss
@@ -100,6 +104,9 @@ PANELS = {
     "Numerics": ("numerics",),
 }
 FLAGS = {"columns": "--map", "teachers": "--teacher"}
+PREFIX = "RLPOST_"
+OF_RUNS = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
+"""Options beside those of the recipe and the loss that environment variables set."""
 PAIRS = ("columns", "numerics", "teachers")
 REPEATED = (*PAIRS, "is_filter")
 LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
@@ -124,7 +131,17 @@ METAVARS = {
 
 
 def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a typer command one option per field of Recipe, in place of its `**options`."""
+    """Give a typer command one option per field of Recipe, in place of its `**options`.
+
+    It warns of RLPOST_* variables that set nothing, before it runs.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        for text in [] if given.get("quiet") else unknown_variables(os.environ):
+            say(f"rlpost: {text}")
+        function(**given)
+
     own = [
         parameter
         for parameter in inspect.signature(function, eval_str=True).parameters.values()
@@ -136,19 +153,41 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         for name in names
         for option in _options(name, Recipe.model_fields[name], panel)
     ]
-    function.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-    return function
+    run.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+    return run
+
+
+def flag_of(name: str) -> str:
+    """The option of a field of Recipe."""
+    return FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a field of Recipe, or of another option."""
+    return PREFIX + flag_of(name)[2:].upper().replace("-", "_")
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """What to say of each RLPOST_* variable that no option reads: it is a slip, or another's."""
+    fields = (*Recipe.model_fields, *LossOptions.model_fields, *OF_RUNS)
+    known = {variable_of(name).removeprefix(PREFIX) for name in fields}
+    set_ones = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
+    return [
+        f"{PREFIX}{name} is set, and no option reads it{closest(name, known)}"
+        for name in set_ones
+        if name not in known
+    ]
 
 
 def _options(name: str, info: FieldInfo, panel: str) -> list[inspect.Parameter]:
     """The option of a field; for a flag also its `--no-` form, which help does not list."""
-    flag = FLAGS.get(name, "--" + name.replace("_", "-"))
+    flag = flag_of(name)
     kind = _plain_type(name, info.annotation)
     option = typer.Option(
         flag,
         help=_help(name, info),
         rich_help_panel=panel,
-        envvar=f"RLPOST_{flag[2:].upper().replace('-', '_')}",
+        envvar=variable_of(name),
         show_envvar=False,
         show_default=False,
         metavar=METAVARS.get(name) or _choices(info.annotation) or _METAVARS[kind],

@@ -49,13 +49,17 @@ def show(
     loss: Annotated[str | None, LOSS] = None,
     how: Annotated[Format, FORMAT] = Format.table,
 ) -> None:
-    """Print the recipe of a preset, and its policy loss: TOML that --config takes."""
+    """Print the recipe of a preset, and its policy loss: TOML that --config takes.
+
+    `default` lists every one of the numerics.
+    """
     from rlpost import render_lists  # noqa: PLC0415
 
     recipe = kept.preset(name, **({"estimator": estimator} if estimator else {}))
     options = kept.loss_preset(name, **({"loss": loss} if loss else {}))
-    lines = [f"# {kept.about(name)}", *kept.toml_lines(recipe, options)]
-    render_lists.show_recipe(lines, kept.changed(recipe, options), how.value)
+    every = name == kept.DEFAULT
+    lines = [f"# {kept.about(name)}", *kept.toml_lines(recipe, options, every=every)]
+    render_lists.show_recipe(lines, kept.changed(recipe, options, every=every), how.value)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlpost.commands.options import name_values
+from rlpost.commands.saying import say
 from rlpost.extras import need
 
 app = typer.Typer(add_completion=False)
@@ -71,4 +72,4 @@ def report(
         found = len(facts.findings)
         size = Path(output).stat().st_size / 1e6
         said = f"{found} finding{'' if found == 1 else 's'}" if found else "no findings"
-        typer.echo(f"{output}: {facts.responses:,} responses, {said}, {size:.1f} MB", err=True)
+        say(f"{output}: {facts.responses:,} responses, {said}, {size:.1f} MB")

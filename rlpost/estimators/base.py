@@ -67,6 +67,8 @@ class Estimator:
     """Weighs tokens, [T], for the mean return at their position that is `position_baseline`."""
     normalise_batch: bool = False
     """Its advantages are normalised over the responses of a batch."""
+    beyond_steps: bool = False
+    """What it gives a response may depend on responses of other steps."""
 
     check: Callable[[Credit, Mapping[str, Tensor], object], None] | None = None
     """Raises where what the function gave is no credit; for functions that rlpost has not seen."""

@@ -60,7 +60,7 @@ def gae(
     traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))
     advantages = traced
     if length_adaptive_alpha > 0:
-        weighted = (length_adaptive_alpha * lengths(offsets)).clamp(min=1.0)
+        weighted = (length_adaptive_alpha * lengths(offsets).to(values.dtype)).clamp(min=1.0)
         advantages = reverse_scan_each(deltas, offsets, gamma * (1 - 1 / weighted))
     elif lambda_policy is not None or lambda_value is not None:
         policy = lam if lambda_policy is None else lambda_policy

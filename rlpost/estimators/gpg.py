@@ -41,11 +41,11 @@ def gpg(
     codes = batch.to(torch.int64)
     responses = torch.bincount(codes)
     earning = torch.bincount(codes[rewards != 0], minlength=responses.numel())
-    alpha = responses / earning.clamp(min=1)
+    alpha = responses.to(rewards.dtype) / earning.clamp(min=1)
     mean = spread(group_moments(rewards, offsets).mean, offsets)
     if single == "raw":
         mean = torch.where(spread(lengths(offsets) == 1, offsets), 0.0, mean)
-    advantages = alpha.to(rewards.dtype)[codes] * (rewards - mean) / f_norm
+    advantages = alpha[codes] * (rewards - mean) / f_norm
     return Credit(advantages, advantages)
 
 

@@ -70,6 +70,7 @@ def made_of(thing: Estimator | Callable[..., Any], name: str, source: str) -> Es
             formula=formula,
             source=source,
             returns="own",
+            beyond_steps=True,
             check=partial(_check, name),
         )
     known = {*ROLES, *MADE_TOKENS, *MADE_ROWS}

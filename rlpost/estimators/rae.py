@@ -59,4 +59,5 @@ ESTIMATOR = Estimator(
     rae,
     formula="r - b of the domain, then b ← 0.9·b + 0.1·r",
     source="arXiv 2506.24119",
+    beyond_steps=True,
 )

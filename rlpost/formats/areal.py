@@ -9,6 +9,7 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map, no_tokens
+from rlpost.formats.lengths import believable
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -61,7 +62,7 @@ def _length(record: Record) -> int:
             f"{record.where}: `prompt_len` is {prompt} and `seqlen` {whole}; a prompt from 0 to "
             "the whole sequence is needed"
         )
-    return whole - prompt
+    return believable(record.where, "`seqlen` less `prompt_len`", whole - prompt)
 
 
 FORMAT = Format(
@@ -78,5 +79,8 @@ FORMAT = Format(
     read=read,
     source="AReaL 1.0, areal/infra/workflow_executor.py, _dump_trajectory",
     takes=("map",),
+    fields={
+        "prompt_id": "task_id", "reward": "reward", "response_mask": "seqlen less prompt_len",
+    },
     note="A response is as long as the policy's tokens are many: AReaL leaves observations out.",
-)
+)  # fmt: skip

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlpost.schema import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sized
     from pathlib import Path
 
     import pyarrow as pa
+
+
+Nonfinite = Literal["keep", "error"]
+
+
+@dataclass
+class Told:
+    """What reading dumps brings to light beside their rows; readers note it as they go."""
+
+    sources: dict[str, str] = field(default_factory=dict)
+    """Column -> the fields that it was read from, where the format alone does not say."""
+    groups: int = 0
+    """Blocks of records that were made groups so far, so that those of several files differ."""
+    kept: int = 0
+    """Records whose token lists the layout left as they were."""
+    cut: int = 0
+    """Records whose token lists the layout changed."""
+    begin_with_0: int = 0
+    """Records that are taken for responses alone, and whose mask begins with 0 all the same."""
+
+    def laid_out(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
+        """Count a record whose lists were brought from a layout to response tokens."""
+        length = len(after["response_mask"])
+        if any(len(array) != length for array in before.values()):
+            self.cut += 1
+        else:
+            self.kept += 1
 
 
 @dataclass(frozen=True)
@@ -25,6 +52,10 @@ class ReadOptions:
     format has it."""
     group_size: int | None = None
     """Consecutive records that are one group, where the dump names no group."""
+    nonfinite: Nonfinite = "keep"
+    """Whether a reward or token number that is NaN or infinite is an error; else it is counted."""
+    told: Told = field(default_factory=Told, compare=False, repr=False)
+    """Takes what the readers note; `rlpost.convert.convert` gives each conversion a new one."""
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -37,7 +68,7 @@ class ReadOptions:
 class Format:
     """One kind of dump.
 
-    `read` streams record batches of canonical columns (`rlpost.formats.rows.CANONICAL`, and
+    `read` streams record batches of canonical columns (`rlpost.formats.canonical.CANONICAL`, and
     others under their own names). Batches may differ in their columns: one that a batch lacks is
     null there. `sniff` is cheap, executes nothing from the file and never raises: it looks at the
     first bytes or the first record, and is False when it is unsure.
@@ -56,5 +87,22 @@ class Format:
     """Which writer of which framework version the layout is taken from."""
     takes: tuple[str, ...] = ()
     """Fields of `ReadOptions` that mean something here; others are refused."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Column -> the dump's fields that it is read from; `Told.sources` and the map beat it."""
     note: str = ""
     """One line that a user of this format should know, such as a trap that it mends."""
+    role_notes: Mapping[str, str] = field(default_factory=dict)
+    """Role -> what to know of how it is found, which does not hold where the map says a field."""
+
+    def notes(self, chosen: Collection[str] = ()) -> str:
+        """What to know of this format, where these roles are mapped."""
+        own = [text for role, text in self.role_notes.items() if role not in chosen]
+        return " ".join([*([self.note] if self.note else []), *own])
+
+    def sources(self, options: ReadOptions) -> dict[str, str]:
+        """Column -> the fields that it was read from, after reading with these options."""
+        mapped = {
+            ROLES[role].aliases[0] if role in ROLES else role: path
+            for role, path in options.map.items()
+        }
+        return {**self.fields, **options.told.sources, **mapped}

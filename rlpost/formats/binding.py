@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.fields import column_of
+from rlpost.formats.canonical import CANONICAL
+from rlpost.formats.fields import SAME_TEXT, column_of
 from rlpost.formats.layout import layout_named
-from rlpost.formats.rows import CANONICAL
+from rlpost.formats.records import listing
 from rlpost.schema import ROLES, closest, resolve
 
 if TYPE_CHECKING:
@@ -19,12 +20,34 @@ if TYPE_CHECKING:
 # What `rlpost advantages` writes has no canonical column to read it from: such fields are kept.
 _WRITTEN = {"advantages", "is_weight", "sample_mask", "sample_weight"}
 
+_NONE = "no field has a name that is known for it"
+UNNAMED = {
+    "group": f"{_NONE}, and there is no prompt whose text would tell; --group-size N makes blocks",
+    **dict.fromkeys(("reward", "log_probs", "old_log_probs"), _NONE),
+}
+"""Why a user's own file lacks what other commands need."""
+
 
 @dataclass(frozen=True)
 class Binding:
     """Role (or canonical column) -> the field or dotted path that it is read from."""
 
     fields: Mapping[str, str]
+
+    @property
+    def by_prompt(self) -> bool:
+        """Whether groups are told by the prompts' texts, since no field names them."""
+        named = any(column_of(role) == "prompt_id" for role in self.fields)
+        return not named and "prompt" in self.fields
+
+    def sources(self, options: ReadOptions) -> dict[str, str]:
+        """Column -> the field that it is read from, or how its values are found."""
+        found = {column_of(role): field for role, field in self.fields.items()}
+        if options.group_size is not None:
+            found["prompt_id"] = f"blocks of {options.group_size} records"
+        elif self.by_prompt and "prompt_id" not in options.left_out:
+            found["prompt_id"] = f"{self.fields['prompt']} ({SAME_TEXT})"
+        return found
 
     @property
     def taken(self) -> frozenset[str]:
@@ -51,7 +74,7 @@ def bind(names: Collection[str], options: ReadOptions, where: str) -> Binding:
         if path not in names and path.partition(".")[0] not in names:
             raise DataError(
                 f"{where}: --map {role}={path}: no field {path!r}{closest(path, names)}; "
-                f"there are {', '.join(sorted(names))}"
+                f"there are {listing(sorted(names))}"
             )
     found = _found(names, chosen, options, where)
     if options.layout is not None and "mask" not in found:
@@ -61,7 +84,7 @@ def bind(names: Collection[str], options: ReadOptions, where: str) -> Binding:
     if not found:
         raise DataError(
             f"{where}: no field has a name that rlpost knows; say which is which with "
-            f"--map reward=FIELD, --map group=FIELD and so on; there are {', '.join(sorted(names))}"
+            f"--map reward=FIELD, --map group=FIELD and so on; there are {listing(sorted(names))}"
         )
     return Binding(found)
 
@@ -78,6 +101,7 @@ def _found(
     }
     found |= chosen
     taken = {column_of(role) for role in found} | {*found.values()} | served
+    taken |= options.left_out
     own = [name for name in CANONICAL if name in names and name not in taken]
     if "truncated" in roles.keys() | chosen.keys():
         own = [name for name in own if name not in ROLES["truncated"].aliases]

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.rows import CANONICAL
+from rlpost.formats.canonical import CANONICAL
+from rlpost.formats.pickles import first_texts
+from rlpost.formats.records import first_fields
+from rlpost.formats.tables import columns_in
 from rlpost.schema import ROLES, closest
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from rlpost.progress import Reporter
 
 _SPLIT = ("slime-rollout", "miles", "prime-rl")
+_BLOCK = 1 << 16
+ANYBODYS = ("jsonl", "parquet")
 _OPTIONS = {"layout": "--layout", "group_size": "--group-size", "map": "--map"}
 
 
@@ -34,8 +39,8 @@ class Dump:
     relative: Path
 
     def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """Its rows as canonical columns."""
-        return self.format.read(self.path, options)
+        """Its rows as canonical columns; none of an empty file."""
+        return iter(()) if is_empty(self.path) else self.format.read(self.path, options)
 
 
 @dataclass
@@ -97,6 +102,8 @@ def _visible(file: Path, top: Path) -> bool:
 
 def _single(path: Path, one: Format | None) -> Dump:
     found = one or detect(path)
+    if found is None and is_empty(path):
+        raise DataError(f"{path}: the file is empty, so there is nothing to convert")
     if found is None:
         raise UsageError(
             f"{path}: its contents do not tell its format; say which with rlpost convert IN OUT "
@@ -128,13 +135,28 @@ def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) 
     return found
 
 
+def is_empty(path: Path) -> bool:
+    """Whether a file has nothing but white space."""
+    with path.open("rb") as file:
+        return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
+
+
 def _fits(file: Path, one: Format) -> Format | None:
-    """The format, unless the file can't be of it or is known to be of another."""
+    """The format, unless the file can't be of it or is known to be of another.
+
+    What can't be read at all passes for it, so that a damaged dump is named and not passed over.
+    """
     if not file.name.endswith(one.suffixes):
         return None
-    others = (other for other in FORMATS.values() if file.name.endswith(other.suffixes))
-    known = one.sniff(file) or not any(other.sniff(file) for other in others)
-    return one if known else None
+    if one.name in ANYBODYS:
+        others = (other for other in FORMATS.values() if file.name.endswith(other.suffixes))
+        return None if any(other.sniff(file) for other in others if other is not one) else one
+    return one if one.sniff(file) or not _legible(file) else None
+
+
+def _legible(file: Path) -> bool:
+    """Whether a file's beginning can be read, be it what it may."""
+    return bool(first_fields(file) or columns_in(file) or first_texts(file))
 
 
 def _check_cohorts(text: str, dumps: Sequence[Dump]) -> None:
@@ -175,8 +197,29 @@ def fill(
             reporter.advance(batch.num_rows)
     if not file.rows:
         names = ", ".join(str(dump.path) for dump in dumps)
-        raise DataError(f"{names}: no records, so there is nothing to convert")
+        empty = all(is_empty(dump.path) for dump in dumps)
+        what = (
+            ("the file is empty" if len(dumps) == 1 else "the files are empty")
+            if empty
+            else ("no records")
+        )
+        raise DataError(f"{names}: {what}, so there is nothing to convert")
     file.complete(dumps[0].format)
+
+
+def same_format(dumps: Sequence[Dump]) -> Format:
+    """The format of all of them.
+
+    Raises:
+        UsageError: two are of different ones.
+    """
+    one = dumps[0].format
+    if other := next((dump for dump in dumps if dump.format is not one), None):
+        raise UsageError(
+            f"{dumps[0].path} is of {one.name} and {other.path} of {other.format.name}: convert "
+            "them one after the other"
+        )
+    return one
 
 
 def check_options(one: Format, options: ReadOptions) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
+from rlpost.formats.canonical import CANONICAL
 from rlpost.formats.layout import numbers
-from rlpost.formats.rows import CANONICAL
 from rlpost.schema import ROLES, closest, kind_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rlpost.formats.rows import Row
 
 _ID_BYTES = 8
+SAME_TEXT = "the same text"
+"""How a group is told, in `Format.fields`, where the dump names none."""
+SAME_TOKENS = "the same prompt tokens"
 
 
 def column_of(role: str) -> str:
@@ -77,6 +80,13 @@ def step_of(record: Record, path: str) -> int:
     if isinstance(value, bool) or not text.strip().removeprefix("-").isdecimal():
         raise record.wrong(path, value, "a whole number")
     return int(text)
+
+
+def whole(value: object) -> int | None:
+    """A count as an int; None where it is no whole number, which is said elsewhere."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
+        return None
+    return int(value)
 
 
 def flag_of(record: Record, path: str) -> tuple[str, str | bool | None]:
@@ -148,6 +158,6 @@ def summed(where: str, parts: Mapping[str, Any]) -> float | None:
 
 def no_tokens(writer: str, but: Sequence[str] = ()) -> dict[str, str]:
     """Why a dump of texts and scores lacks the roles that have a number per token."""
-    roles = ("mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "values")
+    roles = ("mask", "log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs", "values")
     why = f"{writer} writes texts and scores, nothing per token"
     return {role: why for role in roles if role not in but}

@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.formats.base import Format
-from rlpost.formats.binding import bind
+from rlpost.formats.binding import UNNAMED, bind
+from rlpost.formats.blocks import Blocks
+from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.extras import Extras, extras_of
-from rlpost.formats.fields import column_of, key_of, role_value
+from rlpost.formats.fields import column_of, key_of, role_value, text_key, whole
 from rlpost.formats.layout import mask_of, numbers, response_lists
+from rlpost.formats.lengths import check_prompt, response_start
 from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import CANONICAL, TOKEN_COLUMNS, Row, batches
+from rlpost.formats.rows import Row, batches
 from rlpost.schema import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.binding import Binding
@@ -39,6 +45,7 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records as canonical columns; fields that no role reads keep their names."""
     every = extras_of((record.fields for record in records(path)), ())
     binding = bind([*every.types], options, str(path))
+    options.told.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.taken, *options.left_out}
     extras = Extras({name: kind for name, kind in every.types.items() if name not in skip})
     text_batch = _is_text(path, binding, every)
@@ -76,7 +83,8 @@ def _rows(
     path: Path, options: ReadOptions, binding: Binding, extras: Extras, *, text_batch: bool
 ) -> Iterator[Row]:
     nested = [path for path in binding.fields.values() if path not in extras.types]
-    for place, record in enumerate(records(path)):
+    blocks = Blocks(options, str(path))
+    for record in records(path):
         values: dict[str, Any] = {}
         for role, field in binding.fields.items():
             if role == "batch" and text_batch:
@@ -85,22 +93,45 @@ def _rows(
                 column, value = role_value(role, record, field)
                 values[column] = value
         if options.group_size is not None:
-            values["prompt_id"] = str(place // options.group_size)
+            values["prompt_id"] = blocks.next()
+        elif binding.by_prompt and values.get("prompt") is not None:
+            values["prompt_id"] = text_key(str(values["prompt"]))
         values |= extras.values(_pruned(record.fields, nested))
-        yield Row(record.where, _laid_out(record, values, options.layout))
+        yield Row(record.where, _laid_out(record, values, options))
+    blocks.close()
 
 
-def _laid_out(record: Record, values: dict[str, Any], layout: str | None) -> dict[str, Any]:
+def _laid_out(record: Record, values: dict[str, Any], options: ReadOptions) -> dict[str, Any]:
     """The values with token lists brought from the layout to one entry per response token."""
-    if layout is None:
+    if values.get("response_mask") is None and options.layout is None:
         return values
     mask = mask_of(record.where, "response_mask", values.get("response_mask"))
+    if options.layout is None:
+        _check_response(record.where, values, mask, options)
+        return values
     lists = {
         name: numbers(record.where, name, values[name])
         for name in TOKEN_COLUMNS
         if name != "response_mask" and values.get(name) is not None
     }
-    return values | response_lists(layout, record.where, mask, lists)
+    said = values.get("response_length") if "response_length" not in options.left_out else None
+    cut = response_lists(options.layout, record.where, mask, lists, response=whole(said))
+    options.told.laid_out({"": mask, **lists}, cut)
+    if said is not None and not len(cut["response_mask"]):
+        values["response_length"] = 0  # no mask 1 says where the response is: none of it is kept
+    return values | cut
+
+
+def _check_response(
+    where: str, values: dict[str, Any], mask: NDArray[np.uint8], options: ReadOptions
+) -> None:
+    """What a mask tells of lists that hold a response alone; their lengths are checked later."""
+    begin = response_start(mask)
+    if not 0 < begin < len(mask) or values.get("response_length") == len(mask):
+        return
+    prompt, ids = whole(values.get("prompt_length")), values.get("prompt_token_ids")
+    check_prompt(where, begin, len(ids) if prompt is None and isinstance(ids, list) else prompt)
+    options.told.begin_with_0 += 1
 
 
 def _pruned(fields: Mapping[str, Any], paths: Collection[str]) -> Mapping[str, Any]:
@@ -123,11 +154,11 @@ FORMAT = Format(
     title="any JSONL or JSON array of one object a response, with --map ROLE=FIELD",
     suffixes=(".jsonl", ".ndjson", ".json"),
     gives=tuple(ROLES),
-    lacks={},
+    lacks=UNNAMED,
     sniff=sniff,
     read=read,
     source="any; fields are found by role name, by alias (`rlpost convert --list`), or as mapped",
     takes=("map", "layout", "group_size"),
-    note="A field a.b is b inside a. A list is summed where a role is one number. Fields without a "
-    "role are kept.",
+    note="--map ROLE=FIELD names a role's field; a.b is b inside a. A list is "
+    "summed where a role is one number. Fields without a role are kept.",
 )

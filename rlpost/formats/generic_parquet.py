@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.binding import bind
+from rlpost.formats.binding import UNNAMED, bind
+from rlpost.formats.blocks import Blocks
+from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.extras import Extras
-from rlpost.formats.fields import column_of
+from rlpost.formats.fields import column_of, text_key
+from rlpost.formats.finite import check_finite
 from rlpost.formats.generic_jsonl import TEXT_BATCH
-from rlpost.formats.layout import response_lists
-from rlpost.formats.rows import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.list_columns import written
 from rlpost.parquet import ragged
 from rlpost.parquet.inputs import InputFile
 from rlpost.parquet.ragged import Place
@@ -27,14 +28,12 @@ from rlpost.schema import ROLES, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.binding import Binding
+    from rlpost.formats.list_columns import Ragged
     from rlpost.parquet.source import Piece
 
 _TOKENS = 1 << 20  # elements of a piece
-Lists = tuple["NDArray[np.int64]", "NDArray[Any]"]
 
 
 def sniff(path: Path) -> bool:  # noqa: ARG001
@@ -46,16 +45,24 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows as canonical columns; columns that no role reads keep their names."""
     source = Source([InputFile(path, Path(path.name))])
     binding = bind(source.columns, options, source.name)
+    options.told.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.taken, *options.left_out}
     extras = Extras(
         {one.name: one.type for one in source.schemas[0]
          if one.name not in skip and not pa.types.is_null(one.type)}
     )  # fmt: skip
     sized = next((f for role, f in binding.fields.items() if _is_tokens(role)), source.columns[0])
-    rows = 0
+    blocks = Blocks(options, str(path))
     for piece in source.read(source.columns, _TOKENS, sized.partition(".")[0]):
-        yield _converted(piece, str(path), options, binding, extras, rows)
-        rows += piece.table.num_rows
+        batch = _converted(piece, str(path), options, binding, extras, blocks)
+        if options.nonfinite == "error":
+            check_finite(batch, partial(_row, path, piece.first_row))
+        yield batch
+    blocks.close()
+
+
+def _row(path: Path, first: int, row: int) -> str:
+    return f"{path}, row {first + row}"
 
 
 def _is_tokens(role: str) -> bool:
@@ -64,10 +71,10 @@ def _is_tokens(role: str) -> bool:
 
 
 def _converted(
-    piece: Piece, path: str, options: ReadOptions, binding: Binding, extras: Extras, first: int
+    piece: Piece, path: str, options: ReadOptions, binding: Binding, extras: Extras, blocks: Blocks
 ) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
-    lists: dict[str, Lists] = {}
+    lists: dict[str, Ragged] = {}
     for role, field in binding.fields.items():
         place = Place(path, piece.first_row, field)
         array = _nested(piece.table, field, place)
@@ -78,12 +85,20 @@ def _converted(
             column, value = _scalar(role, array, place)
             columns[column] = value
     if options.group_size is not None:
-        rows = np.arange(first, first + piece.table.num_rows) // options.group_size
-        columns["prompt_id"] = pa.array(rows).cast(pa.string())
-    columns |= _written(_laid_out(lists, options.layout, path, piece.first_row), path, piece)
+        columns["prompt_id"] = pa.array([blocks.next() for _ in range(piece.table.num_rows)])
+    elif binding.by_prompt and "prompt_id" not in options.left_out:
+        columns["prompt_id"] = _by_text(columns["prompt"])
+    columns |= written(lists, columns, options, Place(path, piece.first_row, ""))
     for field, column in extras.columns.items():
         columns[column] = piece.table.column(field)
     return pa.record_batch(columns)
+
+
+def _by_text(prompts: pa.Array) -> pa.Array:
+    """Groups from the texts of prompts, which a key is made of once each."""
+    texts = prompts.dictionary_encode()
+    keys = pa.array([text_key(text) for text in texts.dictionary.to_pylist()], pa.string())
+    return pa.DictionaryArray.from_arrays(texts.indices, keys).cast(pa.string())
 
 
 def _nested(table: pa.RecordBatch, path: str, place: Place) -> pa.Array:
@@ -138,63 +153,16 @@ def _own(array: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
         raise place.error(0, f"is {array.type}", f"{kind} is needed") from None
 
 
-def _laid_out(
-    lists: dict[str, Lists], layout: str | None, path: str, first: int
-) -> dict[str, Lists]:
-    """Lists brought from a layout to one entry per response token, row by row."""
-    if layout is None or not lists:
-        return lists
-    rows = len(lists["response_mask"][0]) - 1
-    cut: dict[str, list[NDArray[Any]]] = {name: [] for name in lists}
-    for row in range(rows):
-        entries = {name: values[offsets[row] : offsets[row + 1]]
-                   for name, (offsets, values) in lists.items()}  # fmt: skip
-        mask = entries.pop("response_mask").astype(np.uint8)
-        laid = response_lists(layout, f"{path}, row {first + row}", mask, entries)
-        for name, values in laid.items():
-            cut[name].append(values)
-    return {name: _joined(parts) for name, parts in cut.items()}
-
-
-def _joined(parts: list[NDArray[Any]]) -> Lists:
-    offsets = np.cumsum([0, *(len(part) for part in parts)])
-    return offsets, np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _written(lists: dict[str, Lists], path: str, piece: Piece) -> dict[str, pa.Array]:
-    """The lists as columns.
-
-    Raises:
-        DataError: a row's lists differ in length.
-    """
-    columns: dict[str, pa.Array] = {}
-    first: tuple[str, NDArray[np.int64]] | None = None
-    for name, (offsets, values) in lists.items():
-        first = first or (name, offsets)
-        wrong = np.flatnonzero(np.diff(offsets) != np.diff(first[1]))
-        if len(wrong):
-            row = int(wrong[0])
-            raise DataError(
-                f"{path}, row {piece.first_row + row}: {name} has {np.diff(offsets)[row]} entries "
-                f"and {first[0]} {np.diff(first[1])[row]}; a response needs one entry per token in "
-                "each (--layout says how lists lie in a row)"
-            )
-        kind = CANONICAL.get(name, pa.list_(pa.float32()))
-        elements = pa.array(values.astype(kind.value_type.to_pandas_dtype()))
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, kind)
-    return columns
-
-
 FORMAT = Format(
     name="parquet",
     title="any Parquet of one row a response, with --map ROLE=COLUMN",
     suffixes=(".parquet",),
     gives=tuple(ROLES),
-    lacks={},
+    lacks=UNNAMED,
     sniff=sniff,
     read=read,
     source="any; columns are found by role name, by alias, or as mapped",
     takes=("map", "layout", "group_size"),
-    note="A column a.b is the field b of a struct a. A list is summed where a role is one number. "
-    "Columns without a role are kept.",
+    note="--map ROLE=COLUMN names a role's column; a.b is b of a struct a. A list is "
+    "summed where a role is one number. Columns without a role are kept.",
 )

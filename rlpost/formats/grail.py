@@ -108,6 +108,7 @@ FORMAT = Format(
     gives=("group", "reward", "mask", "infer_log_probs", "batch"),
     lacks={
         "infer_log_probs": "token_logprobs is empty",
+        "log_probs": "GRAIL keeps the log-probs of the engine that sampled, no trainer's",
         "old_log_probs": "GRAIL keeps the log-probs of the engine that sampled, no trainer's",
         "ref_log_probs": "GRAIL keeps no reference policy's log-probs",
         "values": "GRAIL has no critic",
@@ -116,5 +117,10 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="grail/infrastructure/parquet_io.py INFERENCE_SCHEMA (2026)",
+    fields={
+        "prompt_id": "hotkey:rollout_group", "reward": "commit.rollout.total_reward",
+        "response_mask": "commit.rollout.completion_length", "step": "window_start",
+        "infer_log_probs": "commit.rollout.token_logprobs",
+    },
     note="The window's start is the step; all completion tokens count as the policy's.",
-)
+)  # fmt: skip

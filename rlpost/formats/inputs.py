@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import glob
-import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,19 +10,27 @@ from typing import TYPE_CHECKING
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.dumps import Dump, fill, find_dumps
+from rlpost.formats.dumps import Dump, fill, find_dumps, same_format
+from rlpost.formats.fetched import fetched
 from rlpost.formats.tables import columns_in
 from rlpost.formats.writer import CanonicalFile, missing_roles
+from rlpost.leftovers import scratch_folder
+from rlpost.parquet.places import Remote, place_of
 from rlpost.progress import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rlpost.parquet.places import Place
+
+JOINED = "dumps.parquet"
+"""What several dumps that are one input are called meanwhile."""
+
 
 @contextmanager
 def canonical_inputs(
     paths: Sequence[str | Path],
-    beside: Path | None = None,
+    beside: Place | None = None,
     *,
     overwrite: bool = True,
     tell: Callable[[str], None] | None = None,
@@ -44,26 +50,63 @@ def canonical_inputs(
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.convert.convert`.
     """
+    if any(isinstance(place_of(path), Remote) for path in paths):
+        with (
+            fetched(paths, tables=False) as local,
+            _canonical_inputs(local.paths, beside, tell, overwrite=overwrite) as inputs,
+        ):
+            yield inputs
+        return
+    with _canonical_inputs(paths, beside, tell, overwrite=overwrite) as inputs:
+        yield inputs
+
+
+@contextmanager
+def _canonical_inputs(
+    paths: Sequence[str | Path],
+    beside: Place | None,
+    tell: Callable[[str], None] | None,
+    *,
+    overwrite: bool,
+) -> Iterator[list[str]]:
     if not any(_is_dump(path) for path in paths):
         yield [str(path) for path in paths]
         return
     if beside is not None and beside.is_file() and not overwrite:
         raise UsageError(f"{beside}: exists already; --overwrite replaces it")
     with _staging(beside) as folder:
+        joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         try:
-            yield canonical(paths, folder, tell)
+            yield canonical(paths, folder, tell, joined=joined)
         except RlpostError as error:
             raise type(error)(_renamed(str(error), folder, paths)) from None
 
 
 def canonical(
-    paths: Sequence[str | Path], staging: Path, tell: Callable[[str], None] | None = None
+    paths: Sequence[str | Path],
+    staging: Path,
+    tell: Callable[[str], None] | None = None,
+    *,
+    joined: bool = False,
 ) -> list[str]:
     """Inputs as Parquet paths: dumps are converted below `staging`, the rest is given back.
+
+    Args:
+        paths: files, directories and globs.
+        staging: an empty folder.
+        tell: is told what was converted.
+        joined: dumps become one file, where all of the inputs are dumps: it goes to one output.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.convert.convert`.
     """
+    if joined and all(_is_dump(path) for path in paths):
+        dumps = find_dumps(paths, None).dumps
+        if len(dumps) > 1:
+            line = _convert(dumps, staging / JOINED)
+            if tell is not None:
+                tell(line)
+            return [str(staging / JOINED)]
     found: list[str] = []
     for number, path in enumerate(paths):
         if not _is_dump(path):
@@ -73,7 +116,7 @@ def canonical(
         top = staging / str(number)
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
         for dump, target in zip(dumps, targets, strict=True):
-            line = _convert(dump, target)
+            line = _convert([dump], target)
             if tell is not None:
                 tell(line)
         single = len(dumps) == 1 and Path(path).is_file()
@@ -87,7 +130,9 @@ def _is_dump(path: str | Path) -> bool:
     A Parquet file is one only if it has neither rewards nor a mask under their canonical names
     and is laid out as a framework does.
     """
-    text = Path(path)
+    text = place_of(path)
+    if isinstance(text, Remote):
+        return False
     if text.is_dir():
         files = [file for file in sorted(text.rglob("*")) if file.is_file()]
         tables = [file for file in files if file.suffix == ".parquet"]
@@ -97,49 +142,50 @@ def _is_dump(path: str | Path) -> bool:
     if not text.exists() and glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         return bool(matches) and _is_dump(matches[0])
-    if not text.is_file():
-        return False
-    if text.suffix == ".parquet":
+    if text.suffix == ".parquet" and text.is_file():
         return not {"reward", "response_mask"} & columns_in(text) and detect(text) is not None
-    return text.suffix in {".jsonl", ".json", ".pt"}
+    return text.suffix in {".jsonl", ".json", ".pt"} and text.is_file()
 
 
-def _convert(dump: Dump, target: Path) -> str:
-    """Convert one dump, and say what it was, what it lacks and what to know of it."""
+def _convert(dumps: Sequence[Dump], target: Path) -> str:
+    """Convert dumps to one file, and say what they were, what they lack and what to know of it."""
+    one = same_format(dumps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
     file = CanonicalFile(target)
     try:
-        fill(file, [dump], ReadOptions(), Silent())
+        fill(file, dumps, ReadOptions(), Silent())
         file.publish()
     finally:
         file.abort()
-    lacks = missing_roles(dump.format, file.columns)
+    lacks = missing_roles(one, file.columns)
     without = f"; it has no {', '.join(lacks)}" if lacks else ""
-    note = f"\n  {dump.format.note}" if dump.format.note else ""
-    return f"{dump.path}: read as {dump.format.name}, {file.rows:,} responses{without}{note}"
+    note = f"\n  {one.notes()}" if one.notes() else ""
+    noun = "response" if file.rows == 1 else "responses"
+    several = f"{len(dumps)} dumps, read as one input" if len(dumps) > 1 else "read"
+    return f"{_named(dumps)}: {several} as {one.name}, {file.rows:,} {noun}{without}{note}"
+
+
+def _named(dumps: Sequence[Dump]) -> str:
+    """A dump's path; the first and last of several."""
+    return str(dumps[0].path) if len(dumps) == 1 else f"{dumps[0].path} to {dumps[-1].path}"
 
 
 @contextmanager
-def _staging(beside: Path | None) -> Iterator[Path]:
+def _staging(beside: Place | None) -> Iterator[Path]:
     """A new folder beside the output, or in the nearest folder above it that is there."""
     parent = None
-    if beside is not None:
+    if isinstance(beside, Path):
         parent = next(folder for folder in beside.absolute().parents if folder.is_dir())
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".rlpost-", dir=parent))
-    except OSError as error:
-        raise ReadWriteError(f"{parent}: cannot be written: {error.strerror}") from None
-    try:
+    with scratch_folder(parent) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _renamed(text: str, folder: Path, paths: Sequence[str | Path]) -> str:
     """An error's text with the dump's name in place of the converted file's."""
+    text = text.replace(str(folder / JOINED), ", ".join(map(str, paths)))
     for number, path in enumerate(paths):
         top = folder / str(number)
         if Path(path).is_file():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError, UsageError
+from rlpost.formats.lengths import response_start, sequence_end
 from rlpost.formats.records import described
 from rlpost.schema import closest
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_IDS = "response_token_ids"
 Lists = dict[str, "NDArray[Any]"]
 
 LAYOUTS = {
     "response": "one entry per response token, no padding: nothing is changed",
     "padded": "prompt, response and padding; entry t belongs to token t",
-    "shifted": "prompt, response and padding; entry t belongs to token t + 1, one entry less",
+    "shifted": "prompt, response and padding; entry t belongs to token t + 1: one entry less than "
+    "the mask or the ids have",
     "compact": "one entry per token with mask 1; the mask covers the sequence",
     "left-padded": "padding, then the response, which ends with the list",
 }
@@ -76,8 +79,9 @@ def mask_of(where: str, name: str, value: object) -> NDArray[np.uint8]:
     wrong = np.flatnonzero((array != 0) & (array != 1))
     if len(wrong):
         at = int(wrong[0])
+        came = "null" if isinstance(value, list) and value[at] is None else array[at]
         raise DataError(
-            f"{where}: `{name}` has {array[at]} at token {at}; a mask holds 1 where the policy "
+            f"{where}: `{name}` has {came} at token {at}; a mask holds 1 where the policy "
             "produced the token and 0 elsewhere"
         )
     return array.astype(np.uint8)
@@ -90,11 +94,6 @@ def check_length(where: str, name: str, array: NDArray[Any], length: int, of: st
             f"{where}: `{name}` has {len(array)} entries and {of} {length}; they must agree "
             "(--layout says how lists lie in a record)"
         )
-
-
-def response_start(mask: NDArray[np.uint8]) -> int:
-    """Where the response begins: the first token with mask 1, the end if there is none."""
-    return int(mask.argmax()) if mask.any() else len(mask)
 
 
 def padded(
@@ -138,19 +137,26 @@ def shifted(
 ) -> Lists:
     """The same for lists of T - 1, whose entry t belongs to token t + 1.
 
-    The mask has T entries, or T - 1 if it is shifted itself. Token 0 has no log-prob and so can't
-    be a response's.
+    The mask or the ids, or both, have T entries, which tells that the others are shifted. Token 0
+    has no log-prob and so can't be a response's.
+
+    Raises:
+        DataError: also where all lists are of one length: none is shifted against another then.
     """
-    if not lists:
-        return padded(where, mask, {}, length)
-    entries = len(next(iter(lists.values())))
-    if len(mask) == entries:
-        return padded(where, mask, lists, None if length is None else length - 1)
-    for name, array in lists.items():
-        check_length(where, name, array, len(mask) - 1, "the mask less one (shifted)")
-    if mask[0]:
+    every = {"mask": mask, **lists}
+    tokens = max(len(mask), len(lists.get(_IDS, ())))
+    if {*map(len, every.values())} == {tokens}:
+        raise DataError(
+            f"{where}: all its token lists have {tokens} entries, so none is shifted against the "
+            "mask; lists that are aligned with it have the layout padded"
+        )
+    for name, array in every.items():
+        if name not in ("mask", _IDS) or len(array) != tokens:
+            check_length(where, name, array, tokens - 1, "the mask or the ids less one (shifted)")
+    if len(mask) == tokens and mask[0]:
         raise DataError(f"{where}: the mask is 1 at token 0, for which shifted lists have no entry")
-    return padded(where, mask[1:], lists, None if length is None else length - 1)
+    cut = {name: array[len(array) - tokens + 1 :] for name, array in every.items()}
+    return padded(where, cut.pop("mask"), cut, None if length is None else length - 1)
 
 
 def compact(
@@ -159,7 +165,13 @@ def compact(
     lists: Mapping[str, NDArray[Any]],
     length: int | None = None,
 ) -> Lists:
-    """Spread lists that have entries for mask 1 only over the sequence, 0 elsewhere, and cut."""
+    """Spread lists that have entries for mask 1 only over the sequence, 0 elsewhere, and cut.
+
+    Raises:
+        DataError: also where there is no list beside the mask.
+    """
+    if not lists:
+        raise DataError(f"{where}: it has no list beside the mask, so nothing is compact")
     count = int(mask.sum())
     spread: Lists = {}
     for name, array in lists.items():
@@ -181,7 +193,11 @@ def left_padded(
     lists: Mapping[str, NDArray[Any]],
     length: int | None = None,
 ) -> Lists:
-    """Cut a response that ends with its lists: `length` tokens, None: from the first mask 1."""
+    """Cut a response that ends with its lists: `length` tokens, None: from the first mask 1.
+
+    Raises:
+        DataError: also where the mask ends with 0 and no length tells that this is no padding.
+    """
     for name, array in lists.items():
         check_length(where, name, array, len(mask), "the mask")
     begin = response_start(mask)
@@ -192,6 +208,11 @@ def left_padded(
                 f"token {begin} of {len(mask)}"
             )
         begin = len(mask) - length
+    elif begin < len(mask) and not mask[-1]:
+        raise DataError(
+            f"{where}: the mask ends with 0, where a left-padded response ends; padding there has "
+            "the layout padded, and tool output a response_length that covers it"
+        )
     return {"response_mask": mask[begin:], **{name: array[begin:] for name, array in lists.items()}}
 
 
@@ -224,6 +245,7 @@ def response_lists(
     mask: NDArray[np.uint8],
     lists: Mapping[str, NDArray[Any]],
     length: int | None = None,
+    response: int | None = None,
 ) -> Lists:
     """Bring a record's lists from a layout to one entry per response token.
 
@@ -233,9 +255,17 @@ def response_lists(
         mask: 1 where the policy produced the token.
         lists: name -> entries.
         length: real length: of the sequence (padded, shifted, compact) or of the response.
+        response: the response's length, where the record says that instead.
 
     Raises:
         UsageError: no such layout.
         DataError: the lists do not fit it.
     """
-    return _CUTS[layout_named(layout)](where, mask, lists, length)
+    cut = _CUTS[layout_named(layout)]
+    if response is not None and cut in (padded, shifted, compact):
+        length = sequence_end(where, mask, response)
+        if cut is shifted and length is not None and len(lists.get(_IDS, ())) > len(mask):
+            length += 1  # the mask lacks token 0
+    elif response is not None:
+        length = response
+    return cut(where, mask, lists, length)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, text_key
 from rlpost.formats.layout import check_length, numbers
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
@@ -102,6 +102,7 @@ FORMAT = Format(
     lacks={
         "mask": "RLLoggingBoard does not say which tokens a tool wrote, so every token counts as "
         "the policy's",
+        "log_probs": "RLLoggingBoard has log-probs from before the update alone",
         "values": "these samples have no `values`: their trainer has no critic",
         "infer_log_probs": "RLLoggingBoard has the trainer's log-probs alone",
         "token_rewards": "RLLoggingBoard's token_rewards already hold the response's reward and "
@@ -111,5 +112,11 @@ FORMAT = Format(
     read=read,
     source="RLLoggingBoard's README, data format (2025-02)",
     takes=("map",),
-    note="A group is the rows of one step whose prompts, less padding, have the same text.",
-)
+    fields={
+        "prompt_id": f"prompt ({SAME_TEXT})", "reward": "reward", "step": "step",
+        "old_log_probs": "logprobs", "ref_log_probs": "ref_logprobs", "values": "values",
+    },
+    role_notes={
+        "group": "A group is the rows of one step whose prompts, less padding, have the same text."
+    },
+)  # fmt: skip

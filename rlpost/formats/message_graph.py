@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start, scattered
+from rlpost.formats.layout import check_length, mask_of, numbers, padded, scattered
+from rlpost.formats.lengths import response_start
 from rlpost.formats.records import record_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ LISTS = {
     "advantages": "dumped_advantages",
 }
 """Field of a node, compact over its mask -> column."""
+
+OWN_RATIO = (
+    "prime-rl writes its trainer's log-probs once, as old_log_probs; its own ratio is theirs "
+    "against the engine's: rlpost loss --map log_probs=old_log_probs --map "
+    "old_log_probs=infer_log_probs"
+)
+"""Why a dump of prime-rl has no `log_probs`, and what serves."""
 
 
 def branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:

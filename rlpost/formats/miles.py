@@ -152,6 +152,7 @@ FORMAT = Format(
     ),
     lacks={
         "infer_log_probs": "the rollout kept none",
+        "log_probs": "miles dumps log-probs from before the update alone",
         "old_log_probs": "train_data/ is not beside dashboard_columns/, or has no log_probs",
         "ref_log_probs": "train_data/ is not beside dashboard_columns/, or has no ref_log_probs",
         "values": "miles does not dump the critic's values",
@@ -160,5 +161,11 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="miles/ray/rollout/debug_data.py, miles/dashboard/dump_reader.py (2026)",
+    fields={
+        "prompt_id": "group_index", "reward": "reward", "response_mask": "loss_mask",
+        "infer_log_probs": "rollout_log_probs", "old_log_probs": "train_data log_probs",
+        "ref_log_probs": "train_data ref_log_probs", "step": "the file's name",
+        "finish_reason": "status",
+    },
     note="The Parquet file has no reward: it is joined with rollout_data/ or trajectory/.",
 )  # fmt: skip

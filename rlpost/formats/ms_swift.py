@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.extras import Extras, extras_of
-from rlpost.formats.fields import apply_map, no_tokens, summed, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -70,7 +70,7 @@ def _rows(path: Path, options: ReadOptions, extras: Extras) -> Iterator[Row]:
         values: dict[str, Any] = {
             "step": record.whole(step),  # text in one trainer, a number in another
             "prompt_id": text_key(prompt),
-            "reward": _reward(record),
+            "reward": _reward(record, options),
             "prompt": prompt,
             "response": record.text("completion"),
             "dumped_advantage": record.number("advantages") if "advantages" in record else None,
@@ -85,16 +85,20 @@ def _prompt(record: Record) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _reward(record: Record) -> float | None:
+def _reward(record: Record, options: ReadOptions) -> float | None:
     """The sum of the reward functions, whose columns stand between completion and advantages."""
     if "reward" in record:
+        options.told.sources["reward"] = "reward"
         return record.number("reward")
     names = [*record.fields]
+    record.get("completion")
+    record.get("advantages")
     first, last = names.index("completion") + 1, names.index("advantages")
     if first >= last:
         raise DataError(
             f"{record.where}: no reward function's column between `completion` and `advantages`"
         )
+    options.told.sources["reward"] = " + ".join(names[first:last])
     return summed(record.where, {name: record.fields[name] for name in names[first:last]})
 
 
@@ -108,6 +112,10 @@ FORMAT = Format(
     read=read,
     source="ms-swift 3.2 to 4.0, grpo_trainer.py (also the Megatron one), jsonl_writer.append",
     takes=("map",),
-    note="The reward is the plain sum of the reward functions, whose weights are not dumped; "
-    "--map reward=NAME takes one. A group is the rows of one step with the same prompt.",
+    fields={"prompt_id": f"prompt ({SAME_TEXT})"},
+    role_notes={
+        "reward": "The reward is the plain sum of the reward functions, whose weights are not "
+        "dumped; --map reward=NAME takes one.",
+        "group": "A group is the rows of one step with the same prompt.",
+    },
 )

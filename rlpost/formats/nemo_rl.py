@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.blocks import Blocks
+from rlpost.formats.fields import SAME_TOKENS, apply_map
 from rlpost.formats.keys import prompt_key, step_of
-from rlpost.formats.layout import (
-    check_length,
-    mask_of,
-    numbers,
-    padded,
-    response_start,
-)
+from rlpost.formats.layout import check_length, mask_of, numbers, padded
+from rlpost.formats.lengths import response_start
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -52,9 +48,15 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     source = (_unwrapped(record) for record in records(path))
     head, measured = _peeked(source)
-    step = step_of(path)
-    for place, record in enumerate(chain(head, source)):
-        yield apply_map(_row(record, place, step, options, measured=measured), record, options.map)
+    step, blocks = step_of(path), Blocks(options, str(path))
+    if options.group_size is not None:
+        options.told.sources["prompt_id"] = f"blocks of {options.group_size} records"
+    for record in chain(head, source):
+        row = _row(record, step, options, measured=measured)
+        if options.group_size is not None:
+            row.values["prompt_id"] = blocks.next()
+        yield apply_map(row, record, options.map)
+    blocks.close()
 
 
 def _peeked(source: Iterator[Record]) -> tuple[list[Record], bool]:
@@ -74,20 +76,26 @@ def _peeked(source: Iterator[Record]) -> tuple[list[Record], bool]:
 
 def _unwrapped(record: Record) -> Record:
     """Each field without the batch of one that the writer puts around it."""
+    tokens = {
+        name: value
+        for name in (*_LISTS, "token_loss_mask", "token_ids")
+        if isinstance(value := record.fields.get(name), list) and value
+    }
+    wrapped = [name for name, value in tokens.items() if isinstance(value[0], list)]
+    if wrapped and len(wrapped) < len(tokens):
+        flat = next(name for name in tokens if name not in wrapped)
+        raise DataError(
+            f"{record.where}: `{wrapped[0]}` is a list of lists, and `{flat}` a flat one; all "
+            "token lists are flat, or all are in a batch of one"
+        )
     fields = {
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in record.fields.items()
     }
-    for name in (*_LISTS, "token_loss_mask", "token_ids"):
-        value = record.fields.get(name)
-        if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list):
-            fields[name] = value  # a sequence of one token, in no batch
-    return Record(record.where, fields)
+    return Record(record.where, fields if wrapped else {**fields, **tokens})
 
 
-def _row(
-    record: Record, place: int, step: int | None, options: ReadOptions, *, measured: bool
-) -> Row:
+def _row(record: Record, step: int | None, options: ReadOptions, *, measured: bool) -> Row:
     where = record.where
     for name in _NEEDED:
         record.get(name)
@@ -104,16 +112,18 @@ def _row(
             "records: these can't be told from log-probs that were not computed"
         )
     cut = padded(where, mask, lists, length)
-    row = Row(where, {**_scalars(record, step), **cut, **_ids(record, mask, length)})
+    row = Row(where, {**_scalars(record, step, options), **cut, **_ids(record, mask, length)})
     row.values["prompt_length"] = min(response_start(mask), length)
     row.values["response_length"] = len(cut["response_mask"])
-    row.values["prompt_id"] = _group(row, place, options)
+    tokens = row.values.get("prompt_token_ids")
+    row.values["prompt_id"] = None if tokens is None else prompt_key(tokens)
     return row
 
 
-def _scalars(record: Record, step: int | None) -> dict[str, Any]:
+def _scalars(record: Record, step: int | None, options: ReadOptions) -> dict[str, Any]:
     # With dynamic sampling `rewards` is the vector before the filter, out of step with the rows.
     reward = "filtered_rewards" if record.has("filtered_rewards") else "rewards"
+    options.told.sources["reward"] = reward
     agent = record.fields.get("agent_ref")
     content = record.fields.get("content")
     return {
@@ -135,14 +145,6 @@ def _ids(record: Record, mask: Any, length: int) -> Lists:
     return {"prompt_token_ids": ids[:start], "response_token_ids": ids[start:length]}
 
 
-def _group(row: Row, place: int, options: ReadOptions) -> str | None:
-    """The block of records, where its size is given, else the prompt's tokens."""
-    if options.group_size is not None:
-        return str(place // options.group_size)
-    tokens = row.values.get("prompt_token_ids")
-    return None if tokens is None else prompt_key(tokens)
-
-
 FORMAT = Format(
     name="nemo-rl",
     title="NeMo-RL train_data_step{N}.jsonl",
@@ -150,6 +152,7 @@ FORMAT = Format(
     gives=("group", "reward", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     lacks={
         "group": "NeMo-RL writes no prompt id: groups are found by token_ids, or by --group-size",
+        "log_probs": "NeMo-RL dumps log-probs from before the update alone",
         "old_log_probs": "prev_logprobs is all zeros: force_on_policy_ratio skips computing it",
         "ref_log_probs": "NeMo-RL does not dump the reference policy's log-probs",
         "values": "NeMo-RL does not dump the critic's values",
@@ -159,5 +162,16 @@ FORMAT = Format(
     read=read,
     takes=("map", "group_size"),
     source="nemo_rl/utils/logger.py log_batched_dict_as_jsonl, algorithms/grpo.py (2026)",
-    note="Groups are the rows with the same prompt tokens in a step; --group-size takes blocks.",
-)
+    fields={
+        **{column: name for name, column in _LISTS.items()},
+        "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "token_loss_mask",
+        "step": "the file's name", "domain": "agent_ref",
+    },
+    note="The policy after an update is not dumped. rlpost loss OUT --map log_probs=old_log_probs "
+    "--map old_log_probs=infer_log_probs tells of another ratio, the trainer's to the rollout "
+    "engine's: what a loss without an old policy's log-probs would clip.",
+    role_notes={
+        "group": "Groups are the rows with the same prompt tokens in a step; --group-size takes "
+        "blocks."
+    },
+)  # fmt: skip

@@ -91,6 +91,7 @@ FORMAT = Format(
         "mask": "open-instruct does not save which tokens a tool wrote, so every token of a "
         "response counts as the policy's (tool_called says where a tool was used)",
         "infer_log_probs": "logprobs is null: the rollout engine was not asked for them",
+        "log_probs": "open-instruct saves the rollout engine's log-probs alone",
         "old_log_probs": "open-instruct saves the rollout engine's log-probs alone",
         "ref_log_probs": "open-instruct saves the rollout engine's log-probs alone",
         "values": "open-instruct trains without a critic",
@@ -99,5 +100,9 @@ FORMAT = Format(
     read=read,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08)",
     takes=("map",),
+    fields={
+        "prompt_id": "step/prompt_idx", "reward": "reward", "step": "step", "domain": "dataset",
+        "finish_reason": "finish_reason", "infer_log_probs": "logprobs",
+    },
     note="Tool output can't be told from the policy's tokens: mind that where tool_called is true.",
-)
+)  # fmt: skip

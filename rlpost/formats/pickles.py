@@ -10,7 +10,10 @@ from __future__ import annotations
 import pickle
 import pickletools
 import re
+import struct
+import warnings
 import zipfile
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SNIFFED = 1 << 16
+# What torch's unpickler and zipfile raise for bytes that make no sense.
+_DAMAGE = (
+    RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError,
+    AssertionError, struct.error, zipfile.BadZipFile, RecursionError,
+)  # fmt: skip
 
 
 def load(path: Path) -> Any:
@@ -31,24 +39,37 @@ def load(path: Path) -> Any:
     """
     import torch  # noqa: PLC0415 - takes a second, and few formats need it
 
+    asked: list[int] = []
+
+    def placed(storage: Any, _: str) -> Any:
+        asked.append(storage.nbytes())
+        return storage
+
     try:
-        mapped = _is_archive(path)
-        with torch.serialization.safe_globals(_numpy_values()):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        stored = _stored_sizes(path)
+        with torch.serialization.safe_globals(_numpy_values()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what it refuses, there is an error below
+            mapped = stored is not None
+            found = torch.load(path, map_location=placed, weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: {_refusal(str(error))}") from None
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except _DAMAGE as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path}: no torch.save file, or damaged: {first[:120]}") from None
+    if stored is not None and Counter(asked) - stored:  # other bytes would pass for its numbers
+        raise DataError(f"{path}: damaged: a tensor is not of the size that it says")
+    return found
 
 
-def _is_archive(path: Path) -> bool:
-    """Whether a file is in the zip format, which can be mapped; torch writes it since 1.6.
+def _stored_sizes(path: Path) -> Counter[int] | None:
+    """How many members of each size an archive has; None for a bare pickle, which can't be mapped.
+
+    torch writes archives since 1.6, and never compresses what it puts in.
 
     Raises:
-        DataError: it is neither that nor a bare pickle.
+        DataError: it is neither archive nor pickle, or its members are compressed.
     """
     with path.open("rb") as file:
         head = file.read(4)
@@ -56,7 +77,13 @@ def _is_archive(path: Path) -> bool:
         raise DataError(f"{path}: no torch.save file, or damaged: its end is missing")
     if not head.startswith((b"PK", b"\x80")):
         raise DataError(f"{path}: no torch.save file, or damaged: it begins with {head!r}")
-    return head.startswith(b"PK")
+    if not head.startswith(b"PK"):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    if any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        raise DataError(f"{path}: no torch.save file: its members are compressed")
+    return Counter(one.file_size for one in members)
 
 
 def _numpy_values() -> list[Any]:

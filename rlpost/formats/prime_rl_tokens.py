@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.fields import SAME_TOKENS, apply_map
 from rlpost.formats.keys import prompt_key
-from rlpost.formats.layout import mask_of, numbers, padded, response_start
+from rlpost.formats.layout import mask_of, numbers, padded
+from rlpost.formats.lengths import response_start
+from rlpost.formats.message_graph import OWN_RATIO
 from rlpost.formats.records import first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -71,6 +73,7 @@ FORMAT = Format(
     gives=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     lacks={
         "reward": "token exports have no rewards; those are in traces.jsonl",
+        "log_probs": OWN_RATIO,
         "ref_log_probs": "token exports have no reference policy's log-probs",
         "values": "prime-rl has no critic",
     },
@@ -78,5 +81,10 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
-    note="Groups are the sequences with the same prompt tokens in a step.",
-)
+    fields={
+        **{column: name for name, column in _LISTS.items()},
+        "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "loss_mask", "step": "step",
+        "domain": "env_name",
+    },
+    role_notes={"group": "Groups are the sequences with the same prompt tokens in a step."},
+)  # fmt: skip

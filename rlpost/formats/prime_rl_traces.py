@@ -13,7 +13,7 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import step_of
-from rlpost.formats.message_graph import branch_tokens, branches, texts
+from rlpost.formats.message_graph import LISTS, OWN_RATIO, branch_tokens, branches, texts
 from rlpost.formats.records import Record, first_fields, record_of, records
 from rlpost.formats.rows import Row, batches
 
@@ -89,8 +89,12 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
             f"{trace.where}: no group.id, task.key or task.hash tells its group; leave groups "
             "out with --map group=none"
         )
-    calls = [call for call in trace.fields.get("calls") or [] if not call.get("error")]
-    last = calls[-1].get("finish_reason") if calls else None
+    calls = [
+        record_of(f"{trace.where}, `calls`", call).fields
+        for call in (trace.array("calls") if trace.has("calls") else ())
+    ]
+    done = [call for call in calls if not call.get("error")]
+    last = done[-1].get("finish_reason") if done else None
     return {
         "rollout_id": trace.fields.get("id"),
         "reward": _reward(trace),
@@ -145,6 +149,7 @@ FORMAT = Format(
         "domain", "truncated",
     ),
     lacks={
+        "log_probs": OWN_RATIO,
         "old_log_probs": "traces have the trainer's log-probs only where it annotated them; "
         "token_exports/ has them always",
         "ref_log_probs": "the run scored no reference model",
@@ -154,5 +159,11 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="verifiers/v1/episode.py to_record, prime_rl/monitors/file.py (2026)",
+    fields={
+        **{column: f"nodes.{name}" for name, column in LISTS.items()},
+        "prompt_id": "group.id, else the task's key", "response_mask": "nodes.mask",
+        "reward": "rewards (score · weight, summed)", "step": "run.work.step",
+        "domain": "env.name", "truncated": "finish_reason and stop_condition",
+    },
     note="One row per branch; newer traces keep log-probs to 4 decimals only.",
 )  # fmt: skip

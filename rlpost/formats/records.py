@@ -12,13 +12,17 @@ import orjson
 from rlpost.errors import DataError, ReadWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 MOST_SNIFFED = 64 << 20
 """Bytes of a first line that a sniff reads at most."""
 _MOST_ARRAY = 1 << 30
+_SHAPE = bytes.maketrans(b"123456789[:,- \t\r\n", b"000000000[[[[[[[[")
+_LONG = b"[" + b"0" * 20
+"""The shape of a whole number that may be 2^64 or more, which orjson would round to a float."""
 _SHOWN = 60
+_MOST_DIGITS = 1000  # of an integer that is kept exact; Python itself refuses more than 4300
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Record:
     def get(self, name: str) -> Any:
         """The field, whatever it is; a DataError if it is missing."""
         if name not in self.fields:
-            raise DataError(f"{self.where}: no field `{name}`; there are {_listing(self.fields)}")
+            raise DataError(f"{self.where}: no field `{name}`; there are {listing(self.fields)}")
         return self.fields[name]
 
     def number(self, name: str) -> float:
@@ -93,14 +97,15 @@ class Record:
 def described(value: object) -> str:
     """A JSON value in a few words, for errors."""
     if isinstance(value, dict):
-        return f"an object with {_listing(value)}"
+        return f"an object with {listing(value)}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     text = json.dumps(value, ensure_ascii=False, default=lambda other: type(other).__name__)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _listing(fields: Mapping[str, Any]) -> str:
+def listing(fields: Collection[object]) -> str:
+    """The first names of fields, for errors; "no fields" where there is none."""
     names = [str(name) for name in fields]
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
     return (", ".join(names[:12]) or "no fields") + more
@@ -156,11 +161,14 @@ def parsed(where: str, data: bytes) -> Any:
         DataError: it is no JSON.
     """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         pass  # it may hold what Python's json writes beyond the standard
+    else:
+        if _LONG not in data.translate(_SHAPE):
+            return value
     try:
-        return json.loads(data)
+        return json.loads(data, parse_int=_integer)
     except json.JSONDecodeError as error:
         why = f"{error.msg} at column {error.colno}"
         if not data.rstrip().endswith((b"}", b"]")):
@@ -170,6 +178,11 @@ def parsed(where: str, data: bytes) -> Any:
         raise DataError(f"{where}: not UTF-8 text (byte {error.start})") from None
     except RecursionError:
         raise DataError(f"{where}: nested too deeply to read") from None
+
+
+def _integer(digits: str) -> int | float:
+    """A whole number, exact, since it may be an id; an endless one is a float."""
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
 
 
 def first_fields(path: Path) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, text_key
 from rlpost.formats.layout import mask_of, numbers, response_lists
 from rlpost.formats.logging_board import tokens_of, unpadded
 from rlpost.formats.records import Record, first_fields, records
@@ -100,6 +100,7 @@ FORMAT = Format(
     suffixes=(".jsonl",),
     gives=("group", "reward", "batch", "mask", "old_log_probs", "ref_log_probs"),
     lacks={
+        "log_probs": "ROLL's board has log-probs from before the update alone",
         "values": "ROLL's board has the token rewards under `values`, and not the critic's values",
         "infer_log_probs": "ROLL's board has the trainer's log-probs alone",
         "token_rewards": "ROLL's token_rewards already hold the response's reward and the KL "
@@ -110,6 +111,10 @@ FORMAT = Format(
     read=read,
     source="ROLL 2025-05 to 2026-08, roll/pipeline/rlvr/rlvr_pipeline.py, save_metrics",
     takes=("map",),
+    fields={
+        **_LISTS, "prompt_id": f"prompt ({SAME_TEXT})", "reward": "reward", "step": "step",
+        "response_mask": "new_response_mask",
+    },
     note="The reward is ROLL's normalised and clipped one; the raw score is not dumped. Without a "
     "reference model ROLL writes the policy's log-probs a second time, as the reference's.",
-)
+)  # fmt: skip

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "source",
           "ground_truth": "ground_truth", "exp_name": "exp_name"}  # fmt: skip
+_AGENTIC = {"prompt_id": "env_info.task_name", "reward": "reward_info.episode_reward"}
 
 
 def sniff(path: Path) -> bool:
@@ -43,6 +44,8 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
         for record in _transposed(line):
             agentic = "trajectory_data" in record
             row = _trajectory(record, step) if agentic else _response(record, step)
+            if agentic:
+                options.told.sources.update(_AGENTIC)
             yield apply_map(row, record, options.map)
 
 
@@ -135,5 +138,7 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="roll/pipeline/rlvr/utils.py dump_rollout_to_specific_path, agentic/utils.py (2026)",
+    fields={"prompt_id": "id", "reward": "scores", "step": "global_step", "domain": "domain",
+            "difficulty": "difficulty"},
     note="Each line holds a whole step and is read whole.",
-)
+)  # fmt: skip

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
+from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.finite import check_finite
 from rlpost.formats.layout import mask_of, numbers
 
 if TYPE_CHECKING:
@@ -17,50 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
-
-_FLOATS, _IDS, _MASK = pa.list_(pa.float32()), pa.list_(pa.int32()), pa.list_(pa.uint8())
-
-TOKEN_COLUMNS: dict[str, pa.DataType] = {
-    "response_mask": _MASK,
-    "response_token_ids": _IDS,
-    "old_log_probs": _FLOATS,
-    "infer_log_probs": _FLOATS,
-    "ref_log_probs": _FLOATS,
-    "teacher_log_probs": _FLOATS,
-    "log_probs": _FLOATS,
-    "values": _FLOATS,
-    "token_rewards": _FLOATS,
-    "entropy": _FLOATS,
-    "sum_pi_squared": _FLOATS,
-    "dumped_advantages": _FLOATS,
-    "dumped_returns": _FLOATS,
-}
-"""Columns with one entry per response token. `dumped_` ones are what the framework computed."""
-
-CANONICAL: dict[str, pa.DataType] = {
-    "step": pa.int64(),
-    "prompt_id": pa.string(),
-    "rollout_id": pa.string(),
-    "sample_id": pa.string(),
-    "domain": pa.string(),
-    "reward": pa.float64(),
-    "reward_baseline": pa.float64(),
-    "difficulty": pa.float64(),
-    "finish_reason": pa.string(),
-    "truncated": pa.bool_(),
-    "prompt_length": pa.int64(),
-    "response_length": pa.int64(),
-    "dumped_advantage": pa.float64(),
-    "dumped_sample_mask": pa.float64(),
-    "prompt": pa.string(),
-    "response": pa.string(),
-    "prompt_token_ids": _IDS,
-    **TOKEN_COLUMNS,
-}
-"""Column -> type, in the order in which they are written. Keys are text, so that any id fits.
-
-A framework's own advantages are `dumped_...`: `advantages` is the name of what rlpost writes.
-"""
 
 MOST_ROWS = 4096
 MOST_BYTES = 32 << 20
@@ -107,10 +65,10 @@ def batches(
         size += _checked(row, seen)
         kept.append(row)
         if len(kept) == MOST_ROWS or size >= MOST_BYTES:
-            yield _batch(kept, seen)
+            yield _batch(kept, seen, options)
             kept, size = [], 0
     if kept:
-        yield _batch(kept, seen)
+        yield _batch(kept, seen, options)
 
 
 def _checked(row: Row, seen: _Seen) -> int:
@@ -135,11 +93,19 @@ def _checked(row: Row, seen: _Seen) -> int:
 
 
 def _check_lengths(row: Row, lengths: Mapping[str, int]) -> None:
+    """All lists have one length, and it is the `response_length` where there is one."""
     if len({*lengths.values()}) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(
             f"{row.where}: its token lists differ in length ({told}); a response needs one entry "
-            "per token in each"
+            "per token in each (--layout says how lists of your own files lie)"
+        )
+    said, name = row.values.get("response_length"), next(iter(lengths), "")
+    if name and said is not None and said != lengths[name]:
+        raise DataError(
+            f"{row.where}: `{name}` has {lengths[name]} entries and `response_length` is {said}; "
+            "--layout says how lists with a prompt or padding lie, --map response_length=none "
+            "leaves out what counts something else"
         )
 
 
@@ -157,11 +123,14 @@ def _check_presence(row: Row, lengths: Mapping[str, int], seen: _Seen) -> None:
             )
 
 
-def _batch(rows: list[Row], seen: _Seen) -> pa.RecordBatch:
+def _batch(rows: list[Row], seen: _Seen, options: ReadOptions) -> pa.RecordBatch:
     there = {name: None for row in rows for name, value in row.values.items() if value is not None}
     names = [*(name for name in CANONICAL if name in there),
              *(name for name in there if name not in CANONICAL)]  # fmt: skip
-    return pa.record_batch({name: _column(name, rows, seen) for name in names})
+    batch = pa.record_batch({name: _column(name, rows, seen) for name in names})
+    if options.nonfinite == "error":
+        check_finite(batch, lambda place: rows[place].where)
+    return batch
 
 
 def _column(name: str, rows: list[Row], seen: _Seen) -> pa.Array:
@@ -221,8 +190,9 @@ def _fitting(name: str, row: Row, array: NDArray[Any], wanted: Any) -> NDArray[A
     made: NDArray[Any] = np.nan_to_num(array).astype(wanted)
     if not np.array_equal(made, array):
         at = int(np.flatnonzero(made != array)[0])
+        came = "null" if np.isnan(array[at]) else array[at]
         raise DataError(
-            f"{row.where}: `{name}` has {array[at]} at token {at}; whole numbers of at most 32 "
+            f"{row.where}: `{name}` has {came} at token {at}; whole numbers of at most 32 "
             "bits are needed"
         )
     return made

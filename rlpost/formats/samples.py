@@ -9,6 +9,7 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.formats.keys import prompt_key
 from rlpost.formats.layout import check_length, mask_of, numbers
+from rlpost.formats.lengths import believable
 from rlpost.formats.records import Record
 from rlpost.formats.rows import Row
 
@@ -73,7 +74,7 @@ def response_list(record: Record, name: str, length: int) -> NDArray[Any] | None
 def mask_list(record: Record, name: str, length: int) -> NDArray[np.uint8]:
     """The loss mask; none is all ones."""
     if not record.has(name):
-        return np.ones(length, np.uint8)
+        return np.ones(believable(record.where, "the response's length", length), np.uint8)
     mask = mask_of(record.where, name, record.get(name))
     check_length(record.where, name, mask, length, "response_length")
     return mask

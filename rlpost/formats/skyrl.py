@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_tokens, number_of, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, number_of, text_key
 from rlpost.formats.records import first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -69,5 +69,9 @@ FORMAT = Format(
     read=read,
     source="SkyRL 0.3, skyrl_train/utils/trainer_utils.py, dump_per_dataset_eval_results",
     takes=("map",),
-    note="A group is the rows of one step whose prompts have the same text.",
-)
+    fields={
+        "prompt_id": f"input_prompt ({SAME_TEXT})", "reward": "score", "domain": "data_source",
+        "step": "the folder's name", "finish_reason": "stop_reason",
+    },
+    role_notes={"group": "A group is the rows of one step whose prompts have the same text."},
+)  # fmt: skip

@@ -85,6 +85,7 @@ FORMAT = Format(
     gives=("group", "reward", "mask", "infer_log_probs", "batch", "truncated"),
     lacks={
         "infer_log_probs": "the rollout kept none (rollout_log_probs is empty)",
+        "log_probs": "the rollout is dumped before the update, whose log-probs are asked for",
         "old_log_probs": "the trainer's log-probs are in train_data/, not in rollout_data/",
         "ref_log_probs": "the reference's log-probs are in train_data/, not in rollout_data/",
         "values": "the critic's values are in train_data/, not in rollout_data/",
@@ -93,5 +94,9 @@ FORMAT = Format(
     read=read,
     takes=("map",),
     source="slime/observability/rollout_data_utils.py save_debug_rollout_data (2026)",
+    fields={
+        "prompt_id": "group_index", "reward": "reward", "response_mask": "loss_mask",
+        "infer_log_probs": "rollout_log_probs", "step": "rollout_id", "finish_reason": "status",
+    },
     note="A .pt file is one object: tensors are memory-mapped, lists are held whole.",
-)
+)  # fmt: skip

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.blocks import check_blocks
+from rlpost.formats.fields import SAME_TOKENS, apply_map
 from rlpost.formats.keys import prompt_key
 from rlpost.formats.layout import numbers
 from rlpost.formats.pickles import first_texts
@@ -49,6 +50,8 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     dump = dump_of(path, ("format_version", "rollout_id", "samples"))
+    if options.group_size is not None:
+        options.told.sources["prompt_id"] = f"blocks of {options.group_size} records"
     if dump["format_version"] != _VERSION:
         raise DataError(
             f"{path}: format_version is {dump['format_version']!r}; {_VERSION} is what slime "
@@ -56,11 +59,15 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
         )
     rewards = dump.get("raw_reward")
     raw = None if rewards is None else numbers(str(path), "raw_reward", plain(rewards))
+    count = 0
     for place, record in enumerate(samples_of(path, dump)):
+        count += 1
         row = _row(record, options, place)
         row.values["step"] = dump["rollout_id"]
         row.values["reward"] = None if raw is None else _raw(record, raw, options)
         yield apply_map(row, record, options.map)
+    if options.group_size is not None:
+        check_blocks(str(path), count if raw is None else len(raw), options.group_size)
 
 
 def _row(record: Record, options: ReadOptions, place: int) -> Row:
@@ -120,6 +127,7 @@ FORMAT = Format(
     lacks={
         "reward": "the dump has no raw_reward; its `rewards` are normalised already "
         "(kept as normalised_reward)",
+        "log_probs": "the dump's log_probs are from before the update, and so the old ones",
         "old_log_probs": "the run kept no log_probs",
         "ref_log_probs": "the run had no reference model (no KL term)",
         "infer_log_probs": "the run kept no rollout_log_probs",
@@ -129,6 +137,13 @@ FORMAT = Format(
     read=read,
     takes=("map", "group_size"),
     source="slime/observability/train_data_utils.py save_debug_train_data, format_version 2",
-    note="Groups are the rows with the same prompt tokens; --group-size takes blocks instead. "
-    "The tensors are memory-mapped.",
+    fields={
+        **{column: name for name, column in LISTS.items()},
+        "prompt_id": f"tokens ({SAME_TOKENS})", "reward": "raw_reward", "step": "rollout_id",
+        "response_mask": "loss_masks", "truncated": "truncated",
+    },
+    note="The tensors are memory-mapped.",
+    role_notes={
+        "group": "Groups are the rows with the same prompt tokens; --group-size takes blocks."
+    },
 )  # fmt: skip

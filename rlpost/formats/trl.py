@@ -10,7 +10,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.extras import Extras
-from rlpost.formats.fields import apply_map, no_tokens, summed, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
 from rlpost.formats.records import Record
 from rlpost.formats.rows import Row, batches
 from rlpost.formats.tables import columns_in
@@ -43,6 +43,7 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
             f"{path}: no column of floats besides step and advantage, so no reward function's "
             "values; --map reward=COLUMN names another one"
         )
+    options.told.sources["reward"] = " + ".join(rewards)
     skip = {*_NEEDED, *options.left_out}
     extras = Extras(
         {
@@ -94,7 +95,10 @@ FORMAT = Format(
     read=read,
     source="TRL 0.25 to 1.0, trl/trainer/grpo_trainer.py, log",
     takes=("map",),
-    note="The reward is the plain sum of all columns of floats but advantage: TRL does not dump "
-    "which are rewards, nor their weights; --map reward=NAME takes one. A group is the rows of one "
-    "step with the same prompt.",
+    fields={"prompt_id": f"prompt ({SAME_TEXT})", "step": "step"},
+    role_notes={
+        "reward": "The reward is the plain sum of all columns of floats but advantage: TRL does "
+        "not dump which are rewards, nor their weights; --map reward=NAME takes one.",
+        "group": "A group is the rows of one step with the same prompt.",
+    },
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
 from rlpost.formats.extras import Extras, extras_of
-from rlpost.formats.fields import apply_map, no_tokens, number_of, text_key
+from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, number_of, text_key
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -41,6 +41,8 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 def _rows(path: Path, options: ReadOptions, extras: Extras) -> Iterator[Row]:
     for record in records(path):
         prompt = record.text("input")
+        if not record.has("uid"):
+            options.told.sources["prompt_id"] = f"input ({SAME_TEXT})"
         values: dict[str, Any] = {
             "step": record.whole("step"),
             **_keys(record, prompt),
@@ -78,5 +80,8 @@ FORMAT = Format(
     read=read,
     source="verl 0.5 to 0.8, RayPPOTrainer._dump_generations and the v1 trainer",
     takes=("map",),
-    note="Without a uid, a group is the rows of one step whose prompts have the same text.",
+    fields={"prompt_id": "uid", "reward": "score", "step": "step"},
+    role_notes={
+        "group": "Without a uid, a group is the rows of one step whose prompts have the same text."
+    },
 )

@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 
 from rlpost import __version__
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.formats.rows import CANONICAL, TOKEN_COLUMNS
-from rlpost.parquet.staged import Staged
+from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.finite import unfit
+from rlpost.parquet.upload import stage
 from rlpost.schema import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     from rlpost.formats.base import Format
+    from rlpost.parquet.places import Place
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of a row group in memory, about."""
@@ -35,20 +36,42 @@ class CanonicalFile:
         ReadWriteError: the target can't be written.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Place) -> None:
         self.target = target
         self.rows = 0
         self.tokens = 0
-        self._staged = Staged(target)
+        self._staged = stage(target)
         self._kept: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self._sources: dict[str, int] = {}
+        self._rewarded = 0
+        self._unfit: dict[str, list[int]] = {}
 
     @property
     def columns(self) -> list[str]:
         """The columns that the file has; known when the first row group is written."""
         return list(self._writer.schema.names) if self._writer else []
+
+    @property
+    def nonfinite(self) -> dict[str, dict[str, int]]:
+        """Columns with numbers that are not finite: how many, and in how many `responses`."""
+        found = {
+            name: {"entries": entries, "responses": rows}
+            for name, (entries, rows) in self._unfit.items()
+        }
+        if missing := self.rows - self._rewarded if self._rewarded else 0:
+            count = found.get("reward", {"entries": 0, "responses": 0})
+            found["reward"] = {name: number + missing for name, number in count.items()}
+        return found
+
+    def _count_unfit(self, batch: pa.RecordBatch) -> None:
+        if "reward" in batch.schema.names:  # a batch without any reward has no such column
+            self._rewarded += batch.num_rows
+        for name, rows in unfit(batch):
+            count = self._unfit.setdefault(name, [0, 0])
+            count[0] += len(rows)
+            count[1] += len({*rows.tolist()})
 
     def append(self, batch: pa.RecordBatch, source: str) -> None:
         """Add rows.
@@ -63,6 +86,7 @@ class CanonicalFile:
         self._sources.setdefault(source, self.rows)
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
+        self._count_unfit(batch)
         if self._writer is not None:
             batch = self._conformed(batch, source)
         self._kept.append(batch)

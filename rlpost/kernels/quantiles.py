@@ -7,8 +7,14 @@ logarithm to find a number's bin. (HdrHistogram's layout; https://hdrhistogram.o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 _FINEST, _COARSEST = -20, 6  # powers of two: less counts as 0, more as the last bin
 _STEPS = 5  # bits of the mantissa that tell bins apart: 32 bins a doubling
@@ -42,11 +48,17 @@ def quantile(counts: Tensor, share: float) -> float:
     Returns:
         The middle of its bin: within ERROR of it, relative; 0 for what is under 2^-20.
     """
+    return quantiles(counts, (share,))[0]
+
+
+def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
+    """`quantile` of several shares."""
     below = counts.cumsum(0)
+    count = float(below[-1])
     # 1 - 2^-40: 0.1 · 10 must not ask for the second of ten for want of a bit
-    rank = max(1, int(-(-share * float(below[-1]) * (1 - 2.0**-40) // 1)))
-    place = int((below >= rank).nonzero()[0]) - _SIDE
-    return _middle(place) if place >= 0 else -_middle(-place)
+    ranks = [max(1, int(-(-share * count * (1 - 2.0**-40) // 1))) for share in shares]
+    places = torch.searchsorted(below, below.new_tensor(ranks)) - _SIDE
+    return [_middle(place) if place >= 0 else -_middle(-place) for place in places.tolist()]
 
 
 def _middle(step: int) -> float:

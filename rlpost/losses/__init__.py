@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlpost.errors import UsageError
 from rlpost.losses import cispo, dppo, geo_mean, gpg, gspo, kimi15, pg, ppo, sapo, tis, topr
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, Loss, Surrogate, Tokens
-from rlpost.losses.kl import kl_loss
+from rlpost.losses.kl import clamped, estimated, kl_loss
 from rlpost.schema import closest
 
 LOSSES: dict[str, Loss] = {
@@ -45,6 +45,8 @@ __all__ = [
     "Loss",
     "Surrogate",
     "Tokens",
+    "clamped",
+    "estimated",
     "kl_loss",
     "loss_named",
 ]

@@ -168,6 +168,8 @@ class Loss:
     source: str
     aggregation: Aggregation
     """How its tokens become one number, where the user leaves it open."""
+    own_gain: Callable[[Tokens], Tensor] | None = None
+    """What it takes for advantages, [T], 0 outside the mask; None for those of the tokens."""
 
     @cached_property
     def knobs(self) -> Mapping[str, Any]:

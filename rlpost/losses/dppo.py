@@ -90,11 +90,16 @@ def ref_kl(
 
     Source: prime-rl, trainer.rl.loss (ref_kl).
     """
-    assert tokens.ref is not None, "tokens without log-probs of the reference policy"
     low = prob_mask if prob_mask_low is None else prob_mask_low
-    gain = torch.where(tokens.mask, (tokens.ref - tokens.new).detach(), 0.0)
     under = tokens.moved < -low
-    return _masked(tokens, gain, under, torch.zeros_like(under), square_coef, ratio_clamp)
+    none = torch.zeros_like(under)
+    return _masked(tokens, _to_reference(tokens), under, none, square_coef, ratio_clamp)
+
+
+def _to_reference(tokens: Tokens) -> Tensor:
+    """The log ratio of reference to current, a constant for gradients, [T]."""
+    assert tokens.ref is not None, "tokens without log-probs of the reference policy"
+    return torch.where(tokens.mask, (tokens.ref - tokens.new).detach(), 0.0)
 
 
 def _masked(
@@ -117,21 +122,22 @@ def _masked(
 DPPO = Loss(
     "dppo",
     dppo,
-    formula="-A·r + κ(log r)²; masked where π moved > 0.2 along A",
+    formula="-A·r + κ(log r)²; masked where π moved > δ along A",
     source="prime-rl",
     aggregation="token-mean",
 )
 IPO = Loss(
     "ipo",
     ipo,
-    formula="-A·r + κ(log r)²; masked where |Δπ| > 0.1",
+    formula="-A·r + κ(log r)²; masked where |Δπ| > δ",
     source="prime-rl",
     aggregation="token-mean",
 )
 REF_KL = Loss(
     "ref_kl",
     ref_kl,
-    formula="-stop(log π_ref - log π)·r + κ(log r)²; masked where Δπ < -0.2",
+    formula="-stop(log π_ref - log π)·r + κ(log r)²; masked where Δπ < -δ",
     source="prime-rl",
     aggregation="token-mean",
+    own_gain=_to_reference,
 )

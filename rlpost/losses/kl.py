@@ -18,27 +18,42 @@ if TYPE_CHECKING:
 def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
     """The KL of the current policy from the reference at each token, before its coefficient.
 
-    The estimate is that of `rlpost.kernels.kl.token_kl` of `new` and `ref`; with kl_loss_ratio it
-    is multiplied by new over old, which makes the gradient of its mean that of the KL (DeepSeek
-    V3.2's correction). k4 has that ratio in any case.
+    The estimate is that of `estimated`; with kl_loss_ratio it is multiplied by the importance
+    ratio, which makes the gradient of its mean that of the KL (DeepSeek V3.2's correction).
 
     Args:
         tokens: T of them, with `ref`.
-        options: the `kl_loss_...` fields.
+        options: the `kl_loss_...` fields, and whose log-probs the ratio divides by.
 
     Returns:
         [T], 0 where the mask is 0; differentiable in `new`.
     """
+    kl = estimated(tokens, options)
+    return kl * _ratio(tokens, options) if options.kl_loss_ratio else kl
+
+
+def clamped(kl: Tensor, options: LossOptions) -> int:
+    """How many of these estimates, from `estimated`, were clamped."""
+    if options.kl_loss_clamps not in (options.kl_loss_estimator, "all"):
+        return 0
+    return int((kl.abs() >= options.kl_loss_clamp).sum())
+
+
+def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
+    """`rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio."""
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
-    ratio, estimator = tokens.ratio(), options.kl_loss_estimator
+    estimator = options.kl_loss_estimator
     bounded = options.kl_loss_log_ratio_clamps in (estimator, "all")
-    kl = token_kl(
+    return token_kl(
         tokens.log_prob,
         torch.where(tokens.mask, tokens.ref, 0.0),
         estimator=estimator,
         log_ratio_clamp=options.kl_loss_log_ratio_clamp if bounded else torch.inf,
         clamp=options.kl_loss_clamp,
         clamps=options.kl_loss_clamps,
-        ratio=ratio,
+        ratio=_ratio(tokens, options) if estimator == "k4" else 1.0,
     )
-    return kl * ratio if options.kl_loss_ratio else kl
+
+
+def _ratio(tokens: Tokens, options: LossOptions) -> Tensor:
+    return (tokens.on_engine if options.behaviour == "infer" else tokens).ratio()

@@ -34,7 +34,7 @@ def tis(
 LOSS = Loss(
     "tis",
     tis,
-    formula="-stop(clip(r, 0, 1))·A·log π",
+    formula="-stop(clip(r, low, high))·A·log π",
     source="arXiv 2503.14286",
     aggregation="seq-mean-token-mean",
 )

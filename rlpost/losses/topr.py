@@ -46,7 +46,7 @@ def topr(
 LOSS = Loss(
     "topr",
     topr,
-    formula="-A·log π; reward ≤ 0: -stop(clip(r, 0, 1))·A·log π",
+    formula="-A·log π; reward ≤ 0: -stop(clip(r, low, high))·A·log π",
     source="arXiv 2503.14286",
     aggregation="seq-mean-token-mean",
 )

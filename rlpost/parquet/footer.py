@@ -8,10 +8,14 @@ reads is taken for hostile: depth, counts and integers are bounded, and whatever
 
 from __future__ import annotations
 
-import os
 import struct
 from enum import IntEnum
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from rlpost.parquet.ranges import read_at
+
+if TYPE_CHECKING:
+    from rlpost.parquet.ranges import Opened
 
 MAGIC = b"PAR1"
 MAGIC_ENCRYPTED = b"PARE"
@@ -263,17 +267,22 @@ def _write_struct(out: bytearray, fields: Struct) -> None:
     out.append(0)
 
 
-def load(file: int, size: int) -> tuple[Struct, int]:
-    """Read the footer of an open Parquet file of `size` bytes.
+def load(file: Opened, size: int) -> tuple[Struct, int]:
+    """Decode a file's footer, and say where it begins; raises as `footer_bytes` and `decode`."""
+    data, start = footer_bytes(file, size)
+    footer, _ = decode(data)
+    if FileMeta.ENCRYPTION in footer:
+        raise EncryptedError("some of its columns are encrypted")
+    return footer, start
 
-    Returns:
-        FileMetaData, and the offset where it begins: every column chunk lies before it.
+
+def footer_bytes(file: Opened, size: int) -> tuple[bytes, int]:
+    """Read the footer of an open file of `size` bytes, and say where it begins, behind all data.
 
     Raises:
-        EncryptedError: the footer is encrypted.
-        FooterError: the file is no Parquet file, is cut short, or its footer is damaged.
+        EncryptedError, FooterError: it is encrypted; the file is no Parquet file, or cut short.
     """
-    tail = os.pread(file, TAIL, max(size - TAIL, 0))
+    tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
     if tail.endswith(MAGIC_ENCRYPTED):
         raise EncryptedError("its footer is encrypted")
     if size < len(MAGIC) + TAIL or not tail.endswith(MAGIC):
@@ -282,12 +291,7 @@ def load(file: int, size: int) -> tuple[Struct, int]:
     start = size - TAIL - length
     if start < len(MAGIC):
         raise FooterError(f"a footer of {length} bytes does not fit a file of {size}")
-    footer, used = decode(os.pread(file, length, start))
-    if used > length:
-        raise FooterError("the footer is longer than it says")
-    if FileMeta.ENCRYPTION in footer:
-        raise EncryptedError("some of its columns are encrypted")
-    return footer, start
+    return read_at(file, length, start), start
 
 
 def seal(footer: Struct) -> bytes:

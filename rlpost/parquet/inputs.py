@@ -1,4 +1,4 @@
-"""Which files an input means: a file, several, a directory with hive partitions, a glob."""
+"""Which files an input means: a file, several, a directory with hive partitions, a glob; a URL."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.parquet.places import Remote, absence, files_below, matching, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rlpost.parquet.places import Place
 
 
 @dataclass(frozen=True)
 class InputFile:
     """One Parquet file of the input."""
 
-    path: Path
+    path: Place
     relative: Path
     """Where its twin goes below an output directory."""
     partitions: tuple[tuple[str, str], ...] = ()
@@ -27,13 +30,13 @@ class InputFile:
 
 
 def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
-    """The files that these paths, directories and globs mean, each once, sorted in each.
+    """The files that these paths, URLs, directories and globs mean, each once, sorted in each.
 
     Raises:
         ReadWriteError: a path does not exist, or a directory holds no Parquet file.
         UsageError: a glob matches nothing, or two files would have the same output name.
     """
-    found: dict[Path, InputFile] = {}
+    found: dict[Place, InputFile] = {}
     for text in inputs:
         for file in _expand(text):
             found.setdefault(file.path.resolve(), file)
@@ -48,35 +51,39 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
 
 
 def _expand(text: str) -> list[InputFile]:
-    path = Path(text)
+    path = place_of(text)
+    if isinstance(path, Remote):
+        path.forget()
     try:
         if path.is_dir():
             return _directory(path)
         if path.exists():
-            return [InputFile(path, Path(path.name), _partitions(path))]
+            return [_named(path)]
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if glob.has_magic(text):
-        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
-        files = [match for match in matches if match.is_file()]
+        files = matching(path)
         if not files:
             raise UsageError(f"{text}: the pattern matches no file")
-        return [InputFile(file, Path(file.name), _partitions(file)) for file in files]
-    raise ReadWriteError(f"{text}: no such file or directory")
+        return [_named(file) for file in files]
+    raise ReadWriteError(f"{text}: {absence(path)}")
 
 
-def _directory(top: Path) -> list[InputFile]:
-    files = sorted(
-        file
-        for file in top.rglob("*.parquet")
-        if file.is_file()
-        and not any(part.startswith((".", "_")) for part in file.relative_to(top).parts)
-    )
+def _named(path: Place) -> InputFile:
+    return InputFile(path, Path(path.name), _partitions(path))
+
+
+def _directory(top: Place) -> list[InputFile]:
+    files = [
+        InputFile(file, relative, _partitions(file))
+        for file, relative in files_below(top)
+        if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
+    ]
     if not files:
         raise ReadWriteError(f"{top}: the directory holds no .parquet file")
-    return [InputFile(file, file.relative_to(top), _partitions(file)) for file in files]
+    return files
 
 
-def _partitions(path: Path) -> tuple[tuple[str, str], ...]:
-    pairs = (part.partition("=") for part in path.parent.parts)
+def _partitions(path: Place) -> tuple[tuple[str, str], ...]:
+    pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)

@@ -48,6 +48,19 @@ def is_number(kind: pa.DataType) -> bool:
     )
 
 
+def holds(kind: pa.DataType) -> str:
+    """What a column of this type holds: floats or integers (lists), number, text, or other."""
+    if is_list(kind):
+        if pa.types.is_floating(kind.value_type):
+            return "floats"
+        return "integers" if is_number(kind.value_type) else "other"
+    if is_number(kind):
+        return "number"
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    return "other"
+
+
 def ragged(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Offsets [n+1], from 0, and values [T] of a list column; nulls among the values are NaN.
 

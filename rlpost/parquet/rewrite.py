@@ -6,18 +6,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rlpost.errors import DataError
 from rlpost.parquet.footer import Element, FileMeta, FooterError, Group, Struct, Wire
 from rlpost.parquet.plan import plan
+from rlpost.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
     from rlpost.parquet.encode import Encoder
+    from rlpost.parquet.places import Place
     from rlpost.parquet.sink import Sink
+    from rlpost.parquet.staged import Staged
+    from rlpost.parquet.upload import Upload
 
 READ_BYTES = 32 << 20  # decoded source bytes that are held at a time
 
@@ -29,10 +31,11 @@ class SourceRows:
         DataError: the file is damaged or no Parquet file.
     """
 
-    def __init__(self, path: Path, keep: Collection[str] | None, drop: Collection[str]) -> None:
+    def __init__(self, path: Place, keep: Collection[str] | None, drop: Collection[str]) -> None:
         self._path = path
         with self._naming():
-            self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            self._reader = ParquetReader(path)
+            self._file = self._reader.file
             schema = self._file.schema_arrow
         kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
         self.fields = pa.schema(kept)
@@ -81,9 +84,8 @@ class SourceRows:
     def _open(self, row_group: int) -> None:
         group = self._file.metadata.row_group(row_group)
         rows = READ_BYTES * group.num_rows // max(group.total_byte_size, 1)
-        self._batches = self._file.iter_batches(
-            min(max(rows, 1), 1 << 16), [row_group], columns=self.fields.names
-        )
+        most = min(max(rows, 1), 1 << 16)
+        self._batches = self._reader.batches(most, row_group, self.fields.names)
         self._group, self._batch = row_group, pa.record_batch({})
 
     @contextmanager
@@ -107,6 +109,11 @@ class RewriteSink:
         self.reason = reason
         self._rows = rows
         self._inner = inner
+
+    @property
+    def output(self) -> Staged | Upload:
+        """The file that is written."""
+        return self._inner.output
 
     def encode(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch itself: it is encoded with the source's columns."""

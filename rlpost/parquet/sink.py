@@ -6,7 +6,6 @@ and renamed.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,13 +23,18 @@ from rlpost.parquet.footer import (
     load,
 )
 from rlpost.parquet.plan import plan
+from rlpost.parquet.ranges import close_file, open_file
 from rlpost.parquet.rewrite import RewriteSink, SourceRows
 from rlpost.parquet.splice import SpliceSink, close_ranks, whole
-from rlpost.parquet.staged import Staged, naming
+from rlpost.parquet.staged import naming
+from rlpost.parquet.upload import stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
+
+    from rlpost.parquet.places import Place
+    from rlpost.parquet.staged import Staged
+    from rlpost.parquet.upload import Upload
 
 
 class Sink(Protocol):
@@ -43,6 +47,10 @@ class Sink(Protocol):
     @property
     def reason(self) -> str | None:
         """Why the source's columns are decoded and encoded anew; None if they are copied."""
+
+    @property
+    def output(self) -> Staged | Upload:
+        """The file that is written."""
 
     def encode(self, columns: pa.RecordBatch) -> Any:
         """Prepare the next rows' new columns for `append`."""
@@ -67,8 +75,8 @@ class Sink(Protocol):
 
 
 def open_sink(
-    source: Path,
-    target: Path,
+    source: Place,
+    target: Place,
     fields: pa.Schema,
     *,
     drop: Collection[str] = (),
@@ -78,7 +86,7 @@ def open_sink(
     force_rewrite: bool = False,
     codec: str = "zstd",
     level: int | None = None,
-    begun: Staged | None = None,
+    begun: Staged | Upload | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -122,24 +130,24 @@ def open_sink(
     rows = SourceRows(source, keep, drop)
     _check_names(source, rows.fields.names, fields)
     joined = encoder(pa.schema([*rows.fields, *fields]))
-    inner = SpliceSink(rows.skeleton(joined), joined, Staged(target), len(MAGIC))
+    inner = SpliceSink(rows.skeleton(joined), joined, stage(target), len(MAGIC))
     return RewriteSink(rows, inner, spliced)
 
 
 def _splice(
-    source: Path,
-    target: Path,
+    source: Place,
+    target: Place,
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
-    begun: Staged | None,
+    begun: Staged | Upload | None,
 ) -> SpliceSink | str:
     """Open a sink that copies, or say why there can be none."""
     with naming(source, "cannot be read"), ExitStack() as opened:
-        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        opened.callback(os.close, file)
+        file, size = open_file(source)
+        opened.callback(close_file, file)
         try:
-            footer, end = load(file, os.fstat(file).st_size)
+            footer, end = load(file, size)
             names, everything = plan(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
@@ -154,13 +162,13 @@ def _splice(
             if begun.runs != runs:
                 raise ReadWriteError(f"{source}: changed while it was read")
             return SpliceSink(footer, encoder, begun, kept)
-        staged = Staged(target)
+        staged = stage(target)
         opened.pop_all()
         staged.copy(file, runs)
         return SpliceSink(footer, encoder, staged, kept)
 
 
-def _check_names(source: Path, names: Collection[str], fields: pa.Schema) -> None:
+def _check_names(source: Place, names: Collection[str], fields: pa.Schema) -> None:
     for name in fields.names:
         if name in names:
             raise UsageError(

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.parallel import Ahead
+from rlpost.parallel import Ahead, in_order
+from rlpost.parquet.places import Remote
+from rlpost.parquet.reader import ParquetReader, extents, footer_of
+from rlpost.parquet.stamps import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow.parquet as pq
+
     from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.stamps import Stamp
 
 CHUNK_TOKENS = 1 << 20  # list elements a piece, about, on the CPU
 _MOST_AHEAD = 128 << 20  # bytes of columns that wait, decoded, for the run to begin
-_STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
+_FOOTERS = 8  # remote ones that are fetched at a time
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,9 @@ class Source:
 
     def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
-        self.footers = [_footer(file) for file in self.files]
+        self.stamps = [_stamp(file) for file in self.files]
+        remote = any(isinstance(file.path, Remote) for file in self.files)
+        self.footers = list(in_order(_footer, iter(self.files), _FOOTERS if remote else 1))
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
@@ -97,16 +105,12 @@ class Source:
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Compressed bytes of these columns in all files."""
-        wanted = set(columns)
-        total = 0
-        for footer in self.footers:
-            for group in range(footer.num_row_groups):
-                row_group = footer.row_group(group)
-                for place in range(row_group.num_columns):
-                    chunk = row_group.column(place)
-                    if chunk.path_in_schema.partition(".")[0] in wanted:
-                        total += chunk.total_compressed_size
-        return total
+        return sum(
+            end - begin
+            for footer in self.footers
+            for group in range(footer.num_row_groups)
+            for begin, end in extents(footer, group, columns)
+        )
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
         """These columns, in pieces of about `chunk_tokens` elements, in file order.
@@ -130,6 +134,15 @@ class Source:
         ahead = Ahead(pieces, _MOST_AHEAD, lambda piece: piece.table.nbytes)
         self._begun = ([*columns], chunk_tokens, sized_by), ahead
 
+    def check_unchanged(self) -> None:
+        """Raise ReadWriteError where a local file was changed since it was opened."""
+        for file, stamp in zip(self.files, self.stamps, strict=True):
+            if stamp is not None and _stamp(file) != stamp:
+                raise ReadWriteError(
+                    f"{file.path}: was changed or removed while it was read; run again when "
+                    "nobody writes it"
+                )
+
     def close(self) -> None:
         """End a reading that nobody took over."""
         if self._begun is not None:
@@ -146,13 +159,11 @@ class Source:
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
-            with pq.ParquetFile(
-                file.path, metadata=footer, buffer_size=_STREAM_BUFFER, pre_buffer=False
-            ) as parquet:
+            with ParquetReader(file.path, footer) as reader:
                 row = 0
                 for group in range(footer.num_row_groups):
                     size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
-                    for table in parquet.iter_batches(size, [group], columns=physical):
+                    for table in reader.batches(size, group, physical):
                         if table.num_rows:
                             yield Piece(index, group, row, _with_partitions(table, file, columns))
                         row += table.num_rows
@@ -163,9 +174,18 @@ class Source:
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
+def _stamp(file: InputFile) -> Stamp | None:
+    """None for remote files, of which each read checks the size."""
+    if isinstance(file.path, Remote):
+        return None
+    with suppress(OSError):
+        return stamp_of(file.path)
+    return None
+
+
 def _footer(file: InputFile) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(file.path)
+        return footer_of(file.path)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
 

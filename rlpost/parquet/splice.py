@@ -9,7 +9,6 @@ about files where only some columns have one.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from rlpost.parquet.footer import (
@@ -24,18 +23,20 @@ from rlpost.parquet.footer import (
     seal,
 )
 from rlpost.parquet.plan import add_key_values, extent, joined_meta, metas_of, move
+from rlpost.parquet.ranges import close_file, open_file, read_at
 from rlpost.parquet.staged import Run, Staged, naming
+from rlpost.parquet.upload import Upload, stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import pyarrow as pa
 
     from rlpost.parquet.encode import Encoded, Encoder
+    from rlpost.parquet.places import Place
 
 
-def copy_all(source: Path, target: Path) -> Staged | None:
+def copy_all(source: Place, target: Place) -> Staged | Upload | None:
     """Begin to copy a Parquet file's data, all of it, to where an output that keeps it is staged.
 
     Returns:
@@ -45,18 +46,17 @@ def copy_all(source: Path, target: Path) -> Staged | None:
         ReadWriteError: the source cannot be read, or the target's folder not written.
     """
     with naming(source, "cannot be read"):
-        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        size = os.fstat(file).st_size
-        tail = os.pread(file, TAIL, max(size - TAIL, 0))
+        file, size = open_file(source)
+        tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
     length = int.from_bytes(tail[:4], "little")
     end = size - TAIL - length
     if tail[4:] != MAGIC or end < len(MAGIC):
-        os.close(file)
+        close_file(file)
         return None
     try:
-        staged = Staged(target)
+        staged = stage(target)
     except BaseException:
-        os.close(file)
+        close_file(file)
         raise
     staged.copy(file, whole(end))
     return staged
@@ -109,7 +109,7 @@ class SpliceSink:
         end: where the kept data ends.
     """
 
-    def __init__(self, footer: Struct, encoder: Encoder, output: Staged, end: int) -> None:
+    def __init__(self, footer: Struct, encoder: Encoder, output: Staged | Upload, end: int) -> None:
         self.reason: str | None = None
         self._footer = footer
         self._groups = footer.structs(FileMeta.ROW_GROUPS)
@@ -119,6 +119,11 @@ class SpliceSink:
         self._end = end
         self._current = 0
         self._parts: list[Encoded] = []
+
+    @property
+    def output(self) -> Staged | Upload:
+        """The file that is written."""
+        return self._output
 
     def encode(self, columns: pa.RecordBatch) -> Encoded:
         """Encode new columns; any thread may."""

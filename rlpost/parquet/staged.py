@@ -8,15 +8,24 @@ import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from rlpost.errors import ReadWriteError
+from rlpost.leftovers import settled, temporary_name, undo_at_exit
+from rlpost.parallel import in_order
+from rlpost.parquet.ranges import close_file, read_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from rlpost.parquet.places import Place
+    from rlpost.parquet.ranges import Opened, RemoteFile
+
 COPY_STEP = 64 << 20
+STEP = 8 << 20  # bytes of a request to a remote source
+_REQUESTS = 4  # at a time
 _NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
@@ -28,8 +37,15 @@ class Run(NamedTuple):
     at: int
 
 
+def steps(runs: Sequence[Run]) -> Iterator[Run]:
+    """The same bytes, at most STEP together."""
+    for begin, size, at in runs:
+        for done in range(0, size, STEP):
+            yield Run(begin + done, min(STEP, size - done), at + done)
+
+
 @contextmanager
-def naming(path: Path, what: str) -> Iterator[None]:
+def naming(path: Place, what: str) -> Iterator[None]:
     """Turn an OSError into one that says which file and what failed."""
     try:
         yield
@@ -48,15 +64,16 @@ class Staged:
         self.target = target
         self._stopped = False
         self.runs: list[Run] = []
-        self._source: int | None = None
+        self._source: Opened | None = None
         self._copying: Future[None] | None = None
-        self.path = target.with_name(
-            f".{target.name}.rlpost-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        )
+        self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        undo_at_exit(self.path, self.path.unlink)
         with self._naming():
             self._file: int | None = os.open(self.path, flags, 0o666)
         self._there = True
+        self.sums: list[tuple[int, int, int]] = []
+        """Where `write` wrote, how many bytes, and their CRC-32: to read them again by."""
 
     def write(self, at: int, data: bytes | memoryview) -> int:
         """Write bytes at an offset, and return the offset behind them."""
@@ -65,9 +82,10 @@ class Staged:
             done = 0
             while done < len(left):
                 done += os.pwrite(self._file, left[done:], at + done)
+        self.sums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(self, source: int, runs: list[Run]) -> None:
+    def copy(self, source: Opened, runs: list[Run]) -> None:
         """Begin to copy bytes of an open file, in a thread, once; the file is closed here.
 
         They go on to the disk at once, so that little is left to sync when the rest is written.
@@ -77,8 +95,11 @@ class Staged:
         self._copying = pool.submit(self._copy, source, runs)
         pool.shutdown(wait=False)
 
-    def _copy(self, source: int, runs: Sequence[Run]) -> None:
+    def _copy(self, source: Opened, runs: Sequence[Run]) -> None:
         assert self._file is not None
+        if not isinstance(source, int):
+            self._fetch(source, runs)
+            return
         with self._naming():
             for begin, size, at in runs:
                 done = 0
@@ -90,6 +111,16 @@ class Staged:
                     done += copied
             if not self._stopped:
                 os.fdatasync(self._file)
+
+    def _fetch(self, source: RemoteFile, runs: Sequence[Run]) -> None:
+        """Copy from a remote file, some requests at a time."""
+
+        def fetched(step: Run) -> tuple[int, bytes]:
+            return step.at, b"" if self._stopped else read_at(source, step.size, step.begin)
+
+        for at, data in in_order(fetched, steps(runs), _REQUESTS):
+            if not self._stopped:
+                self.write(at, data)
 
     def complete(self) -> None:
         """Wait for the copy, sync and close the file: it is whole, under its own name."""
@@ -103,10 +134,21 @@ class Staged:
         self._release()
 
     def publish(self) -> None:
-        """Give the completed file the target's name."""
+        """Give the completed file the target's name, for good: the folder is synced, too."""
+        self.rename()
+        with self._naming():
+            sync_folder(self.target.parent)
+
+    def rename(self) -> None:
+        """Give the completed file the target's name; the folder is the caller's to sync."""
         with self._naming():
             self.path.replace(self.target)
-            self._there = False
+        self.keep()
+
+    def keep(self) -> None:
+        """Let the completed file stay under its own name: `discard` does not remove it."""
+        self._there = False
+        settled(self.path)
 
     def discard(self) -> None:
         """Stop copying, and remove the file unless it is published; never raises."""
@@ -121,15 +163,31 @@ class Staged:
             self._there = False
             with suppress(OSError):
                 self.path.unlink()
+        settled(self.path)
         self._release()
 
     def _release(self) -> None:
         if self._source is not None:
-            os.close(self._source)
+            close_file(self._source)
         self._source = None
 
     def _naming(self) -> AbstractContextManager[None]:
         return naming(self.target, "cannot be written")
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's list of names to the disk, where its file system can; raises OSError."""
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # it may be written to and not be read
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(file)
 
 
 def _copy_some(source: int, target: int, begin: int, size: int, at: int) -> int:

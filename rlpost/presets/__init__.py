@@ -74,6 +74,12 @@ def values_of(name: str, values: Values | None = None) -> Values:
     return _chosen(recipe, "estimator", "grpo", "estimators", values)
 
 
+def usual_estimator(name: str) -> str:
+    """The estimator that a preset gives where none is asked for, by the framework's name."""
+    table = {} if name == DEFAULT else load_toml(file_of(name))
+    return str(table.get("estimator", "grpo"))
+
+
 def _chosen(table: Values, what: str, usual: str, variants: str, values: Values | None) -> Values:
     """A table's fields, those of the variant that is asked for, and the user's own above them."""
     above = dict(values or {})
@@ -149,16 +155,23 @@ def differences(left: Recipe, right: Recipe) -> list[Difference]:
     return found
 
 
-def changed(recipe: Recipe, loss: LossOptions | None = None) -> Values:
-    """The fields of a recipe, and of a loss, that are not at their default, as plain data."""
+def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False) -> Values:
+    """The fields of a recipe, and of a loss, that are not at their default, as plain data.
+
+    With `every`, all of the numerics are there.
+    """
     values = recipe.model_dump(mode="json", exclude_defaults=True)
+    if every:
+        values["numerics"] = recipe.numerics.model_dump(mode="json")
     own = loss.model_dump(mode="json", exclude_defaults=True) if loss else {}
     return {**values, "loss": own} if own else values
 
 
-def toml_lines(recipe: Recipe, loss: LossOptions | None = None) -> list[str]:
+def toml_lines(
+    recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False
+) -> list[str]:
     """The same as the lines of a TOML file, with what each of the numerics is about."""
-    values = changed(recipe, loss)
+    values = changed(recipe, loss, every=every)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
     fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

@@ -1,0 +1,39 @@
+"""Control characters: shown, never sent.
+
+Names and texts come from files of anybody's. An escape sequence among them could move the cursor,
+rename the window or hide what follows, and a character that turns the direction of writing can
+make a line read as another one. Wherever rlpost writes text for people, each of these becomes a
+visible sign; JSON keeps them as escapes. Line ends and tabs stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PICTURES = 0x2400  # Unicode's pictures of the first 32 characters
+_UNKNOWN = "\ufffd"
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SIGNS = {
+    **{code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys((*range(0x80, 0xA0), 0x2028, 0x2029, *_DIRECTIONS), _UNKNOWN),
+}
+_UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
+
+
+def shown(text: str) -> str:
+    r"""The text with a visible sign for each control character but line ends and tabs.
+
+    >>> shown("a\x1b[2Jb\n")
+    'a␛[2Jb\n'
+    """
+    return text.translate(_SIGNS) if _UNSAFE.search(text) else text
+
+
+def escaped(text: str) -> str:
+    r"""JSON text with each control character as an escape: within its strings, or anywhere.
+
+    >>> escaped('["\x9b"]')
+    '["\\u009b"]'
+    """
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

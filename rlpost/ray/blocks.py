@@ -1,0 +1,55 @@
+"""A run over the blocks of a Ray Dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from rlpost.output import emitted
+from rlpost.parquet.memory import TableSource
+from rlpost.ray.crew import RayCrew, connected
+from rlpost.run import bind, check_clash
+from rlpost.state import load_state
+from rlpost.tasks.drive import bundles_of, settled, written
+from rlpost.tasks.lots import Block, Work
+
+if TYPE_CHECKING:
+    from rlpost.recipe import Recipe
+    from rlpost.run_options import Options
+
+
+class _Known(TableSource):
+    """What binding asks of a source, of a table whose rows are elsewhere."""
+
+    name = "dataset"
+
+    def __init__(self, schema: pa.Schema, rows: int) -> None:
+        super().__init__(schema.empty_table())
+        self.rows = rows
+
+
+def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray.data.Dataset:
+    """The dataset with new columns; raises and returns as `rlpost.ray.advantages`."""
+    with connected(options.ray_address):
+        refs: list[Any] = dataset.materialize().to_arrow_refs()
+        crew = RayCrew(options.reporter)
+        known = crew.described(refs)
+        schema = pa.unify_schemas([schema for schema, rows in known if rows] or [known[0][0]])
+        running = load_state(options.state)
+        job = bind(_Known(schema, sum(rows for _, rows in known)), recipe, running)
+        check_clash(job, emitted(job.shape))
+        work = Work(
+            recipe,
+            job.columns,
+            running,
+            bundles_of(job, job.source.rows),
+            device="cpu" if options.device == "auto" else options.device,
+            chunk_tokens=options.chunk_tokens,
+            workers=options.workers or 1,
+        )
+        lots = [Block(ref, rows) for ref, (_, rows) in zip(refs, known, strict=True) if rows]
+        _, tables = written(work, lots, settled(work, lots, crew), crew)
+        return ray.data.from_arrow_refs(tables)

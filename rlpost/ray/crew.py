@@ -1,0 +1,176 @@
+"""Ray runs the tasks: it schedules, retries those of lost workers, keeps and spills the sheets."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import exceptions
+
+from rlpost.errors import RlpostError, UnavailableError
+from rlpost.parallel import cores
+from rlpost.parquet.survey import survey
+from rlpost.tasks.drive import Done
+from rlpost.tasks.lots import Block, go_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.survey import Survey
+    from rlpost.progress import Reporter
+    from rlpost.tasks.drive import Call
+    from rlpost.tasks.lots import Work
+    from rlpost.tasks.steps import Outcome
+
+_RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
+_PATIENCE = 10  # seconds for a cluster to answer
+_LOOK = 0.5  # seconds between two looks at what is done
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A connection to a cluster: the one this process has, the one at an address, or a new one.
+
+    A cluster of this machine is started where there is no address (nor RAY_ADDRESS); what is
+    begun here ends with the block.
+
+    Raises:
+        UnavailableError: there is none at the address, or none can be started.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+    address = address or os.environ.get("RAY_ADDRESS")
+    own: dict[str, Any] = (
+        {"num_cpus": cores(), "include_dashboard": False} if address in (None, "local") else {}
+    )
+    try:
+        _check_reachable(address)
+        ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f"--ray-address {address}" if address else "--engine ray"
+        line = next(iter(str(error).splitlines()), "")
+        raise UnavailableError(
+            f"{where}: no Ray cluster: {line}; `ray start --head` starts one, and without "
+            "--ray-address one of this machine's own is started"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise OSError where nobody answers at HOST:PORT; Ray would ask for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+
+
+def slots(workers: int) -> int:
+    """How many tasks of this many threads the cluster runs at once; at least one."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
+
+
+def _task(task: Callable[..., Outcome], work: Work, given: tuple[Any, ...], parts: Any) -> Any:
+    """Run one task; sheets come by reference, one after another, so that few are held."""
+    go_to(work.folder)
+    if given and isinstance(given[0], Block):
+        given = (given[0]._replace(table=ray.get(given[0].table)), *given[1:])
+    read = ((ray.get(part.sheet), part.place) for part in parts)
+    return task(work, *given, read) if parts else task(work, *given, ())
+
+
+def _look(folder: str, files: Sequence[InputFile]) -> Survey:
+    """Read some footers."""
+    go_to(folder)
+    return survey(files)
+
+
+def _describe(table: Any) -> tuple[Any, int]:
+    """Schema and rows of a table."""
+    return table.schema, table.num_rows
+
+
+class RayCrew:
+    """Runs tasks on the cluster that this process is connected to.
+
+    Args:
+        reporter: who is told of progress.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def look(self, parts: Sequence[Sequence[InputFile]]) -> list[Survey]:
+        """Surveys of some files each."""
+        look, folder = ray.remote(_look).options(max_retries=_RETRIES), str(Path.cwd())
+        return self._results([look.remote(folder, part) for part in parts])
+
+    def described(self, tables: Sequence[Any]) -> list[tuple[Any, int]]:
+        """Schema and rows of Arrow tables."""
+        describe = ray.remote(_describe).options(max_retries=_RETRIES)
+        return self._results([describe.remote(table) for table in tables])
+
+    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+        """Run all of these; see `rlpost.tasks.drive.Crew`."""
+        total = sum(call.rows for call in calls)
+        if total:
+            self._reporter.start(purpose, total)
+        on = {True: ray.put(work), False: ray.put(replace(work, device="cpu"))}
+        gpus = {True: int(work.device.startswith("cuda")), False: 0}
+        run = ray.remote(_task)
+        started = [
+            run.options(
+                name=call.task.__name__,
+                num_returns=2,
+                num_cpus=work.workers,
+                num_gpus=gpus[call.tokens],
+                max_retries=_RETRIES,
+            ).remote(call.task, on[call.tokens], call.given, call.parts)
+            for call in calls
+        ]
+        notes = self._results(
+            [note for note, _ in started],
+            lambda place: self._reporter.advance(calls[place].rows) if total else None,
+        )
+        return [Done(note, sheet) for note, (_, sheet) in zip(notes, started, strict=True)]
+
+    def _results(self, refs: list[Any], tell: Callable[[int], None] = lambda _: None) -> list[Any]:
+        places = {ref: place for place, ref in enumerate(refs)}
+        found: dict[int, Any] = {}
+        waiting = refs
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
+                for ref, note in zip(ready, _got(ready), strict=True):
+                    found[places[ref]] = note
+                    tell(places[ref])
+        except BaseException:
+            for ref in waiting:
+                ray.cancel(ref, force=True)
+            raise
+        return [found[place] for place in range(len(refs))]
+
+
+def _got(refs: Sequence[Any]) -> list[Any]:
+    """What tasks gave; what one of them raised, or that the cluster lost it for good, is raised."""
+    try:
+        found: list[Any] = ray.get(refs)
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RlpostError):
+            raise error.cause from None
+        raise
+    except exceptions.RayError as error:
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UnavailableError(
+            f"the Ray cluster lost a task for good ({type(error).__name__}): {line}"
+        ) from None
+    return found

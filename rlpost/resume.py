@@ -1,0 +1,282 @@
+"""The journal of a run over many files, so that a stopped run goes on where it was.
+
+Files of a run are published together, when the last is complete. With a journal, those that are
+complete stay beside their targets, under their temporary names, and the journal says which these
+are: one line of JSON each, appended and synced when its file is whole. A line that was cut short
+by a crash counts for nothing. The first line says what the run is: of what inputs, by which
+recipe, version and device. A run that differs in any of it can't go on with these files.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rlpost import __version__
+from rlpost.errors import ReadWriteError, UsageError
+from rlpost.parquet.stamps import footer_digest, stamp_of
+from rlpost.summary import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.engine import Engine
+
+Json = dict[str, Any]
+FORMAT = 1
+
+
+def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
+    """What has to be the same for a run to go on: the recipe, the versions, the inputs.
+
+    Args:
+        engine: of the job.
+        names: the columns that are written.
+        state: the running moments, as they were before the run.
+
+    Raises:
+        ReadWriteError: an input can't be read.
+    """
+    job = engine.job
+    recipe = job.shape.recipe
+    own = Path(recipe.estimator.rpartition(":")[0])
+    try:
+        return {
+            "rlpost": __version__,
+            "torch": torch.__version__,
+            "device": engine.decoder.device.type,
+            "chunk_tokens": engine.chunk_tokens,
+            "columns": [*names],
+            "recipe": recipe.model_dump(mode="json"),
+            "estimator_file": _digest(own) if own.is_file() else None,
+            "state": _digest(state) if state is not None and state.exists() else None,
+            "inputs": [
+                [str(file.relative), *(stamp_of(file.path) or ()), footer_digest(file.path)]
+                for file in job.source.files
+            ],
+        }
+    except OSError as error:
+        raise ReadWriteError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def _digest(path: Path) -> str:
+    return f"{zlib.crc32(path.read_bytes()):08x}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A file that was complete when the run stopped."""
+
+    staged: str
+    """Its temporary name, beside its target."""
+    size: int
+    footer: str
+    reason: str | None
+    """Why it was not spliced, if it was not."""
+    tally: Tally
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at a path is this one, by its size and its footer."""
+        try:
+            return path.stat().st_size == self.size and footer_digest(path) == self.footer
+        except OSError:
+            return False
+
+
+@dataclass
+class Journal:
+    """What is written of a run, and what of it is complete.
+
+    Raises:
+        ReadWriteError: from `start`, `add` and `publishing`: it can't be written.
+    """
+
+    path: Path
+    identity: Json | None = None
+    finished: dict[int, Finished] = field(default_factory=dict)
+    published: bool = False
+    """Whether publishing had begun: then all files are complete, and some have their names."""
+    stale: bool = False
+    """Whether it is of a run that nobody wants to go on with."""
+    _whole: int = 0
+    """Bytes of the lines that are whole."""
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """The journal at a path, as far as it is whole; an empty one where there is none.
+
+        Raises:
+            ReadWriteError: it can't be read.
+        """
+        journal = cls(path)
+        try:
+            lines = path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return journal
+        except OSError as error:
+            raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                assert line.endswith(b"\n")
+                journal._take(entry)
+                journal._whole += len(line)
+            except (ValueError, KeyError, TypeError, AssertionError):
+                break  # it was being written when the run was killed
+        return journal
+
+    def found(self, targets: Sequence[Path]) -> dict[int, Finished]:
+        """The files that are complete and still there, by number; the journal is read again.
+
+        Args:
+            targets: of all files of the run.
+        """
+        self.__dict__.update(vars(Journal.read(self.path)))
+        return {
+            index: one
+            for index, one in self.finished.items()
+            if index < len(targets)
+            and (
+                one.is_at(targets[index].with_name(one.staged))
+                or (self.published and one.is_at(targets[index]))
+            )
+        }
+
+    def _take(self, entry: Json) -> None:
+        if self.identity is None:
+            if entry["journal"] != FORMAT:
+                raise ValueError
+            self.identity = entry["identity"]
+        elif "publishing" in entry:
+            self.published = True
+        else:
+            index, tally = entry.pop("file"), _tally_of(entry.pop("tally"))
+            self.finished[index] = Finished(**entry, tally=tally)
+
+    def start(self, identity: Json) -> None:
+        """Begin a journal, or go on with this one.
+
+        Raises:
+            UsageError: this one is of another run.
+        """
+        identity = json.loads(json.dumps(identity))
+        if not self.finished:
+            self._append({"journal": FORMAT, "identity": identity}, "wb")
+            self.identity = identity
+            return
+        assert self.identity is not None
+        changed = next(_changes(self.identity, identity), None)
+        if changed is not None:
+            raise UsageError(
+                f"{self.path}: is of a run with {len(self.finished)} files complete, and cannot go "
+                f"on: {changed}. Undo that, or start over: --overwrite without --resume"
+            )
+        os.truncate(self.path, self._whole)  # a crash left half a line behind them
+
+    def add(self, index: int, staged: Path, reason: str | None, tally: Tally) -> Finished:
+        """Note that a file is complete, and synced."""
+        one = Finished(staged.name, staged.stat().st_size, footer_digest(staged), reason, tally)
+        entry = {
+            "file": index,
+            "staged": one.staged,
+            "size": one.size,
+            "footer": one.footer,
+            "reason": reason,
+            "tally": _text_of(tally),
+        }
+        self._append(entry, "ab")
+        self.finished[index] = one
+        return one
+
+    def publishing(self) -> None:
+        """Note that all files are complete, before the first gets its name."""
+        if not self.published:
+            self._append({"publishing": True}, "ab")
+            self.published = True
+
+    def remove(self) -> None:
+        """The run is over, or none of its files is complete."""
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, entry: Json, mode: str) -> None:
+        try:
+            with self.path.open(mode) as file:
+                file.write(json.dumps(entry).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ReadWriteError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """What differs, in words, the first thing first."""
+    for name in ("rlpost", "torch", "device"):
+        if before.get(name) != now[name]:
+            yield f"{name} was {before.get(name)} and is {now[name]}"
+    if before.get("chunk_tokens") != now["chunk_tokens"]:
+        yield (
+            f"pieces had {before.get('chunk_tokens')} tokens and have {now['chunk_tokens']}; "
+            f"--chunk-tokens {before.get('chunk_tokens')} makes them so again"
+        )
+    old, new = before.get("recipe", {}), now["recipe"]
+    for name in [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        yield f"{name} was {old.get(name)} and is {new.get(name)}"
+    for name, what in (
+        ("columns", "other columns are written"),
+        ("estimator_file", "the estimator's file was changed"),
+        ("state", "the state file was changed"),
+    ):
+        if before.get(name) != now[name]:
+            yield what
+    yield from _input_changes(before.get("inputs", []), now["inputs"])
+
+
+def _input_changes(before: list[Any], now: list[Any]) -> Any:
+    old, new = [name for name, *_ in before], [name for name, *_ in now]
+    for one in old:
+        if one not in new:
+            yield f"{one} was among the inputs and is not"
+    for one in new:
+        if one not in old:
+            yield f"{one} is among the inputs and was not"
+    if old != new:
+        yield "the inputs come in another order"
+    for one, other in zip(before, now, strict=False):
+        if one != other:
+            yield f"{one[0]} was changed (size, time of change or footer)"
+
+
+def _text_of(tally: Tally) -> str:
+    """A tally as text, to the last bit."""
+    parts = {
+        kind: {name: [list(tensor.shape), _packed(tensor)] for name, tensor in found.items()}
+        for kind, found in (("sums", tally.sums), ("lows", tally.lows), ("highs", tally.highs))
+    }
+    packed = zlib.compress(json.dumps({"keys": tally.keys, **parts}).encode())
+    return base64.b64encode(packed).decode()
+
+
+def _packed(tensor: torch.Tensor) -> str:
+    return base64.b64encode(zlib.compress(tensor.contiguous().numpy().tobytes(), 1)).decode()
+
+
+def _tally_of(text: str) -> Tally:
+    table = json.loads(zlib.decompress(base64.b64decode(text)))
+    tally = Tally(table["keys"])
+    for kind, own, dtype in (
+        ("sums", tally.sums, np.int64),
+        ("lows", tally.lows, np.float64),
+        ("highs", tally.highs, np.float64),
+    ):
+        for name, (shape, data) in table[kind].items():
+            values = np.frombuffer(zlib.decompress(base64.b64decode(data)), dtype)
+            own[name] = torch.from_numpy(values.reshape(shape).copy())
+    return tally

@@ -1,0 +1,50 @@
+"""The program `rlpost`: signals are taken over before anything else is imported."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import NoReturn
+
+BROKEN_PIPE = 141
+INTERRUPTED = 130
+
+
+def leave() -> NoReturn:
+    """Run the command line and end the process, without taking it apart first.
+
+    What is worth closing is closed by then. Freeing torch's modules and all memory block by block
+    would take another half second.
+    """
+    try:
+        code = _ran()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or BROKEN_PIPE
+    os._exit(code)
+
+
+def _ran() -> int:
+    """The exit code of the command line; by then nothing unfinished is left."""
+    # Even these take a while to import, and Ctrl-C may come any time.
+    from rlpost import leftovers, signals  # noqa: PLC0415
+
+    signals.watch()
+    try:
+        from rlpost.cli import main  # noqa: PLC0415
+
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        signals.let_end()
+        leftovers.undo_all()
+    return 0

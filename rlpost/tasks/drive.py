@@ -1,0 +1,264 @@
+"""Driving a run: which tasks there are, and what their notes come to.
+
+A driver holds names of sheets, counts and labels: a few kilobytes a lot of files, whatever the
+number of responses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from rlpost import __version__
+from rlpost.ledger import Ledger
+from rlpost.report import summary_of
+from rlpost.response_stages import nothing_left
+from rlpost.row_facts import GroupFacts, RowFacts
+from rlpost.table import ordered
+from rlpost.tasks import steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rlpost.parquet.places import Place
+    from rlpost.plan import Job
+    from rlpost.tasks.lots import Block, Json, Labels, Lot, Work
+
+ROWS_A_BUNDLE = 250_000
+MOST_BUNDLES = 512
+
+
+class Named(NamedTuple):
+    """A batch of a sheet that a task will read: the sheet by the name that the crew gave it."""
+
+    sheet: Any
+    place: int
+
+
+class Call(NamedTuple):
+    """One task to be run: `task(work, *given, parts)`."""
+
+    task: Callable[..., steps.Outcome]
+    given: tuple[Any, ...]
+    parts: tuple[Named, ...]
+    rows: int
+    """For progress."""
+    tokens: bool
+    """It works on tokens, on the device."""
+
+
+class Done(NamedTuple):
+    """What a task gave: its note, and its sheet by name."""
+
+    note: Json
+    sheet: Any
+
+
+class Crew(Protocol):
+    """Who runs tasks, keeps sheets and tells of progress."""
+
+    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+        """Run all of these, in any order, each as often as it takes; in the order of the calls.
+
+        Raises:
+            RlpostError: what one of the tasks raised.
+        """
+
+
+def bundles_of(job: Job, rows: int) -> int:
+    """How many tables the responses of this many rows are settled on."""
+    return 1 if job.together else max(1, min(MOST_BUNDLES, -(-rows // ROWS_A_BUNDLE)))
+
+
+@dataclass
+class Settled:
+    """Where the settled rows of each lot are, and what is known of all of them."""
+
+    parts: list[tuple[Named, ...]]
+    """Those of each lot."""
+    labels: Labels
+    """Steps and domains of the whole input, in order."""
+    own: list[Labels]
+    """Those of each lot, in the same order."""
+    facts: RowFacts
+    running: Json = field(default_factory=dict)
+    """Where the running moments of domains stand at the end."""
+
+
+def settled(work: Work, lots: Sequence[Lot | Block], crew: Crew) -> Settled:
+    """All passes but the last, over all lots.
+
+    Raises:
+        DataError: there are no rows, or none is left, or the data of one is bad.
+    """
+    phases = work.job_on_responses().phases()
+    tokens = bool(phases[0].reading.measured)
+    calls = [Call(steps.read, (lot,), (), lot.rows, tokens=tokens) for lot in lots]
+    done = crew.run(phases[0].reading.purpose, work, calls)
+    layout = _Layout([one.note["bundles"] for one in done])
+    labels, own = _labels([one.note for one in done])
+    tables = _settle(work, crew, 0, layout, done, [()] * len(layout.bundles))
+    for number, phase in enumerate(phases[1:], 1):
+        calls = [
+            Call(
+                steps.measure,
+                (lot, number, own[place]),
+                layout.of_lot(place, tables),
+                lot.rows,
+                tokens=True,
+            )
+            for place, lot in enumerate(lots)
+        ]
+        done = crew.run(phase.reading.purpose, work, calls)
+        before = [(Named(table.sheet, 0),) for table in tables]
+        tables = _settle(work, crew, number, layout, done, before)
+    parts = [layout.of_lot(place, tables) for place in range(len(lots))]
+    notes = [table.note for table in tables]
+    return Settled(parts, labels, own, _facts(notes), notes[0]["running"])
+
+
+class _Layout:
+    """Which bundles have rows of which lots.
+
+    Args:
+        bundles: those of each lot, ascending.
+    """
+
+    def __init__(self, bundles: Sequence[Sequence[int]]) -> None:
+        self._lots = bundles
+        self.bundles = sorted({one for own in bundles for one in own})
+        self._numbers = {bundle: number for number, bundle in enumerate(self.bundles)}
+        self._within: list[dict[int, int]] = []  # of each lot: bundle -> its batch in the table
+        filled: Counter[int] = Counter()
+        for own in bundles:
+            self._within.append({bundle: filled[bundle] for bundle in own})
+            filled.update(own)
+
+    def of_lot(self, lot: int, tables: Sequence[Done]) -> tuple[Named, ...]:
+        """The lot's batches of the tables; for one without rows any batch, to tell the columns."""
+        within = self._within[lot].items()
+        found = [Named(tables[self._numbers[bundle]].sheet, place) for bundle, place in within]
+        return tuple(found) or (Named(tables[0].sheet, 0),)
+
+    def of_bundles(self, sheets: Sequence[Done]) -> list[list[Named]]:
+        """The batches of the lots' sheets that belong to each bundle, in the order of lots."""
+        found: list[list[Named]] = [[] for _ in self.bundles]
+        for own, done in zip(self._lots, sheets, strict=True):
+            for place, bundle in enumerate(own):
+                found[self._numbers[bundle]].append(Named(done.sheet, place))
+        return found
+
+
+def _settle(
+    work: Work,
+    crew: Crew,
+    number: int,
+    layout: _Layout,
+    sheets: Sequence[Done],
+    before: Sequence[tuple[Named, ...]],
+) -> list[Done]:
+    """One phase on the tables of all bundles; raises DataError where no response is left."""
+    parts = [(*one, *own) for one, own in zip(before, layout.of_bundles(sheets), strict=True)]
+    calls = [Call(steps.settle, (number,), tuple(own), 0, tokens=False) for own in parts]
+    tables = crew.run("settle", work, calls)
+    _check_left([table.note for table in tables])
+    return tables
+
+
+def _check_left(notes: Sequence[Json]) -> None:
+    """Raise DataError where some masks together leave nothing in any of the bundles."""
+    for advice in notes[0]["nothing_left"]:
+        if all(advice in note["nothing_left"] for note in notes):
+            counts: Counter[str] = Counter()
+            for note in notes:
+                counts.update(note["nothing_left"][advice])
+            raise nothing_left(counts, sum(note["rows"] for note in notes), advice)
+
+
+def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:
+    """Steps and domains of the whole input and of each lot, all in the order of the input."""
+    every: Labels = {}
+    own: list[Labels] = [{} for _ in notes]
+    for name in ("step", "domain"):
+        labels = _as_first_seen([note[name] for note in notes])
+        if name == "step":
+            labels = [labels[place] for place in ordered(labels)]
+        every[name] = labels
+        places = {str(label): place for place, label in enumerate(labels)}
+        for note, found in zip(notes, own, strict=True):
+            chosen = sorted(places[str(label)] for label in note[name])
+            found[name] = [labels[place] for place in chosen]
+            if found[name] == ["all"] != labels:  # a step of that name is not a lack of steps
+                found[name].append(next(label for label in labels if label != "all"))
+    return every, own
+
+
+def _as_first_seen(found: Sequence[Sequence[str | int]]) -> list[str | int]:
+    """Labels in the order of their first appearance; all as strings, if some are."""
+    labels = [label for own in found for label in own]
+    if any(isinstance(label, str) for label in labels):
+        labels = [str(label) for label in labels]
+    return list(dict.fromkeys(labels))
+
+
+def _facts(notes: Sequence[Json]) -> RowFacts:
+    """The facts of all rows, from those of the bundles; the labels come later."""
+    groups = [
+        GroupFacts(Counter(dict(note["sizes"])), note["zero_variance"])
+        for note in notes
+        if note["sizes"] is not None
+    ]
+    return RowFacts(
+        labels={},
+        groups=sum(groups, GroupFacts()) if groups else None,
+        empty=sum(note["empty"] for note in notes),
+        coefficients=notes[0]["coefficients"],  # where β adapts, there is one bundle
+    )
+
+
+def written(
+    work: Work, lots: Sequence[Lot | Block], found: Settled, crew: Crew
+) -> tuple[list[Json], list[Any]]:
+    """The last pass, over all lots: their notes, and the sheets or tables they gave."""
+    calls = list(calls_to_write(lots, found))
+    done = crew.run("write", work, calls)
+    return [one.note for one in done], [one.sheet for one in done]
+
+
+def calls_to_write(lots: Sequence[Lot | Block], found: Settled) -> Iterator[Call]:
+    """The tasks of the last pass."""
+    for lot, labels, parts in zip(lots, found.own, found.parts, strict=True):
+        task = steps.enrich if hasattr(lot, "table") else steps.write
+        yield Call(task, (lot, labels), parts, lot.rows, tokens=True)
+
+
+def summary_from(
+    job: Job,
+    found: Settled,
+    notes: Sequence[Json],
+    inputs: Sequence[str],
+    targets: Sequence[Place],
+) -> Json:
+    """The summary of a run over files, from the notes of its last pass; all but its seconds."""
+    ledger = Ledger()
+    for note in notes:
+        ledger += Ledger.from_json(note["ledger"])
+    cells = ledger.arranged(found.labels["step"], found.labels["domain"])
+    labels: Labels = {**found.labels, "cell": list(cells.cells)}
+    named = zip(targets, (one for note in notes for one in note["reasons"]), strict=True)
+    return {
+        **summary_of(job, replace(found.facts, labels=labels), cells),
+        "rlpost_version": __version__,
+        "recipe": job.shape.recipe.model_dump(mode="json"),
+        "inputs": list(inputs),
+        "outputs": [str(target) for target in targets],
+        "rewritten": [f"{target.name}: {reason}" for target, reason in named if reason],
+        "halved_pieces": sum(note["halved"] for note in notes),
+    }
+
+
+def busy(notes: Sequence[Json]) -> dict[str, float]:
+    """Seconds that the tasks of the last pass spent on each kind of work, all together."""
+    names = dict.fromkeys(name for note in notes for name in note["busy"])
+    return {name: sum(note["busy"].get(name, 0.0) for note in notes) for name in names}

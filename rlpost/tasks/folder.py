@@ -1,0 +1,95 @@
+"""Sheets in a folder: for tasks that meet in no other place than a file system."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rlpost.parquet.staged import naming
+from rlpost.tasks.drive import Done
+from rlpost.tasks.sheets import Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from rlpost.progress import Reporter
+    from rlpost.tasks.drive import Call, Named
+    from rlpost.tasks.lots import Work
+
+_SUFFIX, _SHARED = ".arrow", ".shared.arrow"
+
+
+class FolderCrew:
+    """Runs tasks one after another, in this process; keeps sheets in a folder, by file name.
+
+    Args:
+        folder: of the sheets; it exists.
+        reporter: who is told of progress.
+
+    Raises:
+        ReadWriteError: from `run`: the folder does not take a sheet.
+    """
+
+    def __init__(self, folder: Path, reporter: Reporter) -> None:
+        self._folder = folder
+        self._reporter = reporter
+        self._rounds = 0
+
+    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+        """Run all of these; see `rlpost.tasks.drive.Crew`."""
+        total = sum(call.rows for call in calls)
+        if total:
+            self._reporter.start(purpose, total)
+        found = []
+        for place, call in enumerate(calls):
+            own = work if call.tokens else replace(work, device="cpu")
+            outcome = call.task(own, *call.given, read(self._folder, call.parts))
+            name = f"{self._rounds}-{place:06d}"
+            if isinstance(outcome.rows, Sheet):
+                self._keep(name, outcome.rows)
+            found.append(Done(outcome.note, name))
+            if total:
+                self._reporter.advance(call.rows)
+        self._rounds += 1
+        return found
+
+    def _keep(self, name: str, sheet: Sheet) -> None:
+        parts = {_SUFFIX: sheet.rows, _SHARED: sheet.shared}
+        for suffix, data in parts.items():
+            if data is not None:
+                write_whole(self._folder / (name + suffix), data)
+
+    def drop_all_but(self, names: Iterable[str]) -> None:
+        """Remove the sheets that nobody will read."""
+        kept = {name + suffix for name in names for suffix in (_SUFFIX, _SHARED)}
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            if path.name not in kept:
+                path.unlink()
+
+
+def read(folder: Path, parts: Iterable[Named]) -> Iterator[tuple[Sheet, int]]:
+    """The batches that a task reads, one after another; of each file only what they take up."""
+    for name, place in parts:
+        shared = folder / (name + _SHARED)
+        rows = _mapped(folder / (name + _SUFFIX))
+        yield Sheet(rows, _mapped(shared) if shared.exists() else None), place
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    with naming(path, "cannot be read"), pa.memory_map(str(path)) as file:
+        return file.read_buffer()
+
+
+def write_whole(path: Path, data: bytes | pa.Buffer) -> None:
+    """Write a file that is there as a whole or not at all; raises ReadWriteError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with naming(path, "cannot be written"):
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)

@@ -1,0 +1,189 @@
+"""The tasks: pure functions of small arguments and of parts of sheets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rlpost.engine import gathered, settled, tabled
+from rlpost.ledger import Ledger
+from rlpost.output import emitted, schema_of
+from rlpost.row_facts import row_facts
+from rlpost.run import beside, fill, sink_of
+from rlpost.summary import Tally
+from rlpost.table import Collector
+from rlpost.tasks.lots import ROW, assembled
+from rlpost.tasks.sheets import (
+    columns_of,
+    key_column,
+    keyed_table,
+    sheet,
+    sheet_of,
+    table_of,
+    tensors_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from rlpost.batch import Responses
+    from rlpost.engine import Engine
+    from rlpost.plan import Job
+    from rlpost.tasks.lots import Block, Json, Labels, Lot, Part, Work
+
+
+class Outcome(NamedTuple):
+    """What a task gives: a few facts for who drives the run, and rows for other tasks."""
+
+    note: Json
+    rows: Any = None
+    """A sheet, or a table where the task is the last one."""
+
+
+def read(work: Work, lot: Lot | Block, _: Iterable[Part]) -> Outcome:
+    """The first pass: the rows of a lot, one batch a bundle, in the order of the input in each.
+
+    The note has the bundles that have rows here, and the steps and domains, each in the order of
+    their first appearance.
+    """
+    with work.engine(lot.source()) as engine:
+        pieces = [{**rows, **measured} for rows, measured in engine.first_pass()]
+    table = keyed_table(pieces)
+    if not table.num_rows:
+        return Outcome({"bundles": [], "step": [], "domain": []})
+    steps, domains = (key_column(table, name) for name in ("batch", "domain"))
+    own = _bundles(steps, table.num_rows, work.bundles)
+    order = np.argsort(own, kind="stable")
+    table = table.append_column(ROW, pa.array(np.arange(len(own)))).take(order)
+    bundles, sizes = np.unique(own, return_counts=True)
+    note = {
+        "bundles": bundles.tolist(),
+        "step": ["all"] if steps is None else steps.unique().to_pylist(),
+        "domain": ["all"] if domains is None else domains.unique().to_pylist(),
+    }
+    return Outcome(note, sheet(table, sizes.tolist(), {}))
+
+
+def _bundles(steps: pa.ChunkedArray | None, rows: int, bundles: int) -> NDArray[np.int64]:
+    """The bundle of each row, [rows]: by its step's name, so that no task need ask another."""
+    if steps is None or bundles == 1:
+        return np.zeros(rows, dtype=np.int64)
+    codes = pa.chunked_array(steps).combine_chunks().dictionary_encode()
+    names = [str(label) for label in codes.dictionary.to_pylist()]
+    of_step = np.array([crc32(name.encode()) % bundles for name in names])
+    own: NDArray[np.int64] = of_step[np.asarray(codes.indices)]
+    return own
+
+
+def settle(work: Work, number: int, parts: Iterable[Part]) -> Outcome:
+    """One phase on the table of a bundle; its batches are the lots that have rows in it.
+
+    Args:
+        work: what all tasks have in common.
+        number: of the phase, from 0.
+        parts: the batches that the lots read or measured for this bundle, in input order; in a
+            later phase the table as it was before comes first.
+    """
+    job = work.job_on_responses()
+    phases = job.phases()
+    parts = iter(parts)
+    if number == 0:
+        collector, sizes = Collector(), []
+        for own, place in parts:
+            batch = own.batch(place)
+            sizes.append(batch.num_rows)
+            collector.add(columns_of(batch), {})
+        responses = tabled(collector, job).noting(part=work.bundles > 1)
+    else:
+        before, _ = next(parts)
+        responses, sizes = before.responses(), before.sizes
+        found = (tensors_of(own.batch(place)) for own, place in parts)
+        responses = gathered(phases[number], responses, found)
+    responses = settled(phases[number], responses)
+    kept = {key: responses.notes[key] for key in ("part", "slots") if key in responses.notes}
+    note = {
+        "nothing_left": responses.notes.get("nothing_left", {}),
+        "rows": len(responses),
+        **(_facts(job, responses) if number == len(phases) - 1 else {}),
+    }
+    return Outcome(note, sheet_of(responses, sizes, kept))
+
+
+def _facts(job: Job, responses: Responses) -> Json:
+    """What the summary says of settled responses, and where running moments stand."""
+    facts = row_facts(job, responses)
+    groups = facts.groups
+    return {
+        "sizes": None if groups is None else [*groups.sizes.items()],
+        "zero_variance": 0 if groups is None else groups.zero_variance,
+        "empty": facts.empty,
+        "coefficients": facts.coefficients,
+        "running": {
+            name: asdict(state) for name, state in responses.notes.get("running", {}).items()
+        },
+    }
+
+
+def measure(
+    work: Work, lot: Lot | Block, number: int, labels: Labels, parts: Iterable[Part]
+) -> Outcome:
+    """What a later phase measures on a lot, one batch for each of the lot's bundles."""
+    responses, own = assembled(labels, parts, empty=lot.rows == 0)
+    with work.engine(lot.source()) as engine:
+        phase = engine.job.phases()[number]
+        table = table_of(list(engine.measured(phase, responses)))
+    if work.bundles == 1:  # what a stage gathers need not have a number for each response
+        return Outcome({}, sheet(table, None, {}))
+    order = own.argsort(stable=True)
+    sizes = torch.bincount(own).tolist()
+    return Outcome({}, sheet(table.take(order.numpy()), sizes, {}))
+
+
+def write(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outcome:
+    """The last pass: the files of a lot, complete, under the names of its targets."""
+    responses, _ = assembled(labels, parts, empty=lot.rows == 0)
+    total, reasons, whole = Tally(responses.count("cell")), [], work.whole
+    assert whole is not None
+    with work.engine(lot.source()) as engine:
+        names = emitted(engine.job.shape)
+        for index, target in enumerate(lot.targets):
+            sink = sink_of(engine.job, index, target, names=names)
+            try:
+                part = whole.part(lot.first + index)
+                total += fill(sink, engine, index, responses, names, part)
+                sink.publish()
+            except BaseException:
+                sink.abort()
+                raise
+            reasons.append(sink.reason)
+    return Outcome({**_counted(engine, total, responses), "reasons": reasons})
+
+
+def enrich(work: Work, lot: Block, labels: Labels, parts: Iterable[Part]) -> Outcome:
+    """The last pass over a table: the table with the new columns beside it."""
+    responses, _ = assembled(labels, parts, empty=lot.rows == 0)
+    with work.engine(lot.source()) as engine:
+        names = emitted(engine.job.shape)
+        made = list(engine.written(0, responses, names, lambda columns: columns))
+    tally = sum((part.tally for part in made), Tally(responses.count("cell")))
+    columns = pa.Table.from_batches([part.columns for part in made], schema_of(names))
+    table = beside(engine.job, lot.table, columns)
+    return Outcome(_counted(engine, tally, responses), table)
+
+
+def _counted(engine: Engine, tally: Tally, responses: Responses) -> Json:
+    ledger = Ledger.of(tally, responses.labels).to_json() if tally.sums else []
+    seconds = engine.clock.seconds
+    return {
+        "ledger": ledger,
+        "halved": engine.splits,
+        "seconds": seconds["total"],
+        "busy": seconds["busy"],
+    }

@@ -1,0 +1,209 @@
+"""Whether enriched files are what they claim: they are made again from what they hold.
+
+An enriched file has its input's columns, unchanged, and its metadata says by which recipe the new
+ones were made of them. So they can be made again and compared, and the summary with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost import __version__
+from rlpost.columns import columns_of
+from rlpost.differences import GOOD, Difference, summary_differences
+from rlpost.engine import single_threaded_torch
+from rlpost.errors import DataError, UsageError
+from rlpost.kernels.rewards import RunningMoments
+from rlpost.output import emitted
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.rewrite import SourceRows
+from rlpost.parquet.source import Source
+from rlpost.provenance import KEY, Part
+from rlpost.recipe import Recipe
+from rlpost.report import summarise
+from rlpost.run import bind, engine_of
+from rlpost.run_options import Options
+from rlpost.shape import shape_of
+from rlpost.summary import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from rlpost.batch import Responses
+    from rlpost.engine import Engine
+    from rlpost.parquet.inputs import InputFile
+
+Json = dict[str, Any]
+_SHOWN = 5  # differences of a summary
+
+
+def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
+    """Make the new columns of enriched files again, from their own metadata, and compare.
+
+    Args:
+        paths: enriched files, directories or globs; the statistics of a run may span its files, so
+            all files of a run are needed.
+        options: how it is done.
+
+    Returns:
+        Whether all is as it should be (`ok`), and for each file: what differs, by column.
+
+    Raises:
+        UsageError: files of a run are missing.
+        DataError: a file is not an enriched one, or lacks what its columns were made of.
+        ReadWriteError: a file can't be read.
+    """
+    source = Source(find_inputs([str(path) for path in paths]))
+    claims = [
+        _claim(file, footer.metadata or {})
+        for file, footer in zip(source.files, source.footers, strict=True)
+    ]
+    runs: dict[str, list[_Claim]] = defaultdict(list)
+    for claim in claims:
+        runs[claim.part.run].append(claim)
+    options = options or Options()
+    verdicts = [verdict for run in runs.values() for verdict in _verified(run, options)]
+    return {
+        "ok": all(verdict["ok"] for verdict in verdicts),
+        "files": sorted(verdicts, key=lambda verdict: str(verdict["file"])),
+        "rlpost_version": __version__,
+    }
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a file says of itself."""
+
+    file: InputFile
+    version: str
+    recipe: Recipe
+    summary: Json | None
+    """None in a file of losses, whose advantages were made on the way."""
+    part: Part
+
+
+def _claim(file: InputFile, metadata: dict[bytes, bytes]) -> _Claim:
+    text = {key.decode(): value for key, value in metadata.items() if key.startswith(b"rlpost.")}
+    if "rlpost.recipe" not in text:
+        raise DataError(
+            f"{file.path}: is not a file that rlpost advantages wrote: its metadata has no "
+            "`rlpost.recipe`"
+        )
+    try:
+        alone = Part(str(file.path), 0, 1, -1)
+        return _Claim(
+            file,
+            text.get("rlpost.version", b"unknown").decode(),
+            Recipe.of(json.loads(text["rlpost.recipe"]), f"{file.path}: rlpost.recipe"),
+            json.loads(text["rlpost.summary"]) if "rlpost.summary" in text else None,
+            Part.of(text[KEY].decode()) if KEY in text else alone,
+        )
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file.path}: its metadata is damaged: {error}") from None
+
+
+def _verified(run: list[_Claim], options: Options) -> Iterator[Json]:
+    """The verdicts on all files of one run."""
+    run = sorted(run, key=lambda claim: claim.part.file)
+    first = run[0]
+    here = [claim.part.file for claim in run]
+    if here != [*range(first.part.files)]:
+        twice = next((number for number in here if here.count(number) > 1), None)
+        if twice is not None:
+            raise UsageError(
+                f"{run[here.index(twice)].file.path}: is there twice; name each file of a run once"
+            )
+        raise UsageError(
+            f"{first.file.path}: is of a run of {first.part.files} files, and {len(run)} of them "
+            f"{'is' if len(run) == 1 else 'are'} here: groups and batches may span files, so all "
+            "are needed: rlpost verify OUTDIR"
+        )
+    running = {name: RunningMoments(**values) for name, values in first.part.running.items()}
+    with closing(_Before([claim.file for claim in run], first.recipe)) as source:
+        if first.part.rows not in (-1, source.rows):
+            raise DataError(
+                f"{first.file.path}: the files of its run have {source.rows} rows, and had "
+                f"{first.part.rows}"
+            )
+        _check_roles(source, first)
+        job = bind(source, first.recipe, running)
+        engine = engine_of(job, options)
+        with single_threaded_torch():
+            responses = engine.responses()
+            options.reporter.start("compare", source.rows)
+            for index, claim in enumerate(run):
+                yield _verdict(engine, responses, index, claim)
+
+
+class _Before(Source):
+    """Enriched files as they were before: without the columns that the recipe added."""
+
+    def __init__(self, files: Sequence[InputFile], recipe: Recipe) -> None:
+        super().__init__(files)
+        self.written = emitted(shape_of(recipe, columns_of(self, recipe)))
+        self.found = self.schemas
+        self.schemas = [
+            pa.schema([one for one in schema if one.name not in self.written])
+            for schema in self.schemas
+        ]
+        del self.columns
+
+
+def _check_roles(source: _Before, claim: _Claim) -> None:
+    """Raise DataError where the file lacks a column that it was made of."""
+    if claim.summary is None:
+        return
+    for role, told in claim.summary["roles"].items():
+        if told["column"] not in source.columns:
+            why = (
+                "--emit-only left it out"
+                if claim.recipe.emit_only
+                else "--replace replaced it"
+                if told["column"] in source.written
+                else "it may have come from the names of the input's folders"
+            )
+            raise DataError(
+                f"{claim.file.path}: cannot be made again: the column {told['column']}, its "
+                f"{role}, is not in it ({why})"
+            )
+
+
+def _verdict(engine: Engine, responses: Responses, index: int, claim: _Claim) -> Json:
+    """Make one file's columns again and compare them with those that it has."""
+    job, source = engine.job, engine.job.source
+    assert isinstance(source, _Before)
+    names = source.written
+    missing = [name for name in names if name not in source.found[index].names]
+    there = [name for name in names if name not in missing]
+    differences = {name: Difference(name) for name in there}
+    rows = SourceRows(claim.file.path, there, ())
+    tally = Tally(responses.count("cell"))
+    for made in engine.written(index, responses, names, lambda columns: columns):
+        tally += made.tally
+        left = made.columns
+        while left.num_rows and there:
+            held = rows.take(made.row_group, left.num_rows)
+            for name in there:
+                differences[name].add(held.column(name), left.column(name).slice(0, len(held)))
+            left = left.slice(held.num_rows)
+    first, last = source.first_rows[index : index + 2]
+    again = json.loads(json.dumps(summarise(job, responses.rows(first, last), tally)))
+    columns = [one.facts() for one in differences.values()]
+    columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
+    summary = summary_differences(claim.summary, again) if claim.summary else []
+    return {
+        "file": str(claim.file.path),
+        "ok": not summary and all(column["verdict"] in GOOD for column in columns),
+        "rows": last - first,
+        "version": claim.version,
+        "estimator": claim.recipe.estimator,
+        "columns": columns,
+        "summary": summary[:_SHOWN],
+    }

@@ -1,0 +1,186 @@
+"""A process that has imported everything, and forks one that runs the command line when told to.
+
+Started anew, a run spends two seconds on imports; forked, it begins at once, so that hundreds can
+be killed. Run as a program this is the nursery itself: it reads a JSON line for each child, and
+answers with one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from test_cli import rollout, run, save
+
+from rlpost.start import leave
+
+IMPORTED = (
+    "rlpost.commands.advantages", "rlpost.resume", "rlpost.run", "rlpost.render",
+    "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
+)  # fmt: skip
+WATCHED = (
+    "open", "pwrite", "copy_file_range", "fsync", "fdatasync", "replace", "unlink", "mkdir",
+    "rmdir", "truncate", "scandir",
+)  # fmt: skip
+
+
+class Ended(NamedTuple):
+    code: int
+    """The exit code; -9 for a process that was killed by signal 9."""
+    err: str
+    seconds: float
+    """From the signal, where one was sent, to the end."""
+    calls: int
+    """System calls on files, where they were counted."""
+
+
+class Nursery:
+    """Runs `rlpost WORDS` in forked processes, one after the other."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, *words: object, **how: object) -> Ended:
+        """Run a command.
+
+        Args:
+            words: the command line.
+            how: `signal` and `after`, seconds: it is sent then; `call` and `fault`: at this call
+                it is killed ("kill") or the call fails (an errno) or writes half ("short");
+                `memory`: bytes that it may have beyond those it starts with.
+        """
+        request = {"words": [*map(str, words)], **how}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the nursery ended with {self._process.wait(30)}"
+        return Ended(**json.loads(answer))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(30)
+
+
+def serve() -> None:
+    for name in IMPORTED:
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    warm_up()
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            request = json.loads(line)
+            answer = born(Path(folder), **request)
+            sys.stdout.write(json.dumps(answer._asdict()) + "\n")
+            sys.stdout.flush()
+
+
+def warm_up() -> None:
+    """Do once what takes longer the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = save(rollout(), Path(folder) / "in.parquet")
+        run("advantages", source, Path(folder) / "out.parquet", "-q", "--workers", "1")
+
+
+def born(folder, words, *, after=None, signal=9, call=None, fault=None, memory=None) -> Ended:
+    """Fork, let the child run, and see it end."""
+    told, counted = folder / "told", folder / "calls"
+    told.touch()
+    pid = os.fork()
+    if not pid:
+        live(words, told, counted if call is not None else None, call, fault, memory)
+    begun = time.monotonic()
+    if after is not None:
+        time.sleep(after)
+        begun = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal)
+    _, status = os.waitpid(pid, 0)
+    seconds = time.monotonic() - begun
+    calls = 0
+    if call is not None and counted.exists():
+        calls = int(counted.read_text() or 0)
+        counted.unlink()
+    err = told.read_text(errors="replace")
+    told.unlink()
+    return Ended(os.waitstatus_to_exitcode(status), err, seconds, calls)
+
+
+def live(words, told, counted, call, fault, memory) -> None:
+    """What the child does; it does not return."""
+    try:
+        atexit._clear()  # what the nursery does at its end is not the child's to do
+        file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        sys.argv = ["rlpost", *words]
+        random.seed(os.getpid())
+        if memory is not None:
+            now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+        if counted is not None:
+            watch_calls(counted, call, fault)
+        leave()
+    finally:
+        os._exit(99)
+
+
+def watch_calls(counted, at, fault) -> None:
+    """Count system calls on files, and let one go wrong."""
+    lock, number = threading.Lock(), 0
+    own = {name: getattr(os, name) for name in WATCHED}
+    note = os.open(counted, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    write, seek = own["pwrite"], os.ftruncate
+
+    def wrapped(name):
+        def call(*arguments, **options):
+            nonlocal number
+            with lock:
+                number += 1
+                mine = number
+                seek(note, 0)
+                write(note, str(mine).encode(), 0)
+            if mine == at:
+                if fault == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                elif fault == "short" and name in ("pwrite", "copy_file_range"):
+                    return halved(name, own[name], arguments)
+                elif fault != "short":
+                    raise OSError(fault, os.strerror(fault))
+            return own[name](*arguments, **options)
+
+        return call
+
+    for name in WATCHED:
+        setattr(os, name, wrapped(name))
+
+
+def halved(name, call, arguments):
+    """Do half of what is asked."""
+    if name == "pwrite":
+        file, data, at = arguments
+        return call(file, memoryview(data)[: (len(data) + 1) // 2], at)
+    source, target, size, begin, at = arguments
+    return call(source, target, (size + 1) // 2, begin, at)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,266 @@
+"""`rlpost config` and `rlpost schema`: where values come from, and what files may hold."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+from test_cli import rollout, run, save
+from typer.main import get_command
+
+from rlpost.cli import COMMANDS, _Lazy
+from rlpost.commands.options import FLAGS, unknown_variables, variable_of
+from rlpost.commands.schema import json_schema
+from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.loss_options import LossOptions
+from rlpost.losses import LOSSES
+from rlpost.numerics import Numerics
+from rlpost.presets import PRESETS, file_of, loss_preset, preset, toml_lines
+from rlpost.recipe import Recipe, load_toml
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RLPOST_CONFIG", raising=False)
+
+
+def shown(*words: str) -> dict[str, tuple[object, str]]:
+    ran = run("config", "show", *words, "--format", "json")
+    assert ran.code == 0, ran.err
+    return {one["field"]: (one["value"], one["from"]) for one in json.loads(ran.out)}
+
+
+def effective(recipe: Recipe) -> Recipe:
+    """The recipe with what its estimator decides."""
+    own = estimator_named(recipe.estimator).defaults
+    left = {name: value for name, value in own.items() if getattr(recipe, name) is None}
+    return recipe.model_copy(update=left)
+
+
+# Where values come from
+
+
+def test_each_layer_is_named_and_beats_those_below(monkeypatch):
+    Path("r.toml").write_text(
+        "gamma = 0.9\nlam = 0.8\nkl_coef = 0.3\n"
+        '[numerics]\nnorm_eps = 1e-3\n[columns]\nmask = "m"\n'
+    )
+    monkeypatch.setenv("RLPOST_KL_COEF", "0.1")
+    monkeypatch.setenv("RLPOST_LAM", "0.7")
+    words = ("--config", "r.toml", "--preset", "verl", "--estimator", "gae", "--lam", "0.6")
+    found = shown(*words, "--map", "reward=score", "--no-whiten-rewards")
+    assert found["gamma"] == (0.9, "r.toml")
+    assert found["kl_coef"] == (0.1, "RLPOST_KL_COEF")
+    assert found["lam"] == (0.6, "--lam")
+    assert found["estimator"] == ("gae", "--estimator")
+    assert found["whiten_advantages"] == (True, "preset verl")
+    assert found["whiten_rewards"] == (False, "--no-whiten-rewards")
+    assert found["numerics.norm_eps"] == (1e-3, "r.toml")
+    assert found["numerics.single"] == ("raw", "preset verl")
+    assert found["numerics.norm_ddof"] == (1, "default")
+    assert found["norm_mean"] == ("none", "estimator gae")
+    assert found["columns.mask"] == ("m", "r.toml")
+    assert found["columns.reward"] == ("score", "--map")
+
+
+def test_a_presets_estimator_in_place_of_the_one_asked_for():
+    assert shown("--preset", "verl", "--estimator", "grpo")["estimator"] == (
+        "raw",
+        "preset verl, for grpo",
+    )
+    assert shown("--preset", "trl")["estimator"][1] in ("default", "preset trl")
+
+
+def test_the_file_may_name_the_preset(monkeypatch):
+    Path("r.toml").write_text('preset = "verl"\nestimator = "gae"\n')
+    monkeypatch.setenv("RLPOST_CONFIG", "r.toml")
+    found = shown()
+    assert found["estimator"] == ("gae", "r.toml")
+    assert found["numerics.single"] == ("raw", "preset verl")
+
+
+def test_every_field_is_listed_or_only_those_that_are_set():
+    found = shown()
+    fields = {*Recipe.model_fields} - {"numerics", "columns", "teachers"}
+    assert {*found} == fields | {f"numerics.{name}" for name in Numerics.model_fields}
+    assert {source for _, source in found.values()} == {"default", "estimator grpo"}
+    assert shown("--gamma", "0.5", "--changed").keys() == {
+        "gamma", "norm_mean", "norm_std", "whiten_advantages",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--preset", "verl", "--estimator", "gae"),
+        ("--preset", "openrlhf", "--estimator", "rloo", "--is-weight", "token"),
+        ("--is-weight", "token", "--is-mask", "0.5", "inf", "--numerics", "kl_clamp=never"),
+        ("--map", "reward=a b", "--teacher", "big=0.5", "--emit", "advantages,kl"),
+    ],
+)
+def test_the_toml_gives_the_same_recipe(words):
+    plain = run("config", "show", *words, "--format", "toml")
+    assert plain.code == 0, plain.err
+    Path("out.toml").write_text(plain.out)
+    again = run("config", "show", "--config", "out.toml", "--format", "json")
+    values = {one["field"]: one["value"] for one in json.loads(again.out)}
+    assert values == {name: value for name, (value, _) in shown(*words).items()}
+
+
+def test_tables_in_pipes_and_markdown():
+    table = run("config", "show", "--gamma", "0.5").out
+    assert "\x1b" not in table
+    assert "3 fields are set" not in table  # the estimator's are among them
+    assert any(line.split() == ["gamma", "0.5", "--gamma"] for line in table.splitlines())
+    assert (
+        "| gamma | 0.5 | --gamma |"
+        in run("config", "show", "--gamma", "0.5", "--format", "markdown").out.splitlines()
+    )
+
+
+def test_a_wrong_recipe_is_no_recipe_to_show():
+    ran = run("config", "show", "--max-len-mask")
+    assert (ran.code, ran.out) == (2, "")
+    assert "max_response_length" in ran.err
+
+
+# Environment variables
+
+
+def options_of(name):
+    return get_command(__import__(f"rlpost.commands.{name}", fromlist=["app"]).app)
+
+
+def parameters(command):
+    yield from command.params
+    for one in getattr(command, "commands", {}).values():
+        yield from parameters(one)
+
+
+def test_every_variable_that_an_option_reads_is_known():
+    read = {
+        variable
+        for name in COMMANDS
+        for one in parameters(options_of(name))
+        for variable in ([one.envvar] if isinstance(one.envvar, str) else one.envvar or [])
+    }
+    assert {"RLPOST_GAMMA", "RLPOST_MAP", "RLPOST_PG_CLIP", "RLPOST_DEVICE"} <= read
+    assert unknown_variables(dict.fromkeys(read, "1")) == []
+    assert variable_of("columns") == "RLPOST_MAP"
+    assert FLAGS["columns"] == "--map"
+
+
+def test_an_unknown_variable_is_warned_of_with_the_nearest_name(monkeypatch, tmp_path):
+    path = save(rollout(), tmp_path / "in.parquet")
+    monkeypatch.setenv("RLPOST_GAMA", "0.5")
+    ran = run("advantages", path, tmp_path / "out.parquet")
+    assert ran.code == 0
+    assert "RLPOST_GAMA is set, and no option reads it; did you mean GAMMA" in ran.err
+    quiet = run("advantages", path, tmp_path / "quiet.parquet", "--quiet")
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+# The schema
+
+SCHEMA = json_schema()
+CHECK = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def problems(text: str) -> list[str]:
+    return [error.message for error in CHECK.iter_errors(tomllib.loads(text))]
+
+
+def test_both_commands_print_it():
+    assert json.loads(run("schema").out) == SCHEMA
+    assert run("config", "schema").out == run("schema").out
+
+
+def test_it_is_a_schema_with_an_id():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$id"].startswith("urn:rlpost:recipe:")
+
+
+def test_every_field_is_described():
+    fields = SCHEMA["properties"] | SCHEMA["$defs"]["Numerics"]["properties"]
+    fields |= SCHEMA["$defs"]["LossOptions"]["properties"]
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+    named = {*Recipe.model_fields, *Numerics.model_fields, *LossOptions.model_fields}
+    assert {*fields} == named | {"preset", "loss", "$schema"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_recipes_of_presets_fit(name):
+    for estimator in [None, *load_toml(file_of(name)).get("estimators", {})]:
+        asked = {"estimator": estimator} if estimator else {}
+        recipe = preset(name, **asked)
+        text = "\n".join(toml_lines(recipe, loss_preset(name)))
+        assert problems(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'preset = "verl"\nestimator = "gae"\n[loss]\nloss = "gspo"\ndual_clip = "never"',
+        '"$schema" = "./rlpost.schema.json"\nkl_estimator = "low_var_kl"',
+        'estimator = "mine.py:centred"\nemit = ["advantages", "kl"]',
+        "is_weight = 'token'\nis_mask = [0.5, 2.0]\n[numerics]\nkl_clamp = 'never'\nnorm_ddof = 0",
+        "overlong_penalty = [2048, 512, 1.0]\n[columns]\nreward = 'score'",
+    ],
+)
+def test_what_the_command_takes_fits(text):
+    path = Path("recipe.toml")
+    path.write_text(text)
+    assert problems(text) == []
+    assert run("config", "show", "--config", path, "--format", "json").code in (0, 2)
+    if "mine.py" not in text:
+        assert run("config", "show", "--config", path).code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gama = 0.5",
+        "gamma = 2.0",
+        'preset = "verk"',
+        'kl_estimator = "k5"',
+        'emit = ["advantage"]',
+        "[numerics]\nkl_clamp = 'ever'",
+        "[numerics]\nwhiten = 1",
+        "[columns]\nrewards = 'score'",
+        "[loss]\nclip = 0.2",
+    ],
+)
+def test_what_the_command_refuses_does_not_fit(text):
+    path = Path("recipe.toml")
+    path.write_text(text)
+    assert problems(text)
+    if "columns" not in text and "loss" not in text:  # these are looked at when there is a file
+        assert run("config", "show", "--config", path).code == 2
+
+
+def test_names_for_editors_are_all_there():
+    names = SCHEMA["properties"]["estimator"]["anyOf"][0]["enum"]
+    assert {*ESTIMATORS} <= {*names}
+    losses = SCHEMA["$defs"]["LossOptions"]["properties"]["loss"]["anyOf"][0]["enum"]
+    assert {*LOSSES} <= {*losses}
+
+
+# Presets
+
+
+def test_the_default_preset_lists_every_one_of_the_numerics():
+    ran = run("presets", "show", "default")
+    assert {*tomllib.loads(ran.out)["numerics"]} == {*Numerics.model_fields}
+    as_json = json.loads(run("presets", "show", "default", "--format", "json").out)
+    assert as_json["numerics"] == Numerics().model_dump(mode="json")
+    Path("default.toml").write_text(ran.out)
+    assert Recipe.from_toml(Path("default.toml")) == Recipe()
+
+
+def test_help_lists_the_commands():
+    assert {"config", "schema"} <= {*_Lazy(name="rlpost").list_commands(None)}

@@ -1,0 +1,420 @@
+"""What conversions check and say: layouts, sources, lacks, numbers that are none, group blocks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from typing import TYPE_CHECKING
+
+import format_writers as writers
+import format_writers_text as text_writers
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from test_cli import run
+
+from rlpost.convert import convert
+from rlpost.errors import DataError, UsageError
+from rlpost.formats import FORMATS
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.pickles import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MADE = text_writers.rollouts()
+KINDS = ("jsonl", "parquet")
+# A prompt of two tokens, a response of three, padding of two.
+WHOLE = {
+    "uid": "a",
+    "reward": 1.0,
+    "response_length": 3,
+    "response_mask": [0, 0, 1, 0, 1, 0, 0],
+    "old_log_probs": [9.0, 9.0, -0.5, 0.0, -0.25, 9.0, 9.0],
+}
+
+
+def saved(records: list[dict], folder: Path, kind: str) -> Path:
+    """Records as a file of the user's own; fields of `pa.Table` have to agree in kind."""
+    path = folder / f"in.{kind}"
+    if kind == "jsonl":
+        return text_writers.write_lines(path, records)
+    pq.write_table(pa.Table.from_pylist(records), path)
+    return path
+
+
+def table_of(records: list[dict], folder: Path, kind: str, **options) -> tuple[pa.Table, dict]:
+    summary = convert(saved(records, folder, kind), folder / "out.parquet", kind,
+                      ReadOptions(**options), overwrite=True)  # fmt: skip
+    return pq.read_table(folder / "out.parquet"), summary
+
+
+# Layouts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", [None, "response", "left-padded", "shifted", "compact"])
+def test_a_padded_dump_passes_for_no_other_layout(layout, kind, tmp_path):
+    with pytest.raises(DataError, match=r"in\.\w+, (line 1|row 0): "):
+        table_of([WHOLE], tmp_path, kind, layout=layout)
+    without = {name: x for name, x in WHOLE.items() if name != "response_length"}
+    if layout not in (None, "response"):
+        with pytest.raises(DataError, match=r"in\.\w+, (line 1|row 0): "):
+            table_of([without], tmp_path, kind, layout=layout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_padded_dump_is_cut_to_the_length_that_its_records_say(kind, tmp_path):
+    longer = {**WHOLE, "response_length": 4}  # ends with a tool's output, which is no padding
+    table, summary = table_of([WHOLE, longer], tmp_path, kind, layout="padded")
+    assert table["old_log_probs"].to_pylist() == [[-0.5, 0.0, -0.25], [-0.5, 0.0, -0.25, 9.0]]
+    assert table["response_mask"].to_pylist() == [[1, 0, 1], [1, 0, 1, 0]]
+    assert summary["warnings"] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [2, 6])
+def test_a_response_length_that_the_mask_denies_is_refused(length, kind, tmp_path):
+    record = {**WHOLE, "response_length": length}
+    with pytest.raises(DataError, match=f"`response_length` is {length}, but the mask has 7"):
+        table_of([record], tmp_path, kind, layout="padded")
+    table, _ = table_of([record], tmp_path, kind, layout="padded", map={"response_length": "none"})
+    assert table["response_mask"].to_pylist() == [[1, 0, 1]]
+    assert "response_length" not in table.column_names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_padded_response_without_any_policy_token_is_empty(kind, tmp_path):
+    masked = {**WHOLE, "response_mask": [0] * 7}
+    table, _ = table_of([WHOLE, masked], tmp_path, kind, layout="padded")
+    assert table["old_log_probs"].to_pylist()[1] == []
+    assert table["response_length"].to_pylist() == [3, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_that_are_not_as_long_as_the_response_are_refused(kind, tmp_path):
+    record = {"uid": "a", "reward": 1.0, "response_length": 3, "old_log_probs": [-0.5] * 4}
+    with pytest.raises(DataError, match="has 4 entries and `response_length` is 3"):
+        table_of([record], tmp_path, kind)
+    table_of([record], tmp_path, kind, map={"response_length": "none"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layout_that_changes_nothing_says_so(kind, tmp_path):
+    record = {"uid": "a", "reward": 1.0, "response_mask": [1, 0, 1], "values": [1.0, 2.0, 3.0]}
+    for layout in ("padded", "left-padded"):
+        table, summary = table_of([record], tmp_path, kind, layout=layout)
+        assert table["values"].to_pylist() == [[1.0, 2.0, 3.0]]
+        (told,) = summary["warnings"]
+        assert f"--layout {layout} changed nothing: the lists of all 1 response" in told
+    padded = {**record, "response_mask": [1, 1, 0]}
+    _, summary = table_of([record, padded], tmp_path, kind, layout="padded")
+    assert summary["warnings"] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_that_begins_with_0_is_told_of_unless_the_layout_is_said(kind, tmp_path):
+    record = {"uid": "a", "reward": 1.0, "response_mask": [0, 0, 1], "values": [9.0, 9.0, 1.0]}
+    _, summary = table_of([record] * 2, tmp_path, kind)
+    assert "the mask of 2 responses begins with 0" in summary["warnings"][0]
+    assert table_of([record], tmp_path, kind, layout="response")[1]["warnings"] == []
+    said = {**record, "response_length": 3}
+    assert table_of([said], tmp_path, kind)[1]["warnings"] == []
+    with pytest.raises(DataError, match="0 for the first 2 tokens, and the prompt has 2"):
+        table_of([{**record, "prompt_length": 2}], tmp_path, kind)
+
+
+def test_ids_of_the_prompt_tell_that_lists_hold_it(tmp_path):
+    record = {"uid": "a", "reward": 1.0, "response_mask": [0, 1], "prompt_token_ids": [5]}
+    with pytest.raises(DataError, match="0 for the first 1 tokens, and the prompt has 1"):
+        table_of([record], tmp_path, "jsonl")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shifted_lists_are_told_by_the_mask_or_the_ids(kind, tmp_path):
+    lists = {"old_log_probs": [9.0, -0.5, 0.0, -0.25, 9.0, 9.0]}
+    by_mask = {**WHOLE, **lists}
+    by_ids = {**by_mask, "response_mask": WHOLE["response_mask"][1:],
+              "response_token_ids": [1, 2, 3, 4, 5, 6, 7]}  # fmt: skip
+    for record in (by_mask, by_ids):
+        table, _ = table_of([record], tmp_path, kind, layout="shifted")
+        assert table["old_log_probs"].to_pylist() == [[-0.5, 0.0, -0.25]]
+    assert table["response_token_ids"].to_pylist() == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [([1, None], "has null at token 1"), ([[1]], "nested 2 deep"), ([1, 0.5], "has 0.5 at token")],
+)
+def test_a_bad_mask_is_named_as_it_is(mask, told, tmp_path):
+    record = {"uid": "a", "reward": 1.0, "response_mask": mask}
+    with pytest.raises(DataError, match=f"line 1: `response_mask` .*{told}"):
+        table_of([record], tmp_path, "jsonl")
+
+
+def test_nemo_rl_lists_are_all_in_a_batch_of_one_or_none_is(tmp_path):
+    record = {"rewards": 1.0, "token_loss_mask": [[1]], "generation_logprobs": [-0.5],
+              "input_lengths": 1}  # fmt: skip
+    path = text_writers.write_lines(tmp_path / "train_data_step1.jsonl", [record])
+    with pytest.raises(DataError, match="`token_loss_mask` is a list of lists"):
+        convert(path, tmp_path / "out.parquet")
+    for lists in ({"token_loss_mask": [1]}, {"generation_logprobs": [[-0.5]]}):
+        text_writers.write_lines(path, [record | lists])
+        assert convert(path, tmp_path / "out.parquet", overwrite=True)["tokens"] == 1
+
+
+# What it was read from, what it lacks
+
+
+def test_the_screen_names_the_fields_that_roles_were_read_from(tmp_path):
+    path = text_writers.trl(tmp_path / "completions_1.parquet", MADE)
+    names = " + ".join(MADE[0].parts)
+    ran = run("convert", path, tmp_path / "a.parquet")
+    assert f"reward = {names}" in ran.err
+    assert "The reward is the plain sum" in " ".join(ran.err.split())
+    one = next(iter(MADE[0].parts))
+    ran = run("convert", path, tmp_path / "b.parquet", "--map", f"reward={one}")
+    assert f"reward = {one}," in ran.err
+    assert "plain sum" not in ran.err
+    assert "A group is the rows of one step" in ran.err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_aliases_and_paths_are_named(kind, tmp_path):
+    record = {"score": 1.0, "loss_mask": [1], "meta": {"task": "a"}}
+    _, summary = table_of([record], tmp_path, kind, map={"group": "meta.task"})
+    assert summary["sources"] == {
+        "reward": "score", "response_mask": "loss_mask", "prompt_id": "meta.task",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("one", FORMATS.values(), ids=lambda one: one.name)
+def test_every_format_says_why_it_has_no_log_probs_of_the_trained_policy(one):
+    assert one.lacks["log_probs"]
+    assert "log_probs" not in one.gives or one.name in KINDS
+
+
+def test_loss_gives_the_dumps_reason(tmp_path):
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
+    convert(dump, tmp_path / "out.parquet")
+    for source in (dump, tmp_path / "out.parquet"):
+        ran = run("loss", source)
+        assert ran.code == 3
+        assert "NeMo-RL dumps log-probs from before the update alone" in ran.err
+
+
+def test_loss_of_nemo_rl_works_with_the_maps_of_its_note(tmp_path):
+    given = writers.made()
+    dump = writers.nemo_rl(tmp_path / "in", given)
+    words = FORMATS["nemo-rl"].note.split("OUT ")[1].split(" tells")[0].split()
+    ran = run("loss", dump, *words, "--format", "json")
+    assert ran.code == 0, ran.err
+    gaps = [
+        old - infer
+        for one in given
+        for old, infer, policy in zip(one.old, one.infer, one.mask, strict=True)
+        if policy
+    ]
+    assert json.loads(ran.out)["ratio"]["mean"] == pytest.approx(np.exp(gaps).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_of_one_text_are_a_group_where_no_field_names_any(kind, tmp_path):
+    records = [{"prompt": text, "reward": 1.0} for text in ("a", "b", "a")]
+    table, summary = table_of(records, tmp_path, kind)
+    first, second, third = table["prompt_id"].to_pylist()
+    assert first == third != second
+    assert summary["sources"]["prompt_id"] == "prompt (the same text)"
+    table, _ = table_of(records, tmp_path, kind, map={"group": "none"})
+    assert "prompt_id" not in table.column_names
+    _, summary = table_of([{"reward": 1.0}], tmp_path, kind)
+    assert "no prompt whose text would tell" in summary["lacks"]["group"]
+    assert "--map ROLE=" in summary["note"]
+
+
+# The summary
+
+
+def test_a_conversion_prints_its_summary_where_it_is_asked_to(tmp_path):
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
+    ran = run("convert", dump, tmp_path / "a.parquet", "--format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    summary = json.loads(ran.out)
+    assert summary["responses"] == 12
+    assert summary["sources"]["reward"] == "rewards"
+    ran = run("convert", dump, tmp_path / "b.parquet", "--format", "markdown")
+    assert "| sources.response_mask | token_loss_mask |" in ran.out
+    side = tmp_path / "side.json"
+    ran = run("convert", dump, tmp_path / "c.parquet", "--summary-json", side, "--quiet")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert json.loads(side.read_text()).keys() == summary.keys()
+    ran = run("convert", dump, tmp_path / "d.parquet", "--summary-json", "-")
+    assert json.loads(ran.out)["outputs"] == [str(tmp_path / "d.parquet")]
+    assert run("convert", "--list", "--summary-json", "-").code == 2
+    ran = run("convert", dump, tmp_path / "e.parquet", "--summary-json", tmp_path / "no" / "x")
+    assert ran.code == 4
+    assert not (tmp_path / "e.parquet").exists()
+
+
+def test_a_piped_screen_wraps_at_columns_alone_and_cuts_no_table(tmp_path, monkeypatch):
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
+    free = run("convert", dump, tmp_path / "a.parquet").err.splitlines()
+    assert FORMATS["nemo-rl"].notes() in free
+    monkeypatch.setenv("COLUMNS", "40")
+    tight = run("convert", dump, tmp_path / "b.parquet").err.splitlines()
+    assert [line for line in free if "│" in line or "──" in line] == [
+        line for line in tight if "│" in line or "──" in line
+    ]
+    note = " ".join(tight[tight.index(next(x for x in tight if x.startswith("The policy"))) :])
+    assert note == FORMATS["nemo-rl"].notes()
+    assert FORMATS["nemo-rl"].notes() not in tight
+    assert not [line for line in free + tight if line.endswith(" ")]
+
+
+# Numbers that are none
+
+BAD = [
+    {"uid": "a", "reward": 1.0, "response_mask": [1, 1, 0], "values": [1.0, 2.0, 3.0]},
+    {"uid": "a", "reward": float("nan"), "response_mask": [1, 1, 0],
+     "values": [float("nan"), float("inf"), 3.0]},
+    {"uid": "a", "reward": None, "response_mask": [1, 1, 0], "values": [1.0, 2.0, float("nan")]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_that_are_not_finite_are_counted_where_the_mask_is_1(kind, tmp_path):
+    _, summary = table_of(BAD, tmp_path, kind)
+    assert summary["nonfinite"] == {
+        "reward": {"entries": 2, "responses": 2}, "values": {"entries": 2, "responses": 1},
+    }  # fmt: skip
+    refused = "rlpost advantages refuses that without --nonfinite mask"
+    assert summary["warnings"] == [
+        f"the reward of 2 responses is NaN, infinite or null; {refused}",
+        f"NaN or infinite: 2 entries of values in 1 response; {refused}",
+    ]
+    assert table_of(BAD[:1], tmp_path, kind)[1]["nonfinite"] == {}
+
+
+@pytest.mark.parametrize(("kind", "place"), [("jsonl", "line"), ("parquet", "row")])
+def test_numbers_that_are_not_finite_are_refused_where_that_is_asked_for(kind, place, tmp_path):
+    number = {"line": 2, "row": 1}[place]
+    path = saved(BAD, tmp_path, kind)
+    words = ("convert", path, tmp_path / "o.parquet", "--from", kind, "--nonfinite", "error")
+    ran = run(*words)
+    assert ran.code == 3
+    assert f"{place} {number}: `reward` is NaN" in ran.err
+    ran = run(*words, "--map", "reward=none")
+    assert ran.code == 3
+    assert f"{place} {number}: `values` has NaN (or null) at token 0" in ran.err
+    saved([BAD[0], BAD[2]], tmp_path, kind)
+    assert f"{place} {number}: `reward` is null" in run(*words).err
+    saved(BAD[:1], tmp_path, kind)
+    assert run(*words).code == 0
+
+
+def test_a_reward_that_is_missing_in_whole_batches_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlpost.formats.rows.MOST_ROWS", 1)
+    _, summary = table_of([BAD[2], BAD[0], BAD[2]], tmp_path, "jsonl")
+    assert summary["nonfinite"]["reward"] == {"entries": 2, "responses": 2}
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_that_make_no_whole_blocks_are_refused(kind, tmp_path):
+    records = [{"reward": 1.0}] * 4
+    with pytest.raises(UsageError, match="the last group would have 1"):
+        table_of(records, tmp_path, kind, group_size=3)
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_nemo_rl_and_slime_blocks_are_whole_too(tmp_path):
+    options = ReadOptions(group_size=5)
+    for dump in (writers.nemo_rl(tmp_path / "a", writers.made()),
+                 writers.slime_train(tmp_path / "b", writers.made())):  # fmt: skip
+        with pytest.raises(UsageError, match="12 records: the last group would have 2"):
+            convert(dump, tmp_path / "out.parquet", options=options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_several_files_are_different_groups(kind, tmp_path):
+    for side in "ab":
+        (tmp_path / side).mkdir()
+        saved([{"reward": 1.0}] * 4, tmp_path / side, kind)
+    convert([tmp_path / "a", tmp_path / "b"], tmp_path / "out.parquet", kind,
+            ReadOptions(group_size=2))  # fmt: skip
+    keys = pq.read_table(tmp_path / "out.parquet")["prompt_id"].to_pylist()
+    assert keys == ["0", "0", "1", "1", "2", "2", "3", "3"]
+
+
+# Dumps as inputs of other commands
+
+
+def test_several_dumps_are_one_input_of_one_output(tmp_path):
+    for step in (1, 2):
+        dump = writers.nemo_rl(tmp_path / "in", writers.made(seed=step))
+        dump.rename(tmp_path / "in" / f"train_data_step{step}.jsonl.part")
+    for part in (tmp_path / "in").glob("*.part"):
+        part.rename(part.with_suffix(""))
+    ran = run("advantages", tmp_path / "in", tmp_path / "a.parquet", "--estimator", "grpo")
+    assert ran.code == 0, ran.err
+    assert "2 dumps, read as one input as nemo-rl, 24 responses" in ran.err
+    convert(tmp_path / "in", tmp_path / "joined.parquet")
+    assert run("advantages", tmp_path / "joined.parquet", tmp_path / "b.parquet",
+               "--estimator", "grpo").code == 0  # fmt: skip
+    one, other = (pq.read_table(tmp_path / f"{side}.parquet") for side in "ab")
+    assert one.equals(other)
+    assert set(one["step"].to_pylist()) == {1, 2}
+    files = [tmp_path / "in" / f"train_data_step{step}.jsonl" for step in (1, 2)]
+    ran = run("advantages", *files, tmp_path / "c.parquet", "--estimator", "grpo")
+    assert ran.code == 0, ran.err
+    assert pq.read_table(tmp_path / "c.parquet").equals(one)
+    ran = run("advantages", tmp_path / "in", tmp_path / "d.parquet", "--estimator", "gae")
+    assert ran.code == 3
+    assert f"{tmp_path / 'in'}: no column for values" in ran.err
+
+
+def test_a_directory_of_a_said_format_has_other_files_passed_over(tmp_path):
+    folder = text_writers.skyrl(tmp_path, MADE[:4]).parent
+    ran = run("convert", folder, tmp_path / "o.parquet", "--from", "skyrl-eval")
+    assert ran.code == 0, ran.err
+    assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 4
+    assert "passed over" in ran.err
+    assert "aggregated_results.jsonl" in ran.err
+
+
+# Values
+
+
+class _Code:
+    def __reduce__(self):
+        return (print, ("ran",))
+
+
+def test_a_pickle_with_code_in_it_gives_an_error_and_no_warning(tmp_path, capsys):
+    torch.save({"rollout_id": 1, "samples": _Code()}, tmp_path / "1.pt")
+    (tmp_path / "2.pt").write_bytes(pickle.dumps(_Code()))
+    for name in ("1.pt", "2.pt"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(DataError, match=r"rlpost executes nothing|damaged"):
+                load(tmp_path / name)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number", [2**64, 2**64 + 1, -(2**70) - 1, 10**30 + 7])
+def test_whole_numbers_of_any_size_are_read_to_the_last_digit(number, tmp_path):
+    line = f'{{"uid": {number}, "reward": 0.12345678901234567, "other": [{number},{number}]}}'
+    path = tmp_path / "in.jsonl"
+    path.write_text(line + "\n")
+    convert(path, tmp_path / "out.parquet", "jsonl")
+    (row,) = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert row["prompt_id"] == str(number)
+    assert row["reward"] == 0.12345678901234567
+    assert json.loads(row["other"]) == [number, number]

@@ -1,0 +1,536 @@
+"""`rlpost loss` as people meet it: what it says fits the loss, and what is odd is said."""
+
+import cProfile
+import io
+import json
+import math
+import pstats
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from test_cli import run, strict_json
+from test_loss_command import FLOATS, SAMPLE, dump, frame, save, told, warnings
+
+import rlpost
+from rlpost import loss_api, render_loss
+from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
+from rlpost.loss_options import AGGREGATIONS, LossOptions
+from rlpost.loss_resolved import resolved
+from rlpost.loss_stages import Setting
+from rlpost.losses import LOSSES
+
+
+def with_lists(table, name, change):
+    """The table with a list column changed, token by token."""
+    lists = [[change(x) for x in row] for row in table.column(name).to_pylist()]
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(lists, FLOATS))
+
+
+def bounded(table):
+    """The same with log-probs that are none above 0."""
+    for name in ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs"):
+        table = with_lists(table, name, lambda x: min(x, 0.0))
+    return table
+
+
+# What a sweep costs
+
+
+def calls(path, settings):
+    """How many functions a run calls."""
+    profile = cProfile.Profile()
+    options = loss_api.Options(device="cpu", workers=1)
+    profile.runcall(loss_api.loss, path, None, None, settings, options)
+    return pstats.Stats(profile).total_calls
+
+
+def test_a_batch_costs_a_sweep_little(tmp_path):
+    settings = [Setting(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
+    taken = {}
+    for steps in (2, 102):
+        table = dump(204, longest=6)
+        place = table.schema.get_field_index("step")
+        table = table.set_column(place, "step", pa.array(np.arange(204) % steps))
+        path = save(table, tmp_path / f"{steps}.parquet", rows=204)
+        calls(path, settings)  # what is only done once is done
+        taken[steps] = calls(path, settings)
+    # a batch's loss is rounded and told; details of each step and setting took over a thousand
+    assert (taken[102] - taken[2]) / (100 * len(settings)) < 100
+
+
+def test_a_sweep_tells_of_batches_and_leaves_details_to_single_runs(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    swept = told(path, "--sweep", "pg_clip=0.1,0.2")["settings"]
+    alone = told(path, "--pg-clip", "0.1")["settings"][0]
+    assert not {"positions", "steps", "domains"} & {*swept[0]}
+    assert swept[0]["batches"] == alone["batches"]
+    assert len(alone["steps"]) == len(alone["batches"]) == 3
+
+
+def test_the_summary_of_a_file_tells_of_its_own_batches(tmp_path):
+    table = dump(30)
+    for step in range(3):
+        own = table.filter(pa.compute.equal(table.column("step"), step))
+        save(own, tmp_path / "in" / f"{step}.parquet")
+    assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
+    for step in range(3):
+        metadata = pq.read_metadata(tmp_path / "out" / f"{step}.parquet").metadata
+        noted = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
+        assert [batch["batch"] for batch in noted["batches"]] == [step]
+
+
+# Which column serves
+
+
+def test_columns_that_cannot_serve_are_not_suggested(tmp_path):
+    table = dump(8)
+    ids = [[1] * len(row) for row in table.column("log_probs").to_pylist()]
+    names = ["current_logps" if name == "log_probs" else name for name in table.schema.names]
+    table = table.rename_columns(names).append_column(
+        "prompt_tokens", pa.array(ids, pa.list_(pa.int32()))
+    )
+    path = save(table, tmp_path / "in.parquet")
+    said = run("loss", path)
+    assert said.code == 3
+    assert "did you mean current_logps?" in said.err
+    bare = run("loss", save(table.drop_columns(["current_logps"]), tmp_path / "bare.parquet"))
+    assert "did you mean" not in bare.err
+
+
+@pytest.mark.parametrize("role", ["log_probs", "old_log_probs", "infer_log_probs"])
+def test_token_ids_are_refused_as_log_probs(tmp_path, role):
+    table = dump(8)
+    ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
+    path = save(
+        table.append_column("response_tokens", pa.array(ids, pa.list_(pa.int64()))),
+        tmp_path / "in.parquet",
+    )
+    ran = run("loss", path, "--map", f"{role}=response_tokens")
+    assert ran.code == 3
+    assert f"`response_tokens` is to serve as {role}" in ran.err
+    assert "list of integers, as token ids are" in ran.err
+
+
+def test_advantages_refuse_token_ids_as_log_probs(tmp_path):
+    table = dump(8, given=False)
+    ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
+    place = table.schema.get_field_index("ref_log_probs")
+    table = table.set_column(place, "ref_log_probs", pa.array(ids, pa.list_(pa.int64())))
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("advantages", path, tmp_path / "out.parquet", "--kl-coef", "0.1")
+    assert ran.code == 3
+    assert "list of integers, as token ids are" in ran.err
+
+
+# Log-probs that are none
+
+
+def test_positive_log_probs_are_counted(tmp_path):
+    table = bounded(dump())
+    assert "above 0" not in warnings(save(table, tmp_path / "good.parquet"))
+    wrong = with_lists(table, "old_log_probs", lambda x: 0.75 if x < -1.5 else x)
+    path = save(wrong, tmp_path / "bad.parquet")
+    count = int((frame(path)["old_log_probs"] > 0).sum())
+    assert count > 5
+    text = f"`old_log_probs` (old_log_probs) is above 0 at {count} tokens, up to 0.75"
+    assert text in warnings(path)
+    ran = run("advantages", path, tmp_path / "out.parquet", "--kl-coef", "0.1", "--replace")
+    assert text in " ".join(ran.err.split())
+    rounded = with_lists(table, "old_log_probs", lambda x: 2e-5 if x > -0.2 else x)
+    assert "above 0" not in warnings(save(rounded, tmp_path / "rounded.parquet"))
+
+
+def test_probabilities_in_place_of_log_probs_are_told_of(tmp_path):
+    table = bounded(dump())
+    for name in ("log_probs", "old_log_probs"):
+        table = with_lists(table, name, math.exp)
+    said = warnings(save(table, tmp_path / "in.parquet"))
+    for name in ("log_probs", "old_log_probs"):
+        assert f"`{name}` ({name}) is between" in said
+    assert "these are probabilities" in said
+    assert "infer_log_probs" not in said
+
+
+def test_clamped_ratios_and_a_small_sample_are_told_of(tmp_path):
+    table = with_lists(bounded(dump()), "old_log_probs", lambda x: x - 30 if x < -2 else x)
+    path = save(table, tmp_path / "in.parquet")
+    tokens = frame(path)
+    count = int(((tokens["log_probs"] - tokens["old_log_probs"]).abs() > 20).sum())
+    assert count > 5
+    got = told(path)
+    said = " ".join(got["warnings"])
+    assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in said
+    assert got["settings"][0]["ratio_clamped"] == count
+    assert got["ess"] < 0.1
+    assert "effective sample size" in said
+    assert "is above 20" not in warnings(path, "--ratio-clamp", "100")
+    calm = warnings(save(bounded(dump()), tmp_path / "calm.parquet"))
+    assert "effective sample size" not in calm
+
+
+# The screen
+
+
+class Screen:
+    """A terminal of some width that remembers what is shown."""
+
+    def __init__(self, monkeypatch, width):
+        self.text = io.StringIO()
+        made = Console(file=self.text, width=width, force_terminal=True, no_color=True)
+        monkeypatch.setattr(render_loss, "console", lambda _: made)
+
+    def show(self, summary, **more):
+        summary = {"preset": None, "asked_estimator": None, **summary, **more}
+        render_loss.show(summary, "table")
+        return self.text.getvalue()
+
+
+FIVE = {
+    "pg_clip_low": (0.1, 0.2),
+    "pg_clip_high": (0.28,),
+    "dual_clip": (3.0,),
+    "ratio_clamp": (20.0,),
+    "aggregation": ("seq-mean-token-sum-norm", "token-mean"),
+}
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypatch, width):
+    path = save(dump(), tmp_path / "in.parquet")
+    values = [
+        {"pg_clip_low": low, "pg_clip_high": 0.28, "dual_clip": 3.0, "ratio_clamp": 20.0}
+        | {"aggregation": how}
+        for low in FIVE["pg_clip_low"]
+        for how in FIVE["aggregation"]
+    ]
+    summary = loss_api.loss(path, None, None, [Setting(LossOptions(**x), x) for x in values])
+    shown = Screen(monkeypatch, width).show(summary)
+    assert "…" not in shown
+    words = shown.split()
+    for one in summary["settings"]:
+        assert render_loss.number(one["loss"]["total"]) in words
+        assert f"{100 * one['no_gradient']['fraction']:.2f}" in words
+    for name in FIVE:
+        assert name in shown
+    assert max(map(len, shown.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
+    path = save(dump(), tmp_path / "in.parquet")
+    summary = loss_api.loss(path, None, None, [Setting(LossOptions(loss=name))])
+    shown = Screen(monkeypatch, 80).show(summary)
+    one = summary["settings"][0]
+    assert f"rlpost loss · {name}" in shown
+    assert one["formula"] in " ".join(shown.split())
+    masking, smooth = name in ("dppo", "ipo", "ref_kl"), name in ("pg", "gpg", "kimi15", "sapo")
+    assert ("masked, π fell" in shown) == masking
+    assert ("clips nothing" in shown) == smooth
+    assert ("the loss lets them be" in shown) == (name in ("ppo", "gspo", "geo_mean"))
+    assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr"))
+    assert "too low" not in shown
+
+
+def test_what_masking_losses_leave_is_said(tmp_path):
+    path = save(dump(moved=1.0), tmp_path / "in.parquet")
+    ran = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--prob-mask-low", "0.1")
+    assert "masked, π fell by > 0.1 " in ran.out
+    assert "masked, π rose by > 0.05 " in ran.out
+    assert "their gradient is that of κ(log r)²" in ran.out
+    assert "no gradient: masked" not in ran.out
+    bare = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--square-coef", "0")
+    assert "Masked tokens have no gradient." in bare.out
+    assert "no gradient: masked" in bare.out
+
+
+def test_ref_kl_counts_signs_of_its_own_advantage(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    same = frame(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
+    got = told(path, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]
+    assert int(same.sum()) == 0
+    assert got["no_gradient"]["zero_advantage"] == 0
+    place = table.schema.get_field_index("ref_log_probs")
+    equal = save(
+        table.set_column(place, "ref_log_probs", table.column("log_probs")),
+        tmp_path / "equal.parquet",
+    )
+    still = told(equal, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]["no_gradient"]
+    assert still["zero_advantage"] == still["tokens"] == len(same)
+    ran = run("loss", equal, "--loss", "ref_kl")
+    assert "no gradient: π = π_ref" in ran.out
+    assert "A = 0" not in ran.out
+
+
+# The ratio over the rollout engine's log-probs
+
+
+def test_the_ratio_is_over_the_engine_where_the_loss_divides_by_it(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    got = told(path, "--behaviour", "infer")
+    tokens = frame(path)
+    drift = tokens["log_probs"] - tokens["infer_log_probs"]
+    ratio = drift.exp()
+    assert got["behaviour"] == "infer"
+    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
+    assert got["ratio"]["max"] == pytest.approx(ratio.max())
+    assert got["ess"] == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()))
+    assert got["kl"]["k1"] == pytest.approx(-drift.mean())
+    median = np.sort(drift.to_numpy())[math.ceil(len(drift) / 2) - 1]
+    assert math.log(got["ratio"]["quantiles"]["0.5"]) == pytest.approx(median, rel=1 / 64)
+    assert got["engine_kl"] == told(path)["engine_kl"]
+    shown = run("loss", path, "--behaviour", "infer").out
+    assert "ratio: exp(log_probs - infer_log_probs)" in shown
+    assert "KL(rollout engine ‖ current)" in shown
+    bare = save(table.drop_columns(["old_log_probs"]), tmp_path / "bare.parquet")
+    without = told(bare, "--behaviour", "infer")
+    assert without["settings"] == got["settings"]
+    assert without["engine_kl"] is None
+    assert run("loss", bare).code == 3
+    preset = run("loss", bare, "--preset", "prime-rl")
+    assert preset.code == 0, preset.err
+    both = run("loss", path, "--sweep", "behaviour=old,infer")
+    assert "with behaviour infer exp(log_probs - infer_log_probs)" in both.out
+
+
+# Where advantages come from
+
+
+def test_recipe_options_beside_given_advantages_are_told_of(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('estimator = "rloo"\nreward_clip = 2.0\n')
+    said = warnings(path, "--config", recipe)
+    assert "estimator, reward_clip: without effect, since the input has advantages" in said
+    assert "--map advantages=none makes them anew" in said
+    anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
+    assert "made here by rloo; the input's advantages are left aside" in anew.out
+    assert "since the input has none" not in anew.out
+    assert "without effect" not in anew.out
+
+
+def test_advantages_of_a_dump_are_pointed_out(tmp_path):
+    table = dump()
+    names = ["dumped_advantages" if x == "advantages" else x for x in table.schema.names]
+    path = save(table.rename_columns(names), tmp_path / "in.parquet")
+    said = warnings(path)
+    assert "--map advantages=dumped_advantages takes them" in said
+    taken = told(path, "--map", "advantages=dumped_advantages")
+    assert taken["advantages_from"] == "dumped_advantages"
+    assert "dumped_advantages" not in " ".join(taken["warnings"])
+
+
+def test_a_preset_s_estimator_is_called_as_it_was_asked_for(tmp_path):
+    path = save(dump(given=False), tmp_path / "in.parquet")
+    shown = run("loss", path, "--preset", "verl").out
+    assert "made here by grpo, as verl makes them, since the input has none" in shown
+    assert "as slime makes them" in run("loss", path, "--preset", "slime").out
+    prime = run("loss", path, "--preset", "prime-rl").out
+    assert "made here by dr_grpo, as prime-rl makes them" in prime
+
+
+# Options
+
+
+def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
+    assert [*ABOUT] == [*DEFAULTS] == [*LOSSES]
+    assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
+    for name in LOSSES:
+        setting = Setting(LossOptions(loss=name))
+        values = resolved(setting)
+        mine = {x: values[x] for x in values if x in setting.loss.knobs or x == "aggregation"}
+        assert mine == DEFAULTS[name]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"loss": name} for name in LOSSES),
+        {"loss": "ppo", "pg_clip": 0.3, "dual_clip": "twice"},
+        {"loss": "ppo", "pg_clip_high": 0.4},
+        {"loss": "gspo", "dual_clip": "twice", "pg_clip_low": "never"},
+        {"loss": "cispo", "cispo_bounds": "ratio"},
+        {"loss": "cispo", "cispo_bounds": "ratio", "pg_clip": 2.0},
+        {"loss": "dppo", "prob_mask": 0.1, "prob_mask_low": 0.05},
+        {"loss": "ppo", "aggregation": "seq-mean-token-sum-norm", "agg_norm": "rows"},
+    ],
+    ids=str,
+)
+def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options):
+    path = save(dump(), tmp_path / "in.parquet")
+    want = loss_api.loss(path, None, None, [Setting(LossOptions.of(options))])["settings"][0]
+    values = want["options"]
+    assert [name for name, value in values.items() if value is None] == (
+        ["agg_length"] if "sum-norm" in values["aggregation"] else []
+    )
+    again = Setting(LossOptions.of(json.loads(json.dumps(values))))
+    assert loss_api.loss(path, None, None, [again])["settings"][0] == want
+
+
+def test_the_screen_names_the_numbers_behind_a_formula(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    for words, text in (
+        ([], "where ε = 0.2, |log r| ≤ 20"),
+        (["--pg-clip-high", "0.28", "--dual-clip", "3"], "ε = 0.2 below, 0.28 above, c = 3"),
+        (["--loss", "kimi15"], "τ = 0.1"),
+        (["--loss", "cispo"], "ε = none below, 4 above"),
+        (["--loss", "dppo", "--prob-mask-low", "0.1"], "δ = 0.1 falling, 0.2 rising, κ = 0.001"),
+        (["--loss", "tis"], "low = 0, high = 1"),
+    ):
+        assert text in run("loss", path, *words).out
+
+
+def test_help_and_list_tell_of_losses_and_defaults():
+    asked = run("loss", "--help", COLUMNS="200")
+    text = " ".join(asked.out.split())
+    assert "(default ppo 0.2; geo_mean 0.4)" in text
+    assert "One of ppo, pg, gspo" in text
+    assert "token-mean: sum over all policy tokens" in text
+    listed = run("loss", "--list")
+    assert listed.code == 0
+    for name, about in (ABOUT | ABOUT_AGGREGATIONS).items():
+        line = next(x for x in listed.out.splitlines() if x.split(" ")[0] == name)
+        assert about in line
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--tis-high", "2"], "tis_high: without effect on ppo"),
+        (["--agg-length", "9"], "agg_length: without effect on ppo with aggregation token-mean"),
+        (["--agg-rows", "all"], "agg_rows: without effect"),
+        (["--behaviour", "infer", "--loss", "pg"], "behaviour: without effect on pg"),
+        (
+            ["--pg-clip", "0.1", "--pg-clip-low", "0.2", "--pg-clip-high", "0.3"],
+            "pg_clip: without effect on ppo, since pg_clip_low and pg_clip_high are given",
+        ),
+        (["--sweep", "tis_high=1,2"], "tis_high: without effect on ppo"),
+        (["--sweep", "loss=ppo,pg", "--sweep", "pg_clip=0.1,0.2"], "pg_clip: without effect on pg"),
+    ],
+)
+def test_options_that_a_loss_does_not_look_at_are_named(tmp_path, words, text):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert text in warnings(path, *words)
+    said = warnings(path, "--pg-clip", "0.1", "--dual-clip", "3", "--kl-loss-estimator", "k1")
+    assert "without effect" not in said
+
+
+def test_idle_options_of_a_file_and_of_a_missing_reference_are_named(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[loss]\nkimi_tau = 0.2\n")
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    assert "kimi_tau: without effect on ppo" in warnings(path, "--config", recipe)
+    bare = save(table.drop_columns(["ref_log_probs"]), tmp_path / "bare.parquet")
+    assert "kl_loss_clamp: without effect on this file" in warnings(bare, "--kl-loss-clamp", "5")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[loss]\nloss = "gpso"\n',
+            "recipe.toml, [loss]: no policy loss 'gpso'; did you mean gspo",
+        ),
+        ("[loss]\npg_clip = -1\n", "recipe.toml, [loss]: pg_clip is -1"),
+        ("[loss]\npg_clp = 1\n", "recipe.toml, [loss]: no option 'pg_clp'; did you mean pg_clip"),
+        (
+            "pg_clip = 0.3\n",
+            "'pg_clip': it is one of the policy loss, in a table of its own: [loss]",
+        ),
+    ],
+)
+def test_errors_of_a_file_name_it_and_the_table(tmp_path, text, said):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(text)
+    ran = run("loss", save(dump(8), tmp_path / "in.parquet"), "--config", recipe)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+# The output
+
+
+def test_data_that_rlpost_did_not_write_is_never_overwritten(tmp_path):
+    first, second = (save(dump(8, seed), tmp_path / f"{seed}.parquet") for seed in range(2))
+    before = second.read_bytes()
+    for command in ("loss", "advantages"):
+        ran = run(command, first, second, "--overwrite", "--replace")
+        assert ran.code == 2
+        assert "looks like an input" in ran.err
+        assert second.read_bytes() == before
+    for command in ("loss", "advantages"):
+        out = tmp_path / f"{command}.parquet"
+        assert run(command, first, out, "--replace").code == 0
+        assert run(command, first, out, "--replace", "--overwrite").code == 0
+    scrap = tmp_path / "scrap.parquet"
+    scrap.write_bytes(b"half a file")
+    assert run("loss", first, scrap, "--overwrite").code == 0
+    folder = tmp_path / "in"
+    for seed in range(2):
+        save(dump(8, seed), folder / f"{seed}.parquet")
+    assert run("loss", folder, tmp_path, "--overwrite").code == 2
+    assert second.read_bytes() == before
+
+
+def test_a_column_that_is_there_already_is_replaced_and_not_left_out(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert run("loss", path, out).code == 0
+    ran = run("loss", out, tmp_path / "again.parquet")
+    assert ran.code == 2
+    assert "--replace replaces it" in ran.err
+    assert "--emit" not in ran.err
+
+
+def test_clamped_kl_and_left_out_responses_are_called_so(tmp_path):
+    table = with_lists(bounded(dump()), "log_probs", lambda x: x - 8 if x < -2 else x)
+    path = save(table, tmp_path / "in.parquet")
+    tokens = frame(path)
+    drift = tokens["ref_log_probs"] - tokens["log_probs"]
+    count = int((drift.exp() - 1 - drift > 10).sum())
+    assert count > 3
+    assert told(path)["settings"][0]["kl_clamped"] == count
+    assert f"It was clamped to ±10 nats at {count} tokens." in run("loss", path).out
+    free = run("loss", path, "--kl-loss-clamp", "never")
+    assert "It was clamped" not in free.out
+    lists = table.column("log_probs").to_pylist()
+    masks = table.column("response_mask").to_pylist()
+    row = next(i for i, mask in enumerate(masks) if 1 in mask)
+    lists[row][masks[row].index(1)] = math.nan
+    place = table.schema.get_field_index("log_probs")
+    broken = save(table.set_column(place, "log_probs", pa.array(lists, FLOATS)), tmp_path / "n.pq")
+    got = told(broken, "--nonfinite", "mask")
+    assert got["nonfinite"] == 1
+    said = " ".join(got["warnings"])
+    assert "1 responses left out: a number in them is not finite" in said
+    assert f"{got['left_out'] - 1} responses have no token that counts" in said
+
+
+def test_markdown_is_a_page_that_stands_alone():
+    ran = run("loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--tis-high", "2")
+    assert ran.out.startswith("# rlpost loss · ppo")
+    for text in (
+        "- advantages: made here by grpo, since the input has none",
+        "- ratio: exp(log_probs - old_log_probs)",
+        "- **tis_high: without effect on ppo**",
+        "Quantiles are within 1/64",
+        "Aggregated by token-mean",
+    ):
+        assert text in ran.out
+    swept = run(
+        "loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--sweep", "pg_clip=0.1,0.2"
+    )
+    assert "| pg_clip | low | high |" in swept.out
+
+
+def test_python_has_the_resolved_options(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = strict_json(json.dumps(loss_api.loss(path, None, rlpost.Recipe())))
+    assert got["settings"][0]["options"]["dual_clip"] == "never"

@@ -1,0 +1,157 @@
+"""The wheel: what is in it, what it asks for, and that it works where only it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import rlpost
+from rlpost.errors import UnavailableError
+from rlpost.extras import need
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [Requirement(text) for text in PROJECT["dependencies"]]
+SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
+
+
+def ran(*argv, **options):
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A fresh environment with the wheel; what it depends on is lent by this one."""
+    home = tmp_path_factory.mktemp("fresh")
+    ran(sys.executable, "-m", "venv", "--without-pip", home)
+    ran(
+        *(sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install"),
+        *("--quiet", "--no-deps", "--no-index", wheel),
+    )
+    scripts = {"base": str(home), "platbase": str(home)}
+    site = Path(sysconfig.get_path("purelib", vars=scripts))
+    # Directories that a .pth file names are searched, but .pth files in them are not read: so the
+    # editable rlpost of this environment does not get in.
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home
+
+
+def test_every_file_of_the_package_is_in_the_wheel(wheel):
+    package = ROOT / "rlpost"
+    wanted = {
+        str(path.relative_to(ROOT))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    found = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("rlpost/")}
+    assert found == wanted
+    assert {"rlpost/py.typed", "rlpost/presets/verl.toml"} <= found
+
+
+def test_the_wheel_says_what_it_is(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (one for one in archive.namelist() if one.endswith("/METADATA"))
+    metadata = Parser().parsestr(archive.read(name).decode())
+    assert (metadata["Name"], metadata["Version"]) == ("rlpost", rlpost.__version__)
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert {*metadata.get_all("Provides-Extra")} == {*EXTRAS}
+    assert archive.testzip() is None
+
+
+def test_the_script_is_called_as_the_package(wheel):
+    """So `pipx run rlpost` and `uvx rlpost` need no further name."""
+    assert [*PROJECT["scripts"]] == [PROJECT["name"]]
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (one for one in archive.namelist() if one.endswith("/entry_points.txt"))
+    assert f"rlpost = {PROJECT['scripts']['rlpost']}" in archive.read(name).decode()
+
+
+def test_the_installed_program_works(installed, tmp_path):
+    program = installed / "bin" / "rlpost"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    where = ran(
+        installed / "bin" / "python", "-c", "import rlpost; print(rlpost.__file__)", cwd=tmp_path
+    )
+    assert Path(where.stdout.strip()).is_relative_to(installed)
+    assert "advantages" in ran(program, "--help", cwd=tmp_path, env=environment).stdout
+    out = tmp_path / "out.parquet"
+    words = ("advantages", SAMPLE, out, "--preset", "verl", "--summary-json", "-", "--quiet")
+    done = ran(program, *words, cwd=tmp_path, env=environment)
+    assert json.loads(done.stdout)["responses"] == 512
+    assert "advantages" in pq.read_schema(out).names
+    assert done.stderr == ""
+
+
+def test_the_installed_package_is_typed(installed, tmp_path):
+    code = "import rlpost\nreveal_type(rlpost.Recipe(gamma=0.5).gamma)\nrlpost.Recipe(gama=1)\n"
+    (tmp_path / "use.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", installed / "bin" / "python",
+         "--no-incremental", "--strict", "use.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert re.search(r'Revealed type is "(builtins\.)?float"', done.stdout), done.stdout
+    assert "import-untyped" not in done.stdout
+    assert 'Unexpected keyword argument "gama"' in done.stdout
+
+
+def test_every_dependency_says_from_which_version_on():
+    every = [*REQUIREMENTS, *(Requirement(text) for extra in EXTRAS.values() for text in extra)]
+    assert [str(one) for one in every if not any(x.operator == ">=" for x in one.specifier)] == []
+
+
+def test_the_locked_versions_are_ones_that_are_asked_for():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    locked = {canonicalize_name(name): Version(x) for name, x in (one.split("==") for one in lines)}
+    tested = [Requirement(text) for extra in ("test", "readers") for text in EXTRAS[extra]]
+    named = {canonicalize_name(one.name): one.specifier for one in [*REQUIREMENTS, *tested]}
+    assert sorted(named.keys() - locked.keys()) == [], "lock these, too"
+    assert [name for name, asked in named.items() if not asked.contains(locked[name])] == []
+
+
+def test_no_extra_is_asked_for_that_is_not_there():
+    asked = {
+        extra
+        for path in (ROOT / "rlpost").rglob("*.py")
+        for extra in re.findall(r"""need\(\s*f?"[^"]*",\s*"(\w+)""", path.read_text("utf-8"))
+    }
+    assert {"browse", "report"} <= asked <= {*EXTRAS}
+
+
+def test_a_missing_extra_says_what_to_type():
+    need("the test", "test", "pytest", "hypothesis")
+    with pytest.raises(UnavailableError) as raised:
+        need("the browser", "browse", "pytest", "nosuchlibrary")
+    assert str(raised.value) == (
+        "the browser needs nosuchlibrary, which rlpost does not install by itself: "
+        "pip install 'rlpost[browse]'"
+    )
+    assert raised.value.exit_code == 5

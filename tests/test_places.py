@@ -1,0 +1,596 @@
+"""Inputs and outputs that are URLs: S3 on loopback, and whatever else fsspec knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from s3_server import Proxy, Server
+from test_cli import rollout, run, save
+
+import rlpost
+from rlpost import Options, Recipe
+from rlpost.errors import ReadWriteError, UnavailableError, UsageError
+from rlpost.parquet import ranges, staged, transfers, upload
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.places import Remote, place_of
+from rlpost.parquet.reader import ParquetReader
+from rlpost.parquet.sink import open_sink
+from rlpost.parquet.source import Source
+
+# A connection that was cut leaves its socket to the garbage collector, in the clients, too.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def aws(monkeypatch, tmp_path):
+    """An environment that has nothing but what a test sets."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield monkeypatch
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture
+def s3(server, aws):
+    """The server with an empty bucket `lab`; the environment says where it is."""
+    server.reset()
+    aws.setenv("AWS_ENDPOINT_URL", server.url)
+    aws.setenv("AWS_ACCESS_KEY_ID", "key")
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield server
+    assert server.uploads() == []
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Every loop over parts and ranges goes round several times with little data."""
+    monkeypatch.setattr(ranges, "PIECE", 3000)
+    monkeypatch.setattr(transfers, "PART", 20_000)
+    monkeypatch.setattr(staged, "STEP", 7000)
+    monkeypatch.setattr(upload, "STEP", 7000)
+
+
+def long_rollout(count: int = 400) -> pa.Table:
+    """Some 300 kB that do not compress."""
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(20, 160, count)
+    lists = [rng.normal(-1, 0.5, n).astype(np.float32) for n in lengths]
+    return pa.table(
+        {
+            "prompt_id": [f"p{i // 4}" for i in range(count)],
+            "reward": rng.random(count).astype(np.float32),
+            "response_mask": [np.ones(n, np.uint8) for n in lengths],
+            "old_log_probs": lists,
+            "ref_log_probs": [values + np.float32(0.1) for values in lists],
+        }
+    )
+
+
+def local_run(source, tmp_path, *options):
+    """The bytes that a run from disk to disk writes."""
+    out = tmp_path / "expected" / "out.parquet"
+    assert run("advantages", source, out, "-q", "--overwrite", *options).code == 0
+    return out.read_bytes()
+
+
+# The same bytes, wherever
+
+
+OPTIONS = [[], ["--emit-only"], ["--estimator", "reinforce_pp", "--kl-coef", "0.1"]]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("rows", [400, 90])
+@pytest.mark.usefixtures("small_steps")
+def test_a_run_on_s3_writes_the_bytes_of_a_local_run(s3, tmp_path, options, rows):
+    source = save(long_rollout(), tmp_path / "in.parquet", rows)
+    expected = local_run(source, tmp_path, *options)
+    url = s3.put("in/in.parquet", source.read_bytes())
+    near, far = tmp_path / "near.parquet", "s3://lab/out/far.parquet"
+    assert run("advantages", url, near, "-q", *options).code == 0
+    assert run("advantages", url, far, "-q", *options).code == 0
+    assert near.read_bytes() == expected
+    assert s3.get("out/far.parquet") == expected
+    assert run("advantages", source, far, "-q", "--overwrite", *options).code == 0
+    assert s3.get("out/far.parquet") == expected
+    assert s3.keys() == ["in/in.parquet", "out/far.parquet"]
+
+
+@pytest.mark.usefixtures("s3")
+def test_from_disk_to_s3_and_back(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    assert run("advantages", source, "s3://lab/a.parquet", "-q").code == 0
+    words = ["--estimator", "gpg", "--replace", "-q"]
+    assert run("advantages", "s3://lab/a.parquet", tmp_path / "b.parquet", *words).code == 0
+    one = tmp_path / "one.parquet"
+    assert run("advantages", source, one, "-q").code == 0
+    assert run("advantages", one, tmp_path / "two.parquet", *words).code == 0
+    table, expected = (pq.read_table(tmp_path / name) for name in ("b.parquet", "two.parquet"))
+    assert table.equals(expected)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_rewrite_on_s3_is_that_on_disk(s3, tmp_path):
+    source = save(long_rollout(60), tmp_path / "in.parquet", 17)
+    url = s3.put("in.parquet", source.read_bytes())
+    new = pa.record_batch({"score": pa.array(range(60), pa.int64())})
+    written = []
+    for one, target in ((source, tmp_path / "o.parquet"), (Remote(url), Remote("s3://lab/o"))):
+        sink = open_sink(one, target, new.schema, force_rewrite=True)
+        for group, first in enumerate(range(0, 60, 17)):
+            sink.write(group, new.slice(first, 17))
+        sink.close({"by": "test"})
+        written.append(s3.get("o") if isinstance(target, Remote) else target.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path):
+    source = save(long_rollout(), tmp_path / "in.parquet", 90)
+    url = s3.put("in.parquet", source.read_bytes())
+    words = ["-q", "--replace"]
+    first = tmp_path / "first.parquet"
+    assert run("advantages", source, first, "-q").code == 0
+    s3.put("first.parquet", first.read_bytes())
+    expected = local_run(first, tmp_path, "--replace")
+    assert run("advantages", "s3://lab/first.parquet", "s3://lab/again.parquet", *words).code == 0
+    assert s3.get("again.parquet") == expected
+    assert url in [str(file.path) for file in find_inputs(["s3://lab"])]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_memory_is_read_and_written(tmp_path, monkeypatch):
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(memory, "store", {})
+    source = save(long_rollout(), tmp_path / "in.parquet", 90)
+    memory.pipe_file("/d/in.parquet", source.read_bytes())
+    assert run("advantages", "memory://d/in.parquet", "memory://e/out.parquet", "-q").code == 0
+    assert memory.cat_file("/e/out.parquet") == local_run(source, tmp_path)
+    assert run("advantages", "memory://d", "memory://f", "-q").code == 0
+    assert sorted(memory.store) == ["/d/in.parquet", "/e/out.parquet", "/f/in.parquet"]
+
+
+def test_a_file_url_is_a_local_path(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    assert run("advantages", f"file://{source}", f"file://{tmp_path}/out.parquet", "-q").code == 0
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 12
+    assert place_of("a:b/c.parquet") == Path("a:b/c.parquet")
+
+
+def test_where_files_are_seen_as_they_grow_they_grow_under_another_name(monkeypatch):
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(memory, "store", {})
+    monkeypatch.setattr(transfers, "_RENAME", ("memory",))
+    begun = upload.stage(Remote("memory://d/out"))
+    begun.path.write_bytes(b"all of it")
+    begun.complete()
+    (name,) = memory.store
+    assert name.startswith("/d/.out.rlpost-")
+    begun.publish()
+    assert {name: file.getvalue() for name, file in memory.store.items()} == {
+        "/d/out": b"all of it"
+    }
+    again = upload.stage(Remote("memory://d/two"))
+    again.complete()
+    again.discard()
+    assert [*memory.store] == ["/d/out"]
+
+
+def test_several_files_go_to_a_mirror_of_their_directory(s3, tmp_path):
+    tables = {step: rollout(step + 2, 2) for step in (2, 10, 3)}
+    for step, table in tables.items():
+        path = save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
+        s3.put(f"in/step={step}/part.parquet", path.read_bytes())
+    s3.put("in/_tmp/part.parquet", b"hidden")
+    s3.put("in/notes.txt", b"no Parquet")
+    out = tmp_path / "near"
+    assert run("advantages", tmp_path / "in", out, "-q").code == 0
+    names = [f"step={step}/part.parquet" for step in (10, 2, 3)]
+    for given in ("s3://lab/in", "s3://lab/in/"):
+        words = [given, "s3://lab/out", "-q", "--overwrite", "--summary-json", "-"]
+        ran = run("advantages", *words)
+        assert ran.code == 0
+        assert json.loads(ran.out)["inputs"] == [f"s3://lab/in/{name}" for name in names]
+        assert json.loads(ran.out)["outputs"] == [f"s3://lab/out/{name}" for name in names]
+        assert [row["step"] for row in json.loads(ran.out)["steps"]] == [2, 3, 10]
+    for name in names:
+        assert s3.get(f"out/{name}") == (out / name).read_bytes()
+
+
+# What a URL means
+
+
+def found(*inputs):
+    return [(str(file.path), str(file.relative)) for file in find_inputs(inputs)]
+
+
+def test_globs_directories_and_files_on_s3(s3):
+    keys = ["a.parquet", "d/b.parquet", "d/c.txt", "d/e/step=3/f.parquet", "d/.x/g.parquet"]
+    for key in keys:
+        s3.put(key, b"x")
+    assert found("s3://lab/d/c.txt") == [("s3://lab/d/c.txt", "c.txt")]
+    below = [
+        ("s3://lab/d/b.parquet", "b.parquet"),
+        ("s3://lab/d/e/step=3/f.parquet", "e/step=3/f.parquet"),
+    ]
+    assert found("s3://lab/d") == found("s3://lab/d/", "s3://lab/d") == below
+    assert found("s3://lab/*.parquet") == [("s3://lab/a.parquet", "a.parquet")]
+    assert found("s3://lab/d/[a-c].*") == [
+        ("s3://lab/d/b.parquet", "b.parquet"),
+        ("s3://lab/d/c.txt", "c.txt"),
+    ]
+    assert [url for url, _ in found("s3://lab/**/f.parquet")] == ["s3://lab/d/e/step=3/f.parquet"]
+    assert len(found("s3://lab")) == 3
+    (file,) = find_inputs(["s3://lab/d/e/step=3/f.parquet"])
+    assert file.partitions == (("step", "3"),)
+
+
+def test_local_and_remote_inputs_mix(s3, tmp_path):
+    table = rollout(12)
+    save(table.slice(0, 6), tmp_path / "a.parquet")
+    far = save(table.slice(6), tmp_path / "b" / "b.parquet")
+    url = s3.put("b.parquet", far.read_bytes())
+    ran = run("advantages", tmp_path / "a.parquet", url, "s3://lab/out", "-q")
+    assert ran.code == 0
+    whole, _ = rlpost.enrich(table)
+    for name, rows in (("a", whole.slice(0, 6)), ("b", whole.slice(6))):
+        assert pq.read_table(pa.BufferReader(s3.get(f"out/{name}.parquet"))).equals(rows)
+
+
+def test_a_url_that_ends_in_a_slash_is_a_directory(s3, tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    assert run("advantages", source, "s3://lab/new/", "-q").code == 0
+    assert s3.keys() == ["new/in.parquet"]
+
+
+def test_an_output_is_kept_unless_it_may_be_replaced(s3, tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    url = s3.put("out.parquet", b"kept")
+    ran = run("advantages", source, url, "-q")
+    assert (ran.code, ran.err) == (
+        2, "rlpost: s3://lab/out.parquet: exists already; --overwrite replaces it\n",
+    )  # fmt: skip
+    ran = run("advantages", url, url, "-q", "--overwrite")
+    assert ran.code == 3  # it is no Parquet file
+    s3.put("out.parquet", source.read_bytes())
+    assert "same file" in run("advantages", url, url, "-q", "--overwrite").err
+
+
+def test_other_commands_read_urls(s3, tmp_path):
+    table = rollout().append_column("log_probs", rollout()["old_log_probs"])
+    source = save(table, tmp_path / "in.parquet")
+    url = s3.put("in.parquet", source.read_bytes())
+    for words in (["inspect"], ["loss"]):
+        near, far = (json.loads(run(*words, at, "--format", "json").out) for at in (source, url))
+        for one in (near, far):
+            one.pop("seconds", None)
+        assert json.dumps(near).replace(str(source), url) == json.dumps(far), words
+    assert run("loss", url, "s3://lab/loss.parquet", "-q").code == 0
+    assert run("advantages", url, "--plan").code == 0
+    assert run("compare", "s3://lab/loss.parquet", "s3://lab/loss.parquet").code == 0
+
+
+def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
+    rows = [
+        {"prompt_id": f"p{i // 2}", "reward": i % 3, "response_mask": [1] * 3} for i in range(8)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.jsonl").write_bytes(text)
+    url = s3.put("d/a.jsonl", text)
+    near = tmp_path / "near.parquet"
+    assert run("convert", tmp_path / "d" / "a.jsonl", near, "--from", "jsonl", "-q").code == 0
+    ran = run("convert", url, "s3://lab/far.parquet", "--from", "jsonl")
+    assert ran.code == 0
+    assert s3.get("far.parquet") == near.read_bytes()
+    assert run("convert", "s3://lab/d", "s3://lab/e/", "--from", "jsonl", "-q").code == 0
+    assert s3.get("e/a.parquet") == near.read_bytes()
+    s3.put("d/a.jsonl", b'{"reward": "much"}\n')
+    ran = run("convert", url, "s3://lab/bad.parquet", "--from", "jsonl")
+    assert ran.code == 3
+    assert ran.err.startswith("rlpost: s3://lab/d/a.jsonl")
+    assert s3.keys() == ["d/a.jsonl", "e/a.parquet", "far.parquet"]
+
+
+# What goes wrong
+
+
+def failed(code, *words):
+    """What is said of a run that fails, in one line."""
+    ran = run("advantages", *words, "-q")
+    assert ran.code == code, ran.err
+    assert ran.err.count("\n") == 1
+    return ran.err.removeprefix("rlpost: ").strip()
+
+
+def test_what_is_not_there(s3, tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    said = "s3://lab/no.parquet: no such object, and none below it"
+    assert failed(4, "s3://lab/no.parquet", out) == said
+    assert failed(4, "s3://nowhere/a", out) == "s3://nowhere/a: there is no bucket nowhere"
+    assert failed(2, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
+    said = "s3://nowhere/out.parquet: cannot be written: there is no such bucket"
+    assert failed(4, source, "s3://nowhere/out.parquet") == said
+    s3.put("d/notes.txt", b"")
+    assert failed(4, "s3://lab/d", out).endswith("the directory holds no .parquet file")
+    s3.put("text.parquet", b"text" * 99)
+    assert failed(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
+    s3.put("empty.parquet", b"")
+    assert "is empty (0 bytes)" in failed(3, "s3://lab/empty.parquet", out)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+
+
+def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
+    table = rollout().set_column(1, "reward", [[float("nan")] * 12])
+    url = s3.put("in.parquet", save(table, tmp_path / "in.parquet").read_bytes())
+    assert failed(3, url, "s3://lab/out.parquet").startswith(f"{url}, row 0: `reward` is nan")
+    assert s3.keys() == ["in.parquet"]
+
+
+def test_credentials_that_the_server_does_not_know(s3, tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    url = s3.put("in.parquet", source.read_bytes())
+    s3.check_credentials()
+    for words in ((url, tmp_path / "out.parquet"), (source, "s3://lab/out.parquet")):
+        said = failed(4, *words)
+        assert said.startswith(f"{next(str(w) for w in words if 's3:' in str(w))}: cannot be ")
+        assert "access denied" in said
+        assert "AWS_PROFILE" in said
+    s3.check_credentials(after="1000000000")
+    assert s3.keys() == ["in.parquet"]
+
+
+@pytest.mark.usefixtures("s3")
+def test_no_credentials_at_all(aws, tmp_path):
+    aws.delenv("AWS_ACCESS_KEY_ID")
+    aws.delenv("AWS_SECRET_ACCESS_KEY")
+    said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
+    assert "access denied: Unable to locate credentials; check the credentials" in said
+
+
+def test_a_profile_says_where_and_who(s3, aws, tmp_path):
+    aws.delenv("AWS_ENDPOINT_URL")
+    aws.delenv("AWS_ACCESS_KEY_ID")
+    aws.delenv("AWS_SECRET_ACCESS_KEY")
+    keys = "aws_access_key_id = key\naws_secret_access_key = secret\n"
+    text = f"[profile cluster]\nendpoint_url = {s3.url}\nregion = eu-west-1\n{keys}"
+    (tmp_path / "aws-config").write_text(text)
+    aws.setenv("AWS_PROFILE", "cluster")
+    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
+    assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 0
+    assert s3.keys() == ["in.parquet", "out.parquet"]
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
+    found = {"s3fs": "s3", "gcsfs": "gcs", "huggingface_hub": "hf"}
+    monkeypatch.setattr("rlpost.extras.find_spec", lambda name: None if name in found else name)
+    for url, extra in (("s3://b/a", "s3"), ("gs://b/a", "gcs"), ("hf://datasets/a/b", "hf")):
+        said = failed(5, url, tmp_path / "out.parquet")
+        assert said.startswith(f"{url}: {url.partition('/')[0]}// needs ")
+        assert said.endswith(f"pip install 'rlpost[{extra}]'")
+    with pytest.raises(UsageError, match=r"^tape://a: Protocol not known: tape"):
+        place_of("tape://a")
+
+
+def test_other_clients_that_are_missing_are_named_by_fsspec(monkeypatch):
+    def missing(_):
+        raise ImportError("Install adlfs to access Azure")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
+    with pytest.raises(UnavailableError, match=r"^az://a/b: Install adlfs to access Azure"):
+        place_of("az://a/b")
+
+
+# Connections that are cut
+
+
+@pytest.fixture
+def cut(s3, aws):
+    """Put a proxy before the server; it cuts the connections that a function says."""
+    made = []
+
+    def put(rule):
+        proxy = Proxy(s3.port, rule)
+        made.append(proxy)
+        aws.setenv("AWS_ENDPOINT_URL", proxy.url)
+        aws.setenv("AWS_MAX_ATTEMPTS", "2")
+        return proxy
+
+    yield put
+    for proxy in made:
+        proxy.close()
+
+
+def first_times(what, up, down):
+    """Each request that `what` is in is cut when it is made for the first time."""
+    seen = set()
+
+    def rule(head):
+        lines = head.splitlines()
+        request = (lines[0], *(line for line in lines if line.lower().startswith("range:")))
+        if what not in head or request in seen:
+            return None
+        seen.add(request)
+        return up, down
+
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("what", "up", "down"),
+    [
+        ("GET /lab/in.parquet", 1 << 60, 1500),  # in the middle of an answer
+        ("HEAD ", 10, 1 << 60),  # in the middle of a request
+        ("partNumber", 9000, 1 << 60),  # in the middle of a part
+        ("partNumber", 1 << 60, 20),  # the part arrived, the answer did not
+        ("POST /lab/out.parquet?uploadId", 1 << 60, 20),  # the file is there, nobody knows
+    ],
+)
+@pytest.mark.usefixtures("small_steps")
+def test_what_is_cut_now_and_then_is_tried_again(s3, cut, tmp_path, what, up, down):
+    source = save(long_rollout(), tmp_path / "in.parquet", 90)
+    expected = local_run(source, tmp_path)
+    url = s3.put("in.parquet", source.read_bytes())
+    proxy = cut(first_times(what, up, down))
+    ran = run("advantages", url, "s3://lab/out.parquet", "-q")
+    assert ran.code == 0, ran.err
+    assert proxy.cuts > 0
+    assert s3.get("out.parquet") == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "up", "down"),
+    [
+        ("GET /lab/in.parquet", 1 << 60, 1500),
+        ("partNumber", 9000, 1 << 60),
+        ("POST /lab/out.parquet?uploadId", 20, 1 << 60),
+    ],
+)
+@pytest.mark.usefixtures("small_steps")
+def test_what_is_cut_again_and_again_fails_and_leaves_nothing(
+    s3, cut, monkeypatch, tmp_path, what, up, down
+):
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
+    source = save(long_rollout(), tmp_path / "in.parquet", 90)
+    url = s3.put("in.parquet", source.read_bytes())
+    proxy = cut(lambda head: (up, down) if what in head else None)
+    said = failed(4, url, "s3://lab/out.parquet")
+    assert said.startswith("s3://lab/")
+    assert proxy.cuts > 0
+    assert s3.keys() == ["in.parquet"]
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_server_that_is_not_there(aws, tmp_path):
+    aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    aws.setenv("AWS_MAX_ATTEMPTS", "1")
+    aws.setattr("s3fs.S3FileSystem.retries", 1)
+    said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
+    assert said.startswith("s3://lab/in.parquet: cannot be looked at: the connection failed")
+
+
+@pytest.mark.usefixtures("s3", "small_steps")
+def test_an_upload_that_fails_is_told_before_all_is_written(cut, monkeypatch):
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    monkeypatch.setattr(transfers, "PART", 5000)
+    cut(lambda head: (200, 1 << 60) if "partNumber" in head else None)
+    begun = upload.stage(Remote("s3://lab/out"))
+
+    def write_on():
+        at = 4
+        while at < 10_000_000:
+            at = begun.write(at, bytes(5000))
+            time.sleep(0.01)
+
+    with pytest.raises(ReadWriteError, match=r"^s3://lab/out: cannot be written: the connection"):
+        write_on()
+    begun.discard()
+    begun.discard()
+    assert not begun.path.exists()
+
+
+def test_a_run_that_is_interrupted_leaves_nothing(s3, tmp_path, monkeypatch):
+    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlpost.parquet.splice.SpliceSink.complete", interrupted)
+    assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 130
+    assert s3.keys() == ["in.parquet"]
+
+
+# Reading in ranges
+
+
+def test_announced_columns_are_fetched_in_few_requests_and_no_others(s3, cut, tmp_path):
+    table = long_rollout().append_column("text", [["x" * 50] * 400])
+    url = s3.put("in.parquet", save(table, tmp_path / "in.parquet", 100).read_bytes())
+    proxy = cut(lambda _: None)
+    source = Source(find_inputs([url]))
+    before = len(proxy.requests)
+    pieces = list(source.read(["reward", "response_mask"], 1 << 20, "response_mask"))
+    assert pa.Table.from_batches([piece.table for piece in pieces]).equals(
+        pq.read_table(tmp_path / "in.parquet", columns=["reward", "response_mask"])
+    )
+    assert len([line for line in proxy.requests[before:] if line.startswith("GET")]) == 8
+
+
+@pytest.mark.parametrize("piece", [700, 3000, 1 << 20])
+def test_ranges_give_the_bytes_of_the_file_in_whatever_order(s3, monkeypatch, piece):
+    monkeypatch.setattr(ranges, "PIECE", piece)
+    data = np.random.default_rng(1).bytes(40_000)
+    file = ranges.Ranges(ranges.RemoteFile(Remote(s3.put("data", data))))
+    file.announce(0, [(100, 9000), (9000, 30_000)])
+    file.announce(1, [(30_000, 39_000)])
+    for at, size in ((100, 10), (110, 5000), (9000, 50), (5110, 3890), (9050, 9000), (29_999, 2)):
+        file.seek(at)
+        assert file.read(size) == data[at : at + size]
+        assert file.tell() == at + size
+    file.forget(1)
+    file.seek(-9000, os.SEEK_END)
+    assert file.read() == data[-9000:]
+    assert file.read(5) == b""
+    file.seek(0)
+    assert file.read(40_001) == data
+    file.close()
+
+
+def test_an_object_that_shrinks_is_an_error(s3):
+    file = ranges.RemoteFile(Remote(s3.put("data", b"x" * 100)))
+    s3.put("data", b"x" * 50)
+    with pytest.raises(ReadWriteError, match=r"^s3://lab/data: changed while it was read"):
+        file.read_at(60, 0)
+
+
+def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
+    url = s3.put("in.parquet", save(long_rollout(), tmp_path / "in.parquet", 90).read_bytes())
+    with ParquetReader(Remote(url)) as reader:
+        s3.client.delete_object(Bucket="lab", Key="in.parquet")
+        with pytest.raises(ReadWriteError, match=r"in\.parquet: cannot be read: there is no such"):
+            list(reader.batches(10, 0, ["reward", "old_log_probs"]))
+
+
+def test_the_python_interface_takes_urls(s3, tmp_path):
+    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
+    summary = rlpost.advantages(url, "s3://lab/out.parquet", Recipe(), Options())
+    assert summary["outputs"] == ["s3://lab/out.parquet"]
+    rlpost.advantages(url, "s3://lab/out.parquet", Recipe(), Options(overwrite=True))
+    assert "rlpost.recipe" in str(pq.read_schema(pa.BufferReader(s3.get("out.parquet"))).metadata)
+
+
+def test_local_runs_import_no_client(tmp_path):
+    """fsspec comes with torch; what speaks to stores is imported where a URL asks for it."""
+    save(rollout(), tmp_path / "in.parquet")
+    code = (
+        "import sys, rlpost; rlpost.advantages('in.parquet', 'out.parquet');"
+        "print([name for name in ('s3fs', 'gcsfs', 'aiohttp', 'boto3') if name in sys.modules])"
+    )
+    words = [sys.executable, "-c", code]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,293 @@
+"""Runs on Ray: a real cluster of several nodes leaves the very files of a run in one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_shards import MANNER, facts, same_files, steps_table, write_files
+
+import rlpost
+from rlpost.errors import DataError, UnavailableError, UsageError
+from rlpost.tasks import drive
+
+if find_spec("ray") is None:
+    if "CI" in os.environ:
+        pytest.fail("ray is not installed: pip install 'rlpost[ray]'", pytrace=False)
+    pytest.skip("ray is not installed: pip install 'rlpost[ray]'", allow_module_level=True)
+
+import ray
+import ray.data
+from ray.cluster_utils import Cluster
+
+import rlpost.ray
+
+# Ray's own, of what Ray itself does.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+RAY = rlpost.Options(chunk_tokens=30, engine="ray")
+LOCAL = rlpost.Options(chunk_tokens=30, workers=2)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of one core each, and a driver that is connected to them."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False, logging_level="error")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+RECIPES = {
+    "bundles, whitened": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
+    "masks and weights": {"difficulty_mask": True, "length_weight": True, "advantage_clip": 0.5},
+    "one table": {"norm_mean": "running", "norm_std": "running"},
+    "positions": {"estimator": "optimal_token_baseline"},
+}
+
+
+@pytest.mark.parametrize("options", RECIPES.values(), ids=RECIPES)
+def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options):
+    assert len(cluster.list_all_nodes()) == 2
+    write_files(steps_table(240), tmp_path / "in", 8)
+    recipe = rlpost.Recipe(**options)
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
+    with mock.patch.object(drive, "ROWS_A_BUNDLE", 50):
+        got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
+    assert facts(got) == facts(want)
+    assert got["engine"] == {"name": "ray", "tasks_at_once": 2, "lots": got["engine"]["lots"]}
+    assert got["engine"]["lots"] > 4
+    same_files(tmp_path / "ray", tmp_path / "local")
+
+
+KILLER = '''
+import os, signal, time
+from pathlib import Path
+FOLDER = Path({folder!r})
+
+def deadly(token_rewards, offsets):
+    """The rewards; the first of all workers to get here is killed before it answers."""
+    try:
+        (FOLDER / "killed").touch(exist_ok=False)
+    except FileExistsError:
+        return token_rewards
+    if {kill}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (FOLDER / "go").exists():
+        time.sleep(0.02)
+    return token_rewards
+
+def harmless(token_rewards, offsets):
+    """The rewards"""
+    return token_rewards
+'''
+
+
+def recipes_of(folder, *, kill):
+    """A recipe that kills, or waits, once, in the middle of a pass; and one that does not."""
+    path = folder / "own.py"
+    path.write_text(KILLER.format(folder=str(folder), kill=kill))
+    names = ("deadly", "harmless")
+    return [rlpost.Recipe(estimator=f"{path}:{name}", kl_coef=0.1) for name in names]
+
+
+def same_columns(got, want):
+    """The new columns; the metadata name the recipe, which is another."""
+    names = ["advantages", "returns", "response_level_rewards"]
+    for path in sorted(want.iterdir()):
+        table = pq.read_table(got / path.name)
+        assert table.select(names).equals(pq.read_table(path, columns=names))
+    assert len(list(got.iterdir())) == len(list(want.iterdir()))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_midway_changes_nothing(tmp_path):
+    write_files(steps_table(120), tmp_path / "in", 6)
+    deadly, harmless = recipes_of(tmp_path, kill=True)
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)
+    got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", deadly, RAY)
+    assert (tmp_path / "killed").exists()
+    names = ("advantage", "return", "steps", "groups", "tokens")
+    assert [got[name] for name in names] == [want[name] for name in names]
+    same_columns(tmp_path / "ray", tmp_path / "local")
+
+
+def test_a_node_that_is_lost_midway_with_its_sheets_changes_nothing(cluster, tmp_path):
+    rows = 24_000  # enough for sheets to be kept by the nodes, not by the driver
+    table = plain_table(rows)
+    write_files_of(table, tmp_path / "in", 4)
+    waiting, harmless = recipes_of(tmp_path, kill=False)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless)
+    lost = cluster.add_node(num_cpus=2)
+    options = rlpost.Options(engine="ray")
+
+    def lose():
+        while not (tmp_path / "killed").exists():
+            time.sleep(0.02)
+        cluster.remove_node(lost, allow_graceful=False)
+        (tmp_path / "go").touch()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", waiting, options)
+    thread.join()
+    assert got["responses"] == rows
+    same_columns(tmp_path / "ray", tmp_path / "local")
+
+
+def plain_table(rows):
+    """Rows of two tokens, and rewards that do not compress."""
+    rng = np.random.default_rng(1)
+    offsets = pa.array(np.arange(rows + 1) * 2, pa.int32())
+
+    def lists(values):
+        return pa.ListArray.from_arrays(offsets, pa.array(values))
+
+    return pa.table(
+        {
+            "prompt_id": rng.integers(0, rows // 4, rows),
+            "step": rng.integers(0, 40, rows),
+            "reward": rng.random(rows),
+            "response_mask": lists(np.ones(2 * rows, np.uint8)),
+            "old_log_probs": lists(-rng.random(2 * rows)),
+            "ref_log_probs": lists(-rng.random(2 * rows)),
+        }
+    )
+
+
+def write_files_of(table, folder, files):
+    folder.mkdir()
+    size = table.num_rows // files
+    for place in range(files):
+        part = table.slice(place * size, size)
+        pq.write_table(part, folder / f"{place}.parquet", row_group_size=500)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_errors_are_those_of_one_process(tmp_path):
+    table = steps_table(40)
+    values = table["values"].to_pylist()
+    values[33][0] = float("nan")
+    bad = table.set_column(table.schema.get_field_index("values"), "values", pa.array(values))
+    write_files(bad, tmp_path / "in", 3)
+    recipe = rlpost.Recipe(estimator="gae")
+    told = []
+    for options in (LOCAL, RAY):
+        with pytest.raises(DataError) as caught:
+            rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "part-2.parquet, row 6" in told[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_does_not_go_together_is_said(tmp_path):
+    write_files(steps_table(20), tmp_path / "in", 2)
+    for options, told in (
+        (rlpost.Options(engine="spark"), "local or ray is needed"),
+        (rlpost.Options(engine="ray", resume=True), "for --engine local"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
+    rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
+    with pytest.raises(UsageError, match="exists already"):
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
+    over = rlpost.Options(engine="ray", overwrite=True)
+    assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, over)["responses"] == 20
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"emit_only": True}])
+def test_a_dataset_gets_the_columns_that_a_table_gets(options):
+    table = steps_table(90)
+    if "replace" in options:
+        table = table.append_column("advantages", [[0.5]] * 90)
+    recipe = rlpost.Recipe(estimator="reinforce_pp", kl_coef=0.1, **options)
+    want, _ = rlpost.enrich(table, recipe)
+    blocks = [table.slice(0, 40), table.slice(40, 0), table.slice(40, 50)]
+    dataset = ray.data.from_arrow(blocks).filter(expr="step != 'x'")
+    with mock.patch.object(drive, "ROWS_A_BUNDLE", 20):
+        got = rlpost.ray.advantages(dataset, recipe)
+    assert got.count() == 90
+    parts = [ray.get(ref) for ref in got.to_arrow_refs()]
+    made = pa.concat_tables([part for part in parts if part.num_rows])
+    assert made.schema.names == want.schema.names
+    for name in want.schema.names:
+        assert made[name].to_pylist() == want[name].to_pylist(), name
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_dataset_that_lacks_a_column_says_which():
+    dataset = ray.data.from_arrow(steps_table(9).drop_columns(["prompt_id"]))
+    with pytest.raises(DataError, match=r"dataset: .*group"):
+        rlpost.ray.advantages(dataset)
+    with pytest.raises(DataError, match="no rows"):
+        rlpost.ray.advantages(ray.data.from_arrow(steps_table(9).slice(0, 0)))
+
+
+def test_the_command_line_joins_a_cluster(cluster, tmp_path):
+    write_files(steps_table(60), tmp_path / "in", 5)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", rlpost.Recipe(estimator="rloo"))
+    words = [
+        "in",
+        "out",
+        "--estimator",
+        "rloo",
+        "--engine",
+        "ray",
+        "--summary-json",
+        "-",
+        "--quiet",
+    ]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    argv += ["--ray-address", cluster.address]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    summary = json.loads(done.stdout)
+    assert (summary["engine"]["name"], summary["responses"]) == ("ray", 60)
+    assert set(summary) >= MANNER
+    same_files(tmp_path / "out", tmp_path / "local")
+
+
+def test_a_cluster_that_is_not_there_is_unavailable(tmp_path):
+    write_files(steps_table(20), tmp_path / "in", 2)
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", "in", "out", "--engine", "ray"]
+    argv += ["--ray-address", "127.0.0.1:1"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == UnavailableError.exit_code, done.stderr
+    assert "--ray-address 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_leaves_nothing_behind(cluster, tmp_path):
+    write_files(steps_table(120), tmp_path / "in", 6)
+    recipes_of(tmp_path, kill=False)
+    words = ["in", "out", "--estimator", "own.py:deadly", "--engine", "ray"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    with subprocess.Popen(
+        [*argv, "--ray-address", cluster.address],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as run:
+        while not (tmp_path / "killed").exists() and run.poll() is None:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=30)
+    assert run.returncode == 130, told
+    assert b"Traceback" not in told
+    assert not (tmp_path / "out").exists()

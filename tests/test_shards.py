@@ -1,0 +1,346 @@
+"""Runs in shards: planned once, written by many, with the very files of a run in one process."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import recipes, rollouts, to_table
+
+import rlpost
+from rlpost import shards
+from rlpost.batch import Responses
+from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.estimators import ESTIMATORS
+from rlpost.tasks import drive
+from rlpost.tasks.sheets import sheet_of
+
+MANNER = {"outputs", "seconds", "engine"}
+PIECES = rlpost.Options(chunk_tokens=30, workers=2)
+
+
+def write_files(table, folder, files):
+    """The table as files of about the same size; one more has no rows."""
+    folder.mkdir(parents=True)
+    bounds = [round(table.num_rows * part / files) for part in range(files + 1)]
+    bounds.append(table.num_rows)
+    for place, (start, stop) in enumerate(pairwise(bounds)):
+        part = table.slice(start, stop - start)
+        pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=3)
+
+
+def in_shards(top, recipe, count, options=PIECES):
+    """The summary of a run in shards, the last first."""
+    shards.plan([top / "in"], top / "shards", top / "state", recipe, options)
+    for index in reversed(range(count)):
+        assert not list((top / "shards").glob("*.parquet"))
+        summary = shards.shard(top / "state", index, count, options)
+        assert (summary is None) == (index > 0)
+    return summary
+
+
+def attempt(run):
+    """The summary of a run, or its error."""
+    try:
+        return run()
+    except RlpostError as error:
+        return type(error), str(error)
+
+
+def facts(summary):
+    return json.dumps({key: value for key, value in summary.items() if key not in MANNER})
+
+
+def same_files(got, want):
+    names = sorted(path.name for path in want.iterdir())
+    assert sorted(path.name for path in got.iterdir()) == names
+    for name in names:
+        assert (got / name).read_bytes() == (want / name).read_bytes(), name
+
+
+def check(table, recipe, files, count, rows_a_bundle):
+    """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        write_files(table, top / "in", files)
+        want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, PIECES))
+        with mock.patch.object(drive, "ROWS_A_BUNDLE", rows_a_bundle):
+            got = attempt(lambda: in_shards(top, recipe, count))
+        if isinstance(want, tuple):
+            assert got == want
+            return
+        assert facts(got) == facts(want)
+        same_files(top / "shards", top / "local")
+
+
+def spread_over(rows, steps):
+    """The rows with these many steps, all mixed up."""
+    order = np.random.default_rng(len(rows)).permutation(len(rows))
+    mixed = [rows[place] for place in order]
+    return [replace(row, batch=place % steps) for place, row in enumerate(mixed)]
+
+
+@settings(max_examples=40)
+@given(rollouts(), recipes(tuple(ESTIMATORS)), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_shards_leave_the_bytes_of_a_run_in_one_process(rows, options, files, count, data):
+    if data.draw(st.booleans()):
+        rows = spread_over(rows, data.draw(st.integers(2, 5)))
+    check(to_table(rows), rlpost.Recipe(**options), files, count, rows_a_bundle=3)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_gives_the_same_in_bundles(estimator):
+    options = {
+        "gdpo": {"reward_components": ("correctness", "format")},
+        "opd": {"teachers": {"log_probs": 1.0}},
+    }.get(estimator, {})
+    recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
+    check(steps_table(), recipe, files=3, count=2, rows_a_bundle=9)
+
+
+def steps_table(rows=60, step=str):
+    """Rows of six steps whose groups lie in several files."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 6, rows)
+    offsets = pa.array(np.concatenate([[0], sizes.cumsum()]), pa.int32())
+
+    def tokens(low=-2.0):
+        values = pa.array(rng.uniform(low, 0, sizes.sum()), pa.float32())
+        return pa.ListArray.from_arrays(offsets, values)
+
+    ones = pa.array(np.ones(sizes.sum()), pa.uint8())
+    return pa.table(
+        {
+            "prompt_id": [f"p{place % 7}" for place in range(rows)],
+            "step": [step(5 - place // 3 % 6) for place in range(rows)],
+            "domain": [("math", "code", "chat")[place % 7 % 3] for place in range(rows)],
+            "reward": rng.integers(0, 3, rows) / 2,
+            "response_mask": pa.ListArray.from_arrays(offsets, ones),
+            "old_log_probs": tokens(),
+            "ref_log_probs": tokens(),
+            "infer_log_probs": tokens(),
+            "log_probs": tokens(),
+            "values": tokens(),
+            "sum_pi_squared": tokens(0.0),
+            "correctness": rng.integers(0, 2, rows) / 1.0,
+            "format": rng.integers(0, 2, rows) / 1.0,
+            "reward_baseline": rng.random(rows),
+            "traj_id": [f"t{place % 4}" for place in range(rows)],
+            "turn": np.arange(rows) // 28,
+            "state_id": [f"s{place % 3}" for place in range(rows)],
+            "step_score": rng.random(rows),
+            "episode_score": rng.random(rows),
+        }
+    )
+
+
+STATEFUL = {
+    "running moments": {"norm_mean": "running", "norm_std": "running"},
+    "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},
+    "one batch of all": {"numerics": {"batch": "all"}, "whiten_advantages": True},
+    "rollouts of several rows": {"rollout_id": "traj_id"},
+    "batches by domain": {"numerics": {"batch": "step_domain"}, "norm_mean": "batch"},
+    "filters": {"is_filter": ("geometric:ratio:0.5:1.5",), "is_weight": "token"},
+    "whitening twice": {"whiten_rewards": True, "whiten_advantages": True, "kl_coef": 0.1},
+}
+
+
+@pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
+def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
+    recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
+    check(steps_table(), recipe, files=4, count=3, rows_a_bundle=9)
+
+
+@pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
+def test_steps_keep_the_order_of_the_input(step):
+    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bundle=7)
+
+
+def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
+    write_files(steps_table(step=int), tmp_path / "in", 2)
+    names = steps_table(step=lambda place: "all" if place == 2 else str(place))
+    pq.write_table(names, tmp_path / "in" / "part-8.parquet")
+    only = names.filter(pa.compute.equal(names["step"], "all"))
+    pq.write_table(only, tmp_path / "in" / "part-9.parquet")
+    recipe = rlpost.Recipe(estimator="rloo")
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
+    with mock.patch.object(drive, "ROWS_A_BUNDLE", 11):
+        got = in_shards(tmp_path, recipe, 3)
+    assert facts(got) == facts(want)
+    assert len(got["steps"]) == 7
+    same_files(tmp_path / "shards", tmp_path / "local")
+
+
+def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
+    table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
+    recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
+    check(table, recipe, files=2, count=2, rows_a_bundle=5)
+
+
+def test_a_bundle_of_which_nothing_is_left_is_no_error():
+    rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
+    table = steps_table().set_column(3, "reward", [pa.array(rewards)])
+    recipe = rlpost.Recipe(drop_zero_variance=True)
+    check(table, recipe, files=2, count=2, rows_a_bundle=1)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """A folder with files that are planned, but not written."""
+    write_files(steps_table(), tmp_path / "in", 4)
+    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", rlpost.Recipe(), PIECES)
+    return tmp_path
+
+
+def test_the_number_of_shards_may_change_and_a_lot_is_written_once(planned):
+    before = rlpost.Options(workers=1, reporter=mock.Mock())
+    assert shards.shard(planned / "state", 0, 2, before) is None
+    again = rlpost.Options(workers=1, reporter=mock.Mock())
+    assert shards.shard(planned / "state", 0, 1, again)["responses"] == 60
+    counted = [
+        sum(call.args[0] for call in one.reporter.advance.mock_calls) for one in (before, again)
+    ]
+    assert counted[0] > 0
+    assert sum(counted) == 60
+    assert not list((planned / "out").glob(".*"))
+
+
+def test_a_shard_that_is_done_again_after_all_says_the_same(planned):
+    first = shards.shard(planned / "state", 0, 1, PIECES)
+    assert json.dumps(shards.shard(planned / "state", 1, 5, PIECES)) == json.dumps(first)
+
+
+def test_an_input_that_changed_since_the_plan_is_refused(planned):
+    path = planned / "in" / "part-1.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(ReadWriteError, match=r"part-1\.parquet: was changed"):
+        shards.shard(planned / "state", 0, 1, PIECES)
+    assert not list((planned / "out").glob("*.parquet"))
+
+
+def test_two_plans_do_not_share_a_folder(planned):
+    with pytest.raises(UsageError, match="has a plan already"):
+        shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), PIECES)
+    assert shards.shard(planned / "state", 0, 1, PIECES)
+    over = replace(PIECES, overwrite=True)
+    shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), over)
+    assert shards.shard(planned / "state", 0, 2, PIECES) is None
+
+
+def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
+    with pytest.raises(ReadWriteError, match="rlpost plan"):
+        shards.shard(tmp_path / "none", 0, 1, PIECES)
+    with pytest.raises(UsageError, match="0 to 2 is needed"):
+        shards.shard(planned / "state", 3, 3, PIECES)
+    path = planned / "state" / "plan.json"
+    text = path.read_text()
+    path.write_text(text.replace(f'"rlpost": "{rlpost.__version__}"', '"rlpost": "0.0.0"'))
+    with pytest.raises(UsageError, match=r"planned by rlpost 0\.0\.0"):
+        shards.shard(planned / "state", 0, 1, PIECES)
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(DataError, match="not what `rlpost plan` writes"):
+        shards.shard(planned / "state", 0, 1, PIECES)
+
+
+def test_running_moments_are_kept_when_the_last_shard_ends(tmp_path):
+    write_files(steps_table(), tmp_path / "in", 3)
+    recipe = rlpost.Recipe(norm_mean="running", norm_std="running")
+    for name in ("local", "shards"):
+        (tmp_path / f"{name}.json").write_text(
+            '{"version": 1, "running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
+        )
+    options = {n: replace(PIECES, state=tmp_path / f"{n}.json") for n in ("local", "shards")}
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, options["local"])
+    before = (tmp_path / "shards.json").read_text()
+    shards.plan([tmp_path / "in"], tmp_path / "shards", tmp_path / "s", recipe, options["shards"])
+    shards.shard(tmp_path / "s", 0, 2, PIECES)
+    assert (tmp_path / "shards.json").read_text() == before
+    shards.shard(tmp_path / "s", 1, 2, PIECES)
+    assert (tmp_path / "shards.json").read_text() == (tmp_path / "local.json").read_text()
+    same_files(tmp_path / "shards", tmp_path / "local")
+
+
+def rlpost_command(*words, cwd):
+    argv = [Path(sys.executable).with_name("rlpost"), *map(str, words)]
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_an_array_job_by_the_command_line(tmp_path):
+    write_files(steps_table(), tmp_path / "in", 3)
+    done = rlpost_command(
+        "plan", "in", "out", "--state-dir", "s", "--summary-json", "-", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["responses"] == 60
+    assert "60 responses of 4 files settled" in done.stderr
+    shard = ("advantages", "--state-dir", "s", "--num-shards", 2, "--shard-index")
+    first = rlpost_command(*shard, 1, cwd=tmp_path)
+    assert (first.returncode, "Shard 1 of 2 is written" in first.stderr) == (0, True)
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shard = ("advantages", "--state-dir", "../s", "--num-shards", 2, "--shard-index")
+    last = rlpost_command(*shard, 0, "--summary-json", "-", cwd=elsewhere)
+    assert json.loads(last.stdout)["responses"] == 60
+    rlpost.advantages(tmp_path / "in", tmp_path / "local")
+    same_files(tmp_path / "out", tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--shard-index", "0"], "--state-dir and --num-shards"),
+        (
+            ["in", "out", *["--state-dir", "state", "--shard-index", "0", "--num-shards", "1"]],
+            "takes neither",
+        ),
+        (
+            [
+                "--state-dir",
+                "state",
+                "--shard-index",
+                "0",
+                "--num-shards",
+                "1",
+                "--estimator",
+                "rloo",
+            ],
+            "planned with another recipe",
+        ),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_right(planned, words, told):
+    done = rlpost_command("advantages", *words, cwd=planned)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_sheet_gives_each_reader_its_rows_alone():
+    columns = {
+        "reward": torch.tensor([0.5, float("nan"), -1e300], dtype=torch.float64),
+        "code": torch.tensor([3, 1 << 60, -1]),
+        "flag": torch.tensor([True, False, True]),
+    }
+    labels = {"step": [1, 2], "domain": ["a"]}
+    shared = {"baselines": torch.arange(4.0)}
+    table = Responses(columns, labels, {"other": object()}, shared)
+    sheet = sheet_of(table, [2, 0, 1], {"slots": 7})
+    assert sheet.sizes == [2, 0, 1]
+    for place, rows in enumerate([slice(0, 2), slice(2, 2), slice(2, 3)]):
+        part = sheet.responses(place)
+        assert (part.labels, part.notes) == (labels, {"slots": 7})
+        for name, column in columns.items():
+            assert part[name].numpy().tobytes() == column[rows].numpy().tobytes()
+        assert part.shared["baselines"].tolist() == [0, 1, 2, 3]
+    assert len(sheet.responses()) == 3

@@ -1,0 +1,166 @@
+"""rlpost.enrich of record batches that come one by one."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_cli import rollout
+
+import rlpost
+from rlpost import streams
+from rlpost.errors import DataError, ReadWriteError, UsageError
+
+TABLE = rollout(24, 4)
+RECIPE = rlpost.Recipe(estimator="reinforce_pp_baseline", kl_coef=0.1)
+
+
+def batches(table=TABLE, rows=5):
+    yield from table.to_batches(max_chunksize=rows)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where temporary files go."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        batches,
+        lambda: list(batches()),
+        lambda: pa.RecordBatchReader.from_batches(TABLE.schema, batches()),
+        lambda: pq.ParquetFile(pa.BufferReader(stored())).iter_batches(batch_size=7),
+    ],
+)
+def test_a_stream_gives_what_the_table_gives(given):
+    reader, summary = rlpost.enrich(given(), RECIPE)
+    table, own = rlpost.enrich(TABLE, RECIPE)
+    found = reader.read_all()
+    assert found.schema.equals(table.schema)
+    assert found.equals(table.combine_chunks())
+    assert own.items() <= summary.items()
+
+
+def stored():
+    sink = pa.BufferOutputStream()
+    pq.write_table(TABLE, sink)
+    return sink.getvalue()
+
+
+def test_groups_span_batches_and_order_stays():
+    reader, _ = rlpost.enrich(batches(rows=1), rlpost.Recipe(estimator="dr_grpo"))
+    rows = [row for batch in reader for row in batch.to_pylist()]
+    assert [row["prompt_id"] for row in rows] == TABLE["prompt_id"].to_pylist()
+    for start in range(0, len(rows), 4):
+        own = rows[start : start + 4]
+        mean = sum(row["reward"] for row in own) / 4
+        assert own[0]["response_level_rewards"] == own[0]["reward"]
+        assert own[0]["advantages"][0] == pytest.approx(own[0]["reward"] - mean)
+
+
+def test_types_of_columns_stay():
+    count = TABLE.num_rows
+    odd = TABLE.append_column("domain", pa.array(["a"] * count).dictionary_encode())
+    odd = odd.append_column("when", pa.array([1] * count, pa.timestamp("ms", "UTC")))
+    odd = odd.append_column("large", pa.array([[1.5]] * count, pa.large_list(pa.float16())))
+    odd = odd.append_column("fixed", pa.array([[1, 2]] * count, pa.list_(pa.int8(), 2)))
+    odd = odd.replace_schema_metadata({"made": "by hand"})
+    reader, _ = rlpost.enrich(batches(odd), RECIPE)
+    found = reader.read_all()
+    assert found.select(odd.column_names).equals(odd.unify_dictionaries())
+    assert found.schema.metadata[b"made"] == b"by hand"
+
+
+def test_the_recipe_decides_which_columns_stay():
+    reader, _ = rlpost.enrich(batches(), rlpost.Recipe(emit_only=True, emit=("advantages",)))
+    assert reader.schema.names == ["prompt_id", "advantages"]
+
+
+def test_one_batch_is_a_table():
+    (batch,) = TABLE.to_batches()
+    assert rlpost.enrich(batch, RECIPE)[0].equals(rlpost.enrich(TABLE, RECIPE)[0])
+
+
+def test_nothing_is_left_on_disk(folder):
+    reader, _ = rlpost.enrich(batches(), RECIPE)
+    assert [*folder.iterdir()] == []
+    assert reader.read_next_batch().num_rows
+    del reader  # without reading on
+    gc.collect()
+    assert not [link for link in open_files() if str(folder) in link]
+
+
+def open_files():
+    links = Path("/proc/self/fd").iterdir()
+    return [str(link.readlink()) for link in links if link.is_symlink()]
+
+
+def test_nothing_is_left_after_an_error(folder):
+    bad = TABLE.set_column(1, "reward", pa.array([float("nan")] * TABLE.num_rows, pa.float32()))
+    with pytest.raises(DataError) as raised:
+        rlpost.enrich(batches(bad), RECIPE)
+    assert str(raised.value).startswith("batches, row 0")
+    assert [*folder.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (lambda: iter(()), DataError, "no rows"),
+        (lambda: pa.RecordBatchReader.from_batches(TABLE.schema, []), DataError, "no rows"),
+        (lambda: iter(["reward"]), UsageError, "str came; record batches"),
+        (lambda: {"reward": [1]}, UsageError, "dict came; an Arrow table"),
+        (
+            lambda: [*batches(), *batches(TABLE.drop_columns(["reward"]))],
+            DataError,
+            "batch 5 (from 0) has columns prompt_id: string, response_mask",
+        ),
+    ],
+)
+def test_what_is_no_stream_of_batches(given, error, words):
+    with pytest.raises(error) as raised:
+        rlpost.enrich(given(), RECIPE)
+    assert words in str(raised.value)
+
+
+def test_no_room_for_temporary_files(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(streams, "_spill", full)
+    with pytest.raises(ReadWriteError, match="No space left on device"):
+        rlpost.enrich(batches(), RECIPE)
+
+
+def test_memory_does_not_follow_the_stream(monkeypatch):
+    monkeypatch.setattr(streams, "_WRITTEN_AT_ONCE", 1 << 18)
+    monkeypatch.setattr(streams, "_READ_AT_ONCE", 1 << 16)
+    before = pa.total_allocated_bytes()
+    most = 0
+
+    table = rollout(96, 4)
+    places = pa.array(range(96))
+
+    def watched(count):
+        nonlocal most
+        for _ in range(count):
+            yield from batches(table.take(places), rows=96)  # memory of its own each time
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    reader, summary = rlpost.enrich(watched(1000), RECIPE)
+    assert summary["responses"] == 1000 * 96
+    assert most < table.nbytes * 1000 / 4
+    assert sum(batch.num_rows for batch in reader) == 1000 * 96
+
+
+def test_facts_of_files_are_public():
+    path = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+    found = rlpost.facts([path], tokens=False)
+    assert found.responses == 512
+    assert rlpost.inspect.facts.inspect is rlpost.facts

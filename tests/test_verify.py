@@ -1,0 +1,402 @@
+"""`--verify` and `rlpost verify`: what is wrong with a file is found, and a good one is let be."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from strategies import recipes, rollouts, to_table
+from test_cli import rollout, run, save, strict_json
+
+import rlpost
+from rlpost import presets, verify
+from rlpost.checks import same
+from rlpost.errors import ReadWriteError, RlpostError
+from rlpost.estimators import ESTIMATORS
+from rlpost.parquet.splice import SpliceSink
+from rlpost.parquet.staged import Staged
+from rlpost.provenance import KEY
+
+GOOD = "is what it claims"
+
+
+@pytest.fixture
+def enriched(tmp_path):
+    """An enriched file."""
+    source = save(rollout(48), tmp_path / "in.parquet", rows=10)
+    target = tmp_path / "out.parquet"
+    assert run("advantages", source, target, "-q", "--kl-coef", "0.1").code == 0
+    return target
+
+
+def found(*paths):
+    return verify.verify(list(paths))
+
+
+def rewritten(path, change, metadata=None):
+    """The file again with changed columns, by pyarrow: as somebody else would change it."""
+    table = pq.read_table(path)
+    told = {**table.schema.metadata, **(metadata or {})}
+    pq.write_table(change(table).replace_schema_metadata(told), path, row_group_size=10)
+
+
+def with_column(name, change):
+    """Changes the flat values of a column in place."""
+
+    def changed(table):
+        column = table[name].combine_chunks()
+        flat = column.flatten() if pa.types.is_list(column.type) else column
+        values = np.array(flat.to_numpy(zero_copy_only=False))
+        change(values)
+        made = pa.array(values, flat.type)
+        if pa.types.is_list(column.type):
+            made = pa.ListArray.from_arrays(column.offsets, made, type=column.type)
+        return table.set_column(table.schema.get_field_index(name), table.schema.field(name), made)
+
+    return changed
+
+
+# rlpost verify
+
+
+@settings(max_examples=40)
+@given(rows=rollouts(), options=recipes(tuple(ESTIMATORS)))
+def test_what_any_recipe_writes_is_what_it_claims(rows, options):
+    """And `--verify` finds nothing wrong with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.parquet", Path(folder) / "out.parquet"
+        pq.write_table(to_table(rows), source, row_group_size=5)
+        run_options = rlpost.Options(verify=True, chunk_tokens=40)
+        try:
+            rlpost.advantages(source, target, rlpost.Recipe(**options), run_options)
+        except ReadWriteError:
+            raise
+        except RlpostError:
+            return  # nothing was left, or a column is missing
+        assert found(target)["ok"]
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp", "gae"])
+def test_what_presets_write_is_what_it_claims(tmp_path, preset, estimator):
+    table = rollout(48)
+    values = [[0.1 * t for t, _ in enumerate(mask)] for mask in table["response_mask"].to_pylist()]
+    table = table.append_column("values", pa.array(values, pa.list_(pa.float32())))
+    source, target = save(table, tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    recipe = rlpost.preset(preset, estimator=estimator)
+    rlpost.advantages(source, target, recipe, rlpost.Options(verify=True))
+    assert found(target)["ok"]
+
+
+def test_a_good_file_is_let_be(enriched):
+    ran = run("verify", enriched)
+    assert ran.code == 0
+    assert GOOD in ran.out
+    assert ran.err == ""
+    told = strict_json(run("verify", enriched, "--format", "json").out)
+    assert told["ok"] is True
+    (file,) = told["files"]
+    assert file["rows"] == 48
+    assert {column["verdict"] for column in file["columns"]} == {"identical"}
+
+
+def test_other_pieces_and_workers_make_no_difference(enriched):
+    for words in (("--chunk-tokens", "7"), ("--workers", "3")):
+        assert run("verify", enriched, *words).code == 0
+
+
+def test_one_number_that_was_changed_is_found_with_its_row(enriched):
+    def change(values):
+        values[60] += 0.001
+
+    row = next(
+        row for row, end in enumerate(np.cumsum(pq.read_table(enriched)["advantages"]
+                                                .combine_chunks().value_lengths())) if end > 60
+    )  # fmt: skip
+    rewritten(enriched, with_column("advantages", change))
+    ran = run("verify", enriched)
+    assert ran.code == 1
+    assert f"DIFFERS in 1 rows, first in row {row}, by up to 0.001" in ran.out
+    told = strict_json(run("verify", enriched, "--format", "json").out)
+    verdicts = {one["column"]: one for one in told["files"][0]["columns"]}
+    assert verdicts["advantages"]["first_row"] == row
+    assert verdicts["returns"]["verdict"] == "identical"
+    assert "| advantages | DIFFERS" in run("verify", enriched, "--format", "markdown").out
+
+
+def nothing(values):
+    values[0] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("reward", lambda values: values.__setitem__(3, 7.0)),
+        ("old_log_probs", lambda values: values.__setitem__(3, -9.0)),
+        ("response_mask", lambda values: values.__setitem__(0, 0)),
+        ("returns", nothing),
+        ("response_level_rewards", lambda values: values.__setitem__(47, -1.0)),
+    ],
+)
+def test_a_column_that_was_changed_is_found(enriched, name, change):
+    rewritten(enriched, with_column(name, change))
+    assert run("verify", enriched).code == 1
+
+
+def test_rows_that_were_swapped_are_found(enriched):
+    order = [1, 0, *range(2, 48)]
+    rewritten(
+        enriched,
+        lambda table: table.set_column(
+            table.schema.get_field_index("advantages"), "advantages",
+            table["advantages"].take(pa.array(order)),
+        ),
+    )  # fmt: skip
+    assert not found(enriched)["ok"]
+
+
+def test_a_column_that_was_dropped_or_has_another_type_is_found(enriched):
+    rewritten(
+        enriched,
+        lambda table: table.set_column(
+            table.schema.get_field_index("returns"), "returns",
+            table["returns"].cast(pa.list_(pa.float64())),
+        ),
+    )  # fmt: skip
+    ran = run("verify", enriched)
+    assert ran.code == 1
+    assert "it is list<element: double>, and should be list<element: float>" in ran.out
+    rewritten(enriched, lambda table: table.drop_columns(["returns"]))
+    ran = run("verify", enriched)
+    assert (ran.code, "MISSING" in ran.out) == (1, True)
+
+
+def test_another_recipe_than_the_files_is_found(enriched):
+    recipe = json.loads(pq.read_schema(enriched).metadata[b"rlpost.recipe"])
+    other = json.dumps({**recipe, "kl_coef": 0.2}).encode()
+    rewritten(enriched, lambda table: table, {b"rlpost.recipe": other})
+    assert run("verify", enriched).code == 1
+
+
+def test_a_summary_that_was_changed_is_found(enriched):
+    summary = json.loads(pq.read_schema(enriched).metadata[b"rlpost.summary"])
+    summary["advantage"]["mean"] += 0.5
+    summary["groups"]["count"] = 7
+    rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})
+    ran = run("verify", enriched)
+    assert ran.code == 1
+    assert "groups.count: 7 is claimed, 12 it is" in ran.out
+    assert "advantage.mean" in ran.out
+
+
+def test_what_rlpost_did_not_write_is_an_error(tmp_path):
+    ran = run("verify", save(rollout(), tmp_path / "in.parquet"))
+    assert ran.code == 3
+    assert "rlpost.recipe" in ran.err
+    assert run("verify", tmp_path / "missing.parquet").code == 4
+
+
+@pytest.mark.parametrize("metadata", [{b"rlpost.recipe": b"{"}, {KEY.encode(): b"[1]"},
+                                      {b"rlpost.summary": b"?"}])  # fmt: skip
+def test_metadata_that_is_damaged_is_an_error(enriched, metadata):
+    rewritten(enriched, lambda table: table, metadata)
+    ran = run("verify", enriched)
+    assert ran.code == 3
+    assert "damaged" in ran.err
+
+
+def test_a_file_that_lacks_what_it_was_made_of_is_an_error(tmp_path):
+    source, target = save(rollout(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    assert run("advantages", source, target, "-q", "--emit-only").code == 0
+    ran = run("verify", target)
+    assert ran.code == 3
+    assert "--emit-only" in ran.err
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A run over files that share groups."""
+    table = rollout(48).append_column("step", [[i // 16 for i in range(48)]])
+    for index in range(3):
+        save(table.slice(index * 16, 16), tmp_path / "in" / f"step={index}" / "a.parquet", rows=5)
+    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q", "--verify").code == 0
+    return tmp_path / "out"
+
+
+def test_a_run_over_several_files_needs_all_of_them(several):
+    assert run("verify", several).code == 0
+    one = several / "step=1" / "a.parquet"
+    ran = run("verify", one)
+    assert ran.code == 2
+    assert "of a run of 3 files" in ran.err
+    assert "rlpost verify OUTDIR" in ran.err
+    one.unlink()
+    assert run("verify", several).code == 2
+
+
+def test_which_of_several_files_is_wrong_is_told(several):
+    wrong = several / "step=2" / "a.parquet"
+    rewritten(wrong, with_column("advantages", lambda values: values.__setitem__(0, 99.0)))
+    told = found(several)
+    assert [file["ok"] for file in told["files"]] == [True, True, False]
+    assert told["files"][2]["file"] == str(wrong)
+
+
+def test_several_runs_may_lie_in_one_directory(several, enriched):
+    enriched.rename(several / "other.parquet")
+    told = found(several)
+    assert told["ok"]
+    assert len(told["files"]) == 4
+
+
+def test_running_moments_that_a_run_began_with_are_in_its_files(tmp_path):
+    source, state = save(rollout(48), tmp_path / "in.parquet"), tmp_path / "state.json"
+    words = ("-q", "--norm-mean", "running", "--norm-std", "running", "--estimator", "reinforce",
+             "--state", state)  # fmt: skip
+    for name in ("a.parquet", "b.parquet"):
+        assert run("advantages", source, tmp_path / name, *words).code == 0
+    a, b = (pq.read_table(tmp_path / name)["advantages"] for name in ("a.parquet", "b.parquet"))
+    assert not a.equals(b)
+    assert run("verify", tmp_path / "a.parquet").code == 0
+    assert run("verify", tmp_path / "b.parquet").code == 0
+
+
+def test_replaced_columns_are_made_again(enriched, tmp_path):
+    again = tmp_path / "again.parquet"
+    assert run("advantages", enriched, again, "-q", "--replace", "--estimator", "rloo").code == 0
+    assert run("verify", again).code == 0
+    assert run("verify", enriched).code == 0
+
+
+def test_columns_of_the_same_names_elsewhere_are_no_hindrance(tmp_path):
+    """`is_weight` is an input here; `--emit` leaves out what would clash."""
+    table = rollout(48)
+    table = table.append_column("is_weight", table["old_log_probs"])
+    source, target = save(table, tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    assert run("advantages", source, target, "-q", "--emit", "advantages,group_mean").code == 0
+    assert run("verify", target).code == 0
+
+
+# --verify
+
+
+@pytest.fixture
+def sabotaged(monkeypatch, tmp_path):
+    """Runs with `--verify` a job whose file is harmed when it is complete."""
+    source, out = save(rollout(48), tmp_path / "in.parquet", rows=10), tmp_path / "out.parquet"
+
+    def work(harm, *words):
+        usual = Staged.complete
+
+        def complete(self):
+            usual(self)
+            harm(self.path)
+
+        monkeypatch.setattr(Staged, "complete", complete)
+        ran = run("advantages", source, out, "-q", "--verify", *words)
+        assert out.exists() == (ran.code == 0)
+        assert {path.name for path in tmp_path.iterdir()} <= {"in.parquet", "out.parquet"}
+        return ran
+
+    return work
+
+
+def chunk(path, column, group=2):
+    """Where a column chunk lies."""
+    row_group = pq.read_metadata(path).row_group(group)
+    (found,) = [row_group.column(i) for i in range(row_group.num_columns)
+                if row_group.column(i).path_in_schema.startswith(column)]  # fmt: skip
+    at = found.dictionary_page_offset or found.data_page_offset
+    return at, found.total_compressed_size
+
+
+def flipped(column):
+    def harm(path):
+        at, size = chunk(path, column)
+        with path.open("rb+") as file:
+            file.seek(at + size - 1)
+            byte = file.read(1)[0]
+            file.seek(at + size - 1)
+            file.write(bytes([byte ^ 1]))
+
+    return harm
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["prompt_id", "reward", "response_mask", "old_log_probs", "advantages", "returns",
+     "response_level_rewards"],
+)  # fmt: skip
+def test_a_bit_that_flips_on_the_disk_is_found_before_the_file_is_published(sabotaged, column):
+    ran = sabotaged(flipped(column))
+    assert ran.code == 4
+    assert "reads back wrong" in ran.err
+
+
+def test_a_file_that_is_cut_short_is_found(sabotaged):
+    ran = sabotaged(lambda path: os.truncate(path, path.stat().st_size - 9))
+    assert ran.code == 4
+    assert "reads back wrong" in ran.err
+
+
+def test_a_bit_in_columns_that_are_encoded_anew_is_found(sabotaged, monkeypatch):
+    monkeypatch.setattr("rlpost.parquet.sink._splice", lambda *_: "a test wants it so")
+    monkeypatch.setattr("rlpost.checks._check_sums", lambda _: None)  # they find it at once
+    ran = sabotaged(flipped("reward"))
+    assert ran.code == 4
+    assert "reward of row group 2 is not as in the source" in ran.err
+
+
+def test_columns_that_are_encoded_anew_pass(sabotaged, monkeypatch):
+    monkeypatch.setattr("rlpost.parquet.sink._splice", lambda *_: "a test wants it so")
+    assert sabotaged(lambda _: None).code == 0
+
+
+def test_numbers_that_are_encoded_wrong_are_found_by_their_sums(monkeypatch, tmp_path):
+    """What the summary counted is not what the encoder was given: no checksum can tell."""
+    source, out = save(rollout(48), tmp_path / "in.parquet", rows=10), tmp_path / "out.parquet"
+    usual = SpliceSink.encode
+
+    def encode(self, columns):
+        name = "response_level_rewards"
+        place = columns.schema.get_field_index(name)
+        arrays = list(columns.columns)
+        arrays[place] = pa.array(np.asarray(arrays[place]) + 1, pa.float32())
+        return usual(self, pa.record_batch(arrays, columns.schema))
+
+    monkeypatch.setattr(SpliceSink, "encode", encode)
+    ran = run("advantages", source, out, "-q", "--verify")
+    assert ran.code == 4
+    assert "the sum of response_level_rewards" in ran.err
+    assert not out.exists()
+    assert run("advantages", source, out, "-q").code == 0
+    assert run("verify", out).code == 1
+
+
+def test_a_good_run_is_published_and_its_bytes_are_the_same(sabotaged, tmp_path):
+    assert sabotaged(lambda _: None).code == 0
+    assert run("advantages", tmp_path / "in.parquet", tmp_path / "b.parquet", "-q").code == 0
+    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("words", [("--replace",), ("--emit-only",), ("--emit", "kl")])
+def test_outputs_that_keep_some_columns_pass(enriched, tmp_path, words):
+    ran = run("advantages", enriched, tmp_path / "b.parquet", "-q", "--verify", *words)
+    assert ran.code == 0, ran.err
+
+
+def test_arrays_are_the_same_where_nan_is_nan_and_not_where_bits_differ():
+    nan = pa.array([[1.0, float("nan")], None, []])
+    assert same(nan, pa.array([[1.0, float("nan")], None, []]))
+    assert not same(nan, pa.array([[1.0, 2.0], None, []]))
+    assert not same(nan, pa.array([[1.0, float("nan")], [], None]))
+    assert not same(pa.array([1.0, 2.0]), pa.array([1.0]))
+    struct = pa.array([{"a": float("nan")}])
+    assert same(struct, pa.array([{"a": float("nan")}]))
