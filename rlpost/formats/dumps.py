@@ -136,9 +136,16 @@ def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) 
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a file has nothing but white space."""
-    with path.open("rb") as file:
-        return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
+    """Whether a file has nothing but white space.
+
+    Raises:
+        ReadWriteError: it can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
+    except OSError as error:
+        raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _fits(file: Path, one: Format) -> Format | None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.canonical import CANONICAL
 from rlpost.formats.layout import numbers
+from rlpost.formats.records import real, total
 from rlpost.schema import ROLES, closest, kind_of
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def number_of(record: Record, path: str) -> float | None:
     """A field as one number: a list is summed (one per token, one per component), null is None."""
     value = lookup(record, path)
     if isinstance(value, list):
-        return math.fsum(numbers(record.where, path, value).astype(np.float64).tolist())
+        return total(numbers(record.where, path, value).astype(np.float64).tolist())
     if value is not None and not isinstance(value, (int, float)):
         raise record.wrong(path, value, "a number (or a list of them, to be summed)")
-    return None if value is None else float(value)
+    return None if value is None else real(value)
 
 
 def key_of(record: Record, path: str) -> str:
@@ -152,8 +153,8 @@ def summed(where: str, parts: Mapping[str, Any]) -> float | None:
     for name, value in parts.items():
         if value is not None and not isinstance(value, (int, float)):
             raise DataError(f"{where}: the reward `{name}` is {value!r:.60}; a number is needed")
-    there = [float(x) for x in parts.values() if x is not None and not math.isnan(x)]
-    return math.fsum(there) if there else None
+    there = [real(x) for x in parts.values() if x is not None and not math.isnan(real(x))]
+    return total(there) if there else None
 
 
 def no_tokens(writer: str, but: Sequence[str] = ()) -> dict[str, str]:

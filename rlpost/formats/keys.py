@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def prompt_key(tokens: NDArray[Any]) -> str:
     """A key for a prompt's tokens [P]: equal for equal prompts, 16 hex digits."""
-    ids = np.ascontiguousarray(tokens, np.int64)
+    with np.errstate(invalid="ignore"):  # ids that are no numbers are refused as a column
+        ids = np.ascontiguousarray(tokens, np.int64)
     return hashlib.blake2b(ids.tobytes(), digest_size=8).hexdigest()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ _SHAPE = bytes.maketrans(b"123456789[:,- \t\r\n", b"000000000[[[[[[[[")
 _LONG = b"[" + b"0" * 20
 """The shape of a whole number that may be 2^64 or more, which orjson would round to a float."""
 _SHOWN = 60
+_DIGITS = re.compile(r"-?\d{1,400}")
 _MOST_DIGITS = 1000  # of an integer that is kept exact; Python itself refuses more than 4300
 
 
@@ -53,12 +56,12 @@ class Record:
             return float("nan")
         if not isinstance(value, (int, float)):
             raise self.wrong(name, value, "a number")
-        return float(value)
+        return real(value)
 
     def whole(self, name: str) -> int:
         """A field that is a whole number; one written as text (`"12"`) or as 12.0 counts."""
         value = self.get(name)
-        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
             return int(value)
         if isinstance(value, float) and value.is_integer():
             return int(value)
@@ -92,6 +95,22 @@ class Record:
     def wrong(self, name: str, value: object, needed: str) -> DataError:
         """The error for a field of the wrong kind."""
         return DataError(f"{self.where}: `{name}` is {described(value)}; {needed} is needed")
+
+
+def real(value: float) -> float:
+    """A number as float64: infinite where it is a whole one beyond that range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def total(values: list[float]) -> float:
+    """The sum, rounded once; where that is beyond float64, or there are infinities, as they add."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
 
 
 def described(value: object) -> str:

@@ -127,7 +127,13 @@ def _batch(rows: list[Row], seen: _Seen, options: ReadOptions) -> pa.RecordBatch
     there = {name: None for row in rows for name, value in row.values.items() if value is not None}
     names = [*(name for name in CANONICAL if name in there),
              *(name for name in there if name not in CANONICAL)]  # fmt: skip
-    batch = pa.record_batch({name: _column(name, rows, seen) for name in names})
+    columns = {name: _column(name, rows, seen) for name in names}
+    try:
+        batch = pa.record_batch(columns)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{rows[0].where} or later: the name {error.object!r} of a field is no text"
+        ) from None
     if options.nonfinite == "error":
         check_finite(batch, lambda place: rows[place].where)
     return batch
@@ -185,9 +191,10 @@ def _lists(name: str, rows: list[Row]) -> pa.Array:
 
 def _fitting(name: str, row: Row, array: NDArray[Any], wanted: Any) -> NDArray[Any]:
     """A vector in the column's type; ids must be whole and fit 32 bits."""
-    if np.issubdtype(wanted, np.floating):
-        return np.asarray(array, wanted)
-    made: NDArray[Any] = np.nan_to_num(array).astype(wanted)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is found below, or inf
+        if np.issubdtype(wanted, np.floating):
+            return np.asarray(array, wanted)
+        made: NDArray[Any] = np.nan_to_num(array).astype(wanted)
     if not np.array_equal(made, array):
         at = int(np.flatnonzero(made != array)[0])
         came = "null" if np.isnan(array[at]) else array[at]
