@@ -48,9 +48,7 @@ def absent(source: Source | TableSource, role: str, why: str, dump: str | None =
     return missing(role, source.columns, source.name, why, dump, _held(source))
 
 
-def check_log_probs(
-    source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]
-) -> None:
+def check_log_probs(source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]) -> None:
     """Raise DataError where a column of whole numbers, like token ids, is to serve as log-probs."""
     held = _held(source)
     for role in roles:

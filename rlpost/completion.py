@@ -223,7 +223,9 @@ def join_words(environment: MutableMapping[str, str]) -> None:
 
     For readline `=` and `:` are words of their own, and only what follows them is replaced.
     """
-    if not environment.get(ASKED, "").endswith("_bash") or "COMP_WORDS" not in environment:
+    if not environment.get(ASKED, "").endswith("_bash"):
+        return
+    if "\n" not in environment.get("COMP_WORDS", ""):  # not from the script that typer makes
         return
     words, cursor = environment["COMP_WORDS"].split("\n"), int(environment["COMP_CWORD"])
     joined: list[str] = []

@@ -136,6 +136,7 @@ def _setting(place: int, setting: Setting, responses: Responses, tally: LossTall
 def _batches(place: int, setting: Setting, responses: Responses, tally: LossTally) -> list[Json]:
     """The loss of each batch: aggregated, weighed, and with the KL loss."""
     options, labels = setting.options, responses.labels["batch"]
+
     def aggregated(name: str) -> list[float]:
         loss = tally.parts(name).loss(
             how=setting.aggregation,

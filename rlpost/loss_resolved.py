@@ -47,9 +47,7 @@ def ratio_bounds(setting: Setting) -> Bounds:
 def _limits(setting: Setting) -> tuple[float, float]:
     options, name = setting.options, setting.loss.name
     meaning = options.cispo_bounds if name == "cispo" and options.cispo_bounds else "offset"
-    return limits(
-        options.pg_clip_low, options.pg_clip_high, options.pg_clip, _OWN[name], meaning
-    )
+    return limits(options.pg_clip_low, options.pg_clip_high, options.pg_clip, _OWN[name], meaning)
 
 
 def _offsets(setting: Setting) -> tuple[float, float]:

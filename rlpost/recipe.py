@@ -219,7 +219,7 @@ def _sentences(error: ValidationError, default: str, origins: Mapping[str, str])
         if item["type"] == "extra_forbidden":
             hint = closest(str(item["loc"][-1]), model.model_fields)
             if name in LossOptions.model_fields:
-                hint = f": it is one of the policy loss, in a table of its own: [loss]; {name} = ..."
+                hint = ": it is one of the policy loss, in a table of its own: [loss]"
             lines.append(f"{where}: no option {name!r}{hint}")
         elif item["type"] == "value_error":
             lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")

@@ -18,7 +18,7 @@ from rlpost.render import console
 from rlpost.render_inspect_charts import EIGHTHS, LEVELS
 from rlpost.render_inspect_sections import overview, sections
 from rlpost.render_inspect_storage import Section, roles_section, storage, storage_lines
-from rlpost.render_lists import show_json, show_markdown
+from rlpost.render_lists import markdown_table, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BLOCKS = frozenset(EIGHTHS + LEVELS)
 CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
 STYLES = {"error": "red", "warning": "yellow"}
+LEGEND = {"error": "✗ numbers are wrong", "warning": "! training may suffer"}
 SHOWN = 3  # rows that show a finding
 WIDEST = 40  # characters of a group's key
 
@@ -120,7 +121,10 @@ def _charted(text: str) -> Text:
 def _verdict(findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return ["no findings"]
-    return ["1 finding" if len(findings) == 1 else f"{len(findings)} findings, the worst first"]
+    kinds = {one.severity for one in findings}
+    marks = [word for kind, word in LEGEND.items() if kind in kinds]
+    count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings, the worst first"
+    return [f"{count}  ({', '.join(marks)})"]
 
 
 def _findings(findings: Sequence[Finding]) -> RenderableType:
@@ -168,20 +172,28 @@ def _markdown(
     title: str, lines: Sequence[str], findings: Sequence[Finding], found: Sequence[Section]
 ) -> None:
     """Headings, sentences and tables, as Markdown."""
-
-    def write(text: str) -> None:
-        sys.stdout.write(shown(text))
-
-    write(f"# {title}\n\n" + "\n".join(f"- {line}" for line in lines) + "\n")
+    blocks = [f"# {_escaped(title)}\n", _items(lines)]
     if findings:
-        write("\n## Findings\n\n")
-    for one in findings:
-        write(f"- **{one.name}** ({one.severity}): {one.said}\n  - {one.advice}\n")
-        write(f"  - {evidence(one)}\n" if one.evidence else "")
+        blocks.append("## Findings\n")
+        blocks.append("".join(_finding_item(one) for one in findings))
     for section in found:
-        if section.title:
-            write(f"\n## {section.title}\n\n")
-        write("".join(f"- {line}\n" for line in section.lines))
+        blocks.append(f"## {_escaped(section.title)}\n" if section.title else "")
+        blocks.append(_items(section.lines))
         if section.rows:
-            write("\n")
-            show_markdown(section.headings, section.rows)
+            blocks.append(markdown_table(section.headings, section.rows))
+    sys.stdout.write("\n".join(block for block in blocks if block))
+
+
+def _items(lines: Sequence[str]) -> str:
+    return "".join(f"- {_escaped(line)}\n" for line in lines)
+
+
+def _finding_item(one: Finding) -> str:
+    said = f"- **{one.name}** ({one.severity}): {_escaped(one.said)}\n"
+    shown_by = f"  - {_escaped(evidence(one))}\n" if one.evidence else ""
+    return f"{said}  - {_escaped(one.advice)}\n{shown_by}"
+
+
+def _escaped(text: str) -> str:
+    """Text of the data on one line, whose `<` opens no tag."""
+    return shown(" ".join(text.split("\n"))).replace("<", "&lt;")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rlpost.inspect.model import (
+        AdvantageSlice,
         Facts,
         RewardFacts,
         Slice,
@@ -32,6 +33,7 @@ def sections(facts: Facts, *, every_column: bool = False) -> list[Section]:
         _rewards,
         _tokens,
         _mismatch,
+        _advantages,
         _masks,
         lambda facts: _slices(facts.steps, facts, "batch"),
         lambda facts: _slices(facts.domains, facts, "domain"),
@@ -43,11 +45,20 @@ def sections(facts: Facts, *, every_column: bool = False) -> list[Section]:
 def overview(facts: Facts) -> list[str]:
     """The first lines: how much there is."""
     lines = storage_lines(facts.input)
-    text = f"{facts.responses:,} responses"
+    text = counted(facts.responses, "response")
     if facts.tokens:
         every, policy = facts.tokens["all"], facts.tokens["policy"]
-        text += f", {every:,} tokens, {percent(policy / every if every else 0.0)} the policy's"
+        text += (
+            f", {counted(every, 'token')}, {percent(policy / every if every else 0.0)} the policy's"
+        )
+        if facts.masks is None:
+            text += ": there is no mask, so every token counts as the policy's"
     return [*lines, text]
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _roles(facts: Facts) -> Section:
@@ -68,7 +79,7 @@ def _groups(facts: Facts) -> Section | None:
     span = f"{low}" if low == high else f"{low} to {high} (median {groups.size['median']:g})"
     by = " and ".join(groups.by)
     lines = [
-        f"{groups.count:,} groups of {span}, by {by}; {groups.prompts:,} prompts",
+        f"{counted(groups.count, 'group')} of {span}, by {by}; {counted(groups.prompts, 'prompt')}",
         f"{groups.single:,} of a single row, {groups.zero_variance:,} with equal rewards",
     ]
     if not groups.pass_rates:
@@ -78,6 +89,12 @@ def _groups(facts: Facts) -> Section | None:
     lines.append(
         f"pass rate  none {none:,} {tenths} all {every:,}  (reward ≥ {groups.pass_threshold:g})"
     )
+    highest = facts.rewards.spread.max if facts.rewards else None
+    if highest is not None and highest < groups.pass_threshold:
+        lines.append(
+            f"no reward reaches {groups.pass_threshold:g}, the highest is {number(highest)}: "
+            "--pass-threshold R says what passes"
+        )
     found = groups.pass_at_k
     if len(found) > MOST_K:
         found = [*found[: MOST_K - 1], found[-1]]
@@ -188,6 +205,29 @@ def _mismatch(facts: Facts) -> Section | None:
     return Section("Rollout engine against trainer", lines, headings, rows, frozenset({0, 4}))
 
 
+def _advantages(facts: Facts) -> Section | None:
+    found = facts.advantages
+    if found is None:
+        return None
+    lines = [f"of {found.whole.count:,} {found.of}"]
+    if found.nonfinite:
+        lines.append(f"{found.nonfinite:,} more are NaN or infinite")
+    steps = found.steps
+    if len(steps) > MOST_ROWS:
+        steps = [*steps[: MOST_ROWS // 2], *steps[-MOST_ROWS // 2 :]]
+    rows = [_advantage_row("all", found.whole)]
+    rows += [_advantage_row(str(one.label), one) for one in steps]
+    if len(found.steps) > MOST_ROWS:
+        rows.insert(MOST_ROWS // 2 + 1, (f"… {len(found.steps) - MOST_ROWS} more", *("",) * 5))
+    by = facts.roles["batch"].column if found.steps else ""
+    return Section("Advantages", lines, (by, "mean", "std", "min", "max", "exactly 0"), rows)
+
+
+def _advantage_row(name: str, one: AdvantageSlice) -> Row:
+    ends = (number(one.mean), number(one.std), number(one.min), number(one.max))
+    return (name, *ends, _rate(one.zero_share))
+
+
 def _masks(facts: Facts) -> Section | None:
     masks = facts.masks
     if masks is None:
@@ -242,4 +282,7 @@ def _slice(one: Slice) -> Row:
 
 
 def _rate(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    if share is None:
+        return "–"
+    text = f"{100 * share:.1f}"
+    return f"{'99.9' if text == '100.0' and share < 1 else text} %"

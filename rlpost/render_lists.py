@@ -44,10 +44,18 @@ def show_json(value: Any) -> None:
 
 def show_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows as a Markdown table, on stdout."""
+    sys.stdout.write(markdown_table(headings, rows))
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a Markdown table; what is in a cell ends neither it nor its row, and is no tag."""
     lines = [headings, ["---"] * len(headings), *rows]
-    for line in lines:
-        cells = (shown(cell).replace("|", "\\|").replace("\n", " ") for cell in line)
-        sys.stdout.write(f"| {' | '.join(cells)} |\n")
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    line = shown(text).replace("|", "\\|").replace("\n", " ")
+    return line.replace("<", "&lt;")
 
 
 def show_estimators(estimators: Sequence[Estimator], how: str) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _GAP = 2  # columns between numbers
-_LEAST_LABEL = 12
 _ENDLESS = 1_000_000
 
 
@@ -77,7 +76,8 @@ def _laid_out(block: Block, out: Console) -> Table | Text:
     """A block as a table whose numbers are whole; as lines, where that has no room."""
     numbers = list(zip(block.headings, *block.rows, strict=True))[1:]
     room = out.width - sum(max(map(len, column)) + _GAP for column in numbers)
-    if out.is_terminal and room < _LEAST_LABEL:
+    labels = " ".join((block.headings[0], *(row[0] for row in block.rows)))
+    if out.is_terminal and room < max(map(len, labels.split()), default=0):
         return Text("\n".join(_stacked(block)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for place, heading in enumerate(block.headings):

@@ -162,11 +162,35 @@ def capped(columns, count):
     return with_lengths(columns, lengths)
 
 
+def empty(columns):
+    """The same columns without a row."""
+    table = pa.table(columns)
+    return {name: table.column(name).slice(0, 0) for name in table.column_names}
+
+
+def asked(columns, *, by="group"):
+    """With the prompts' texts: one for each group, for every other row, or for two groups."""
+    group = [int(name.partition("-")[2]) for name in columns["prompt_id"]]
+    number = {
+        "group": group,
+        "row": [row % 2 for row in range(ROWS)],
+        "pair": [g // 2 for g in group],
+    }
+    return columns | {"prompt": [f"question {one}?" for one in number[by]]}
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
 # name: (with it, without it)
 CASES = {
+    "no_rows": (empty(BASE), BASE),
+    "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
+    "split_prompts": (asked(BASE, by="pair"), asked(BASE)),
+    "nonfinite_values": (
+        BASE | {"values": with_row(BASE, "ref_log_probs", 3, at(1, np.nan))["ref_log_probs"]},
+        BASE | {"values": BASE["ref_log_probs"]},
+    ),
     "no_reward": (without(BASE, "reward"), BASE),
     "no_groups": (without(BASE, "prompt_id"), BASE),
     "wrong_types": (BASE | {"values": [0.5] * ROWS}, BASE | {"values": BASE["ref_log_probs"]}),
@@ -402,3 +426,200 @@ def test_strict_exits_with_1_where_there_are_findings(tmp_path):
     assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
     assert "no findings" in run(app, [well]).stdout
+
+
+def finding(columns, name, tmp_path, **options):
+    """The finding of that name; None where there is none."""
+    found = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
+    return next((one for one in found if one.name == name), None)
+
+
+def in_step(columns, name, step, change):
+    """The column changed in the rows of one step."""
+    pairs = zip(columns["step"], of(columns, name), strict=True)
+    return columns | {name: [change(values) if own == step else values for own, values in pairs]}
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": False}])
+def test_a_dump_of_texts_alone_is_read(options, tmp_path):
+    columns = {name: asked(BASE)[name] for name in ("prompt_id", "prompt", "response", "reward")}
+    found = inspect([write(tmp_path / "a.parquet", columns)], **options)
+    assert (found.responses, found.findings) == (ROWS, [])
+
+
+def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path):
+    columns = without(copies(BASE, 0.3), *(name for name in BASE if name.endswith("_probs")))
+    columns = without(columns, "response_mask")
+    assert finding(columns, "copied_responses", tmp_path) is None
+    long = columns | {"response": [text * 20 for text in columns["response"]]}
+    assert finding(long, "copied_responses", tmp_path) is not None
+
+
+def test_most_mixed_groups_are_an_error_and_rows_show_it(tmp_path):
+    found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
+    assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
+    assert found.evidence[0].said.startswith("differs from row 1")
+    texts = asked(BASE)["prompt"]
+    texts[3] = "another question?"
+    few = finding(BASE | {"prompt": texts}, "mixed_prompts", tmp_path)
+    assert (few.severity, few.count) == ("warning", 1)
+    assert (few.evidence[0].row, "row 3" in few.evidence[0].said) == (0, True)
+
+
+def test_prompts_are_told_apart_by_tokens_too(tmp_path):
+    ids = [[row % 2, 7, 9] for row in range(ROWS)]
+    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is not None
+    ids = [[row // SIZE, 7, 9] for row in range(ROWS)]
+    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is None
+
+
+def test_a_key_that_is_the_domain_is_named(tmp_path):
+    domain = ["math" if row % 2 else "code" for row in range(ROWS)]
+    columns = asked(BASE) | {"prompt_id": domain, "domain": domain}
+    assert "`prompt_id` is the same as `domain`" in finding(columns, "mixed_prompts", tmp_path).said
+    columns |= {"domain": ["math"] * ROWS}
+    assert "same as" not in finding(columns, "mixed_prompts", tmp_path).said
+
+
+def test_later_turns_of_dialogues_may_have_other_prompts(tmp_path):
+    columns = asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]}
+    assert finding(columns, "mixed_prompts", tmp_path) is None
+
+
+def left(columns, *, longest=256):
+    """All lists filled with zeros before the response."""
+    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, lambda values: np.pad(values, (longest - len(values), 0)))
+    return without(columns, "ref_log_probs")
+
+
+@pytest.mark.parametrize("gone", [(), ("response_mask",)])
+def test_padding_on_the_left_is_found(gone, tmp_path):
+    found = finding(without(left(BASE), *gone), "padded_lists", tmp_path)
+    assert found.count == ROWS
+    assert "begin with zeros" in found.said
+
+
+def test_a_certain_beginning_is_no_padding(tmp_path):
+    """Models that always begin alike give their first tokens a log-prob of exactly 0."""
+    columns = without(BASE, "response_mask", "ref_log_probs")
+    for name in ("old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, at(slice(0, 4), 0.0))
+    assert finding(columns, "padded_lists", tmp_path) is None
+
+
+def test_a_column_of_zeros_was_never_computed_and_is_no_padding(tmp_path):
+    columns = each(each(BASE, "old_log_probs", np.zeros_like), "response_mask", np.ones_like)
+    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
+    assert found[0].name == "constant_log_probs"
+    assert not {"padded_lists", "shifted_lists"} & {one.name for one in found}
+
+
+def test_zeros_at_the_end_are_not_said_to_be_masked_where_nothing_is(tmp_path):
+    columns = each(padded(BASE), "response_mask", np.ones_like)
+    said = finding(columns, "padded_lists", tmp_path).said
+    assert "end in zeros" in said
+    assert "mask" not in said
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [(np.exp, "probabilities"), (np.negative, "NLL"), (lambda x: x + 3, "logits")],
+)
+def test_what_is_over_zero_is_asked_about_by_its_range(change, word, tmp_path):
+    found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
+    assert word in found.advice
+    assert "0.001" in found.said
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("shifted_lists", in_step(BASE, "infer_log_probs", 1, shift)),
+        ("constant_rewards", BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 96)}),
+        ("engine_mismatch", in_step(BASE, "infer_log_probs", 1, lambda x: x * 1.5)),
+        (
+            "equal_rewards_in_groups",
+            BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 97)},
+        ),
+    ],
+)
+def test_trouble_in_one_step_names_the_step(name, columns, tmp_path):
+    found = finding(columns, name, tmp_path)
+    assert "in step 1 (1 of 2 steps)" in found.said
+    assert found.evidence[0].row >= ROWS // STEPS
+    assert finding(BASE, name, tmp_path) is None
+
+
+def test_a_shift_of_all_steps_names_none(tmp_path):
+    found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
+    assert "step 1" not in found.said
+    assert found.evidence
+
+
+def test_files_that_disagree_are_named(tmp_path):
+    write(tmp_path / "a.parquet", BASE)
+    write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
+    found = {one.name: one for one in inspect([tmp_path]).findings}
+    assert "string in b.parquet" in found["mixed_types"].said
+    assert "not read" in found["mixed_types"].advice
+    assert "`reward` is string in b.parquet" in found["wrong_types"].said
+    assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
+
+
+def test_a_column_without_a_role_that_is_missing_is_no_error(tmp_path):
+    write(tmp_path / "a.parquet", BASE | {"note": ["x"] * ROWS})
+    write(tmp_path / "b.parquet", BASE)
+    (found,) = inspect([tmp_path]).findings
+    assert (found.name, found.severity) == ("mixed_types", "warning")
+    assert "missing in b.parquet" in found.said
+
+
+def test_both_lengths_are_said(tmp_path):
+    length = len(BASE["old_log_probs"][17])
+    short = with_row(BASE, "old_log_probs", 17, lambda values: values[:-1])
+    said = finding(short, "unequal_lengths", tmp_path).said
+    assert f"row 17, where `old_log_probs` has {length - 1} entries against {length}" in said
+    none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
+    assert "`old_log_probs` is null against" in finding(none, "unequal_lengths", tmp_path).said
+
+
+def test_columns_that_could_be_the_reward_are_offered(tmp_path):
+    columns = without(BASE, "reward") | {"rewards": BASE["reward"], "seconds": [1.0] * ROWS}
+    found = finding(columns, "no_reward", tmp_path)
+    assert found.advice == "say which one it is: --map reward=rewards"
+    nothing = finding(without(BASE, "reward", "step"), "no_reward", tmp_path)
+    assert "no column has a number per row" in nothing.advice
+
+
+def test_what_is_not_all_is_not_100_percent(tmp_path):
+    rewards = np.where(np.arange(ROWS) == 50, 0.0, 1.0)
+    said = finding(BASE | {"reward": rewards}, "saturated_rewards", tmp_path).said
+    assert said.startswith("99.5 % of")
+
+
+def test_thresholds_are_said_and_rows_show_them(tmp_path):
+    long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
+    assert "from 0.5 on" in long.said
+    assert "policy tokens" in long.evidence[0].said
+    assert "reward" in long.evidence[0].said
+    same = finding(CASES["same_log_probs"][0], "same_log_probs", tmp_path)
+    assert same.evidence
+
+
+def test_advantages_of_a_file_are_told_in_all_and_by_step(tmp_path):
+    rng = np.random.default_rng(7)
+    lists = [
+        rng.normal(size=len(mask)).round(1).astype(np.float32) for mask in BASE["response_mask"]
+    ]
+    found = inspect([write(tmp_path / "a.parquet", BASE | {"advantages": lists})]).advantages
+    for step, facts in [(None, found.whole), *enumerate(found.steps)]:
+        rows = [row for row in range(ROWS) if step is None or BASE["step"][row] == step]
+        own = np.concatenate([lists[row][BASE["response_mask"][row] == 1] for row in rows])
+        own = own.astype(np.float64)
+        assert (facts.label, facts.count) == (step, len(own))
+        assert facts.mean == pytest.approx(own.mean())
+        assert facts.std == pytest.approx(own.std(ddof=1))
+        assert (facts.min, facts.max) == (own.min(), own.max())
+        assert facts.zero_share == pytest.approx((own == 0).mean())
+    assert inspect([write(tmp_path / "b.parquet", BASE)]).advantages is None

@@ -415,7 +415,8 @@ def test_a_text_only_dump_is_told_of(tmp_path):
 def test_an_empty_file_is_told_of(tmp_path, sample):
     pq.write_table(pq.read_table(sample).slice(0, 0), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
-    assert (found.responses, found.findings) == (0, [])
+    assert found.responses == 0
+    assert [finding.name for finding in found.findings] == ["no_rows"]
     assert found.rewards.spread.mean is None
     for how in ("table", "json", "markdown"):
         done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", how])

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_places import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import MANNER, facts, same_files, steps_table, write_files
 
 import rlpost
@@ -202,6 +203,10 @@ def test_what_does_not_go_together_is_said(tmp_path):
     ):
         with pytest.raises(UsageError, match=told):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
+    for more in ({"device": "cuda"}, {"workers": 9}):
+        options = rlpost.Options(engine="ray", **more)
+        with pytest.raises(UnavailableError, match="no node with"):
+            rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
     rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
     with pytest.raises(UsageError, match="exists already"):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
@@ -261,6 +266,22 @@ def test_the_command_line_joins_a_cluster(cluster, tmp_path):
     assert (summary["engine"]["name"], summary["responses"]) == ("ray", 60)
     assert set(summary) >= MANNER
     same_files(tmp_path / "out", tmp_path / "local")
+
+
+def test_a_cluster_of_its_own_reads_and_writes_an_object_store(s3, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    write_files(steps_table(60), tmp_path / "in", 3)
+    for path in (tmp_path / "in").iterdir():
+        s3.put(f"in/{path.name}", path.read_bytes())
+    rlpost.advantages(tmp_path / "in", tmp_path / "local")
+    words = ["s3://lab/in/", "s3://lab/out/", "--engine", "ray", "--quiet"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = s3.keys()
+    made = {key: s3.get(key) for key in names if not key.startswith("in/")}
+    want = {f"out/{path.name}": path.read_bytes() for path in (tmp_path / "local").iterdir()}
+    assert made == want
 
 
 def test_a_cluster_that_is_not_there_is_unavailable(tmp_path):

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import recipes, rollouts, to_table
+from test_places import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
 from rlpost import shards
@@ -269,6 +270,23 @@ def test_running_moments_are_kept_when_the_last_shard_ends(tmp_path):
     shards.shard(tmp_path / "s", 1, 2, PIECES)
     assert (tmp_path / "shards.json").read_text() == (tmp_path / "local.json").read_text()
     same_files(tmp_path / "shards", tmp_path / "local")
+
+
+def test_shards_on_an_object_store_leave_the_bytes_of_a_local_run(s3, tmp_path):  # noqa: F811
+    write_files(steps_table(), tmp_path / "in", 3)
+    for path in (tmp_path / "in").iterdir():
+        s3.put(f"in/{path.name}", path.read_bytes())
+    rlpost.advantages(tmp_path / "in", tmp_path / "local")
+    own = rlpost.Options()
+    shards.plan(["s3://lab/in/"], "s3://lab/out/", tmp_path / "state", rlpost.Recipe(), own)
+    assert shards.shard(tmp_path / "state", 1, 2, own) is None
+    names = s3.keys()
+    assert [key for key in names if key.startswith("out/part")] == []
+    assert shards.shard(tmp_path / "state", 0, 2, own)["responses"] == 60
+    names = s3.keys()
+    made = {key: s3.get(key) for key in names if not key.startswith("in/")}
+    want = {f"out/{path.name}": path.read_bytes() for path in (tmp_path / "local").iterdir()}
+    assert made == want
 
 
 def rlpost_command(*words, cwd):

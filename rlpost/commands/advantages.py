@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,11 @@ from rlpost.commands import shard
 from rlpost.commands.options import recipe_of, with_recipe_options
 from rlpost.commands.saying import say
 from rlpost.errors import ReadWriteError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.parquet.places import Place
 
 app = typer.Typer(add_completion=False)
 
@@ -124,6 +130,7 @@ def advantages(
     with (
         canonical_inputs(paths[:-1], output, overwrite=overwrite, tell=tell) as inputs,
         render.progress(quiet=quiet) as reporter,
+        _saying_what_stays(output, resume=resume),
     ):
         if resume and inputs != paths[:-1]:
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
@@ -137,6 +144,19 @@ def advantages(
     # A preset may put another estimator, with other norms, in place of the one that was asked for.
     summary |= {"preset": preset, "asked_estimator": options["estimator"] or recipe.estimator}
     _tell(summary, summary_json, quiet=quiet)
+
+
+@contextmanager
+def _saying_what_stays(output: Place, *, resume: bool) -> Iterator[None]:
+    """Where a run with --resume stops with some files complete, say how it goes on."""
+    from rlpost.targets import JOURNAL  # noqa: PLC0415
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, ReadWriteError):
+        if resume and isinstance(output, Path) and (output / JOURNAL).is_file():
+            say(f"rlpost: complete files wait in {output}: the same command goes on from there")
+        raise
 
 
 def _tell(summary: dict[str, Any] | None, summary_json: str | None, *, quiet: bool) -> None:

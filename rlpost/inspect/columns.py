@@ -21,6 +21,8 @@ class Lists(NamedTuple):
 
     offsets: NDArray[np.int64]
     values: NDArray[Any]
+    nulls: NDArray[np.bool_] | None = None
+    """Rows without a list, [n]; None where each has one."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -35,7 +37,8 @@ def lists_of(array: pa.Array, place: Place) -> Lists:
         DataError: not a list of numbers.
     """
     if pa.types.is_null(array.type):
-        return Lists(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.float32))
+        none, every = np.zeros(0, np.float32), np.ones(len(array), np.bool_)
+        return Lists(np.zeros(len(array) + 1, np.int64), none, every)
     if is_list(array.type) and pa.types.is_null(array.type.value_type):
         array = array.cast(pa.large_list(pa.float32()))
     if not is_list(array.type) or not is_number(array.type.value_type):
@@ -46,7 +49,8 @@ def lists_of(array: pa.Array, place: Place) -> Lists:
         values = values.cast(pa.uint8())
     if values.null_count:
         values = pc.fill_null(values.cast(pa.float64()), float("nan"))
-    return Lists(offsets, values.to_numpy(zero_copy_only=False))
+    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return Lists(offsets, values.to_numpy(zero_copy_only=False), nulls)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
@@ -124,6 +128,15 @@ def fingerprints_of(array: pa.Array, place: Place) -> NDArray[np.uint64]:
         found = lists_of(array, place)
         return _hashed(found)
     return np.asarray(pl.Series(array).cast(pl.String).hash().to_numpy())
+
+
+def characters_of(array: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each row's text, which are its characters in ASCII; of a list its length."""
+    if is_list(array.type):
+        lengths = pc.list_value_length(array)
+    else:
+        lengths = pc.binary_length(array.cast(pa.large_string()))
+    return np.asarray(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def _hashed(lists: Lists) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rlpost import __version__
+from rlpost.inspect.advantages import advantage_facts
 from rlpost.inspect.findings import Case, found
 from rlpost.inspect.footers import input_facts, role_facts
 from rlpost.inspect.groups import group_facts, group_table
@@ -101,4 +102,5 @@ def inspect(
         findings=found(case),
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
+        advantages=advantage_facts(reading),
     )

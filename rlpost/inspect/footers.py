@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlpost.schema import ColumnMap
 
 MISSING = "missing"
+MOST_FILES = 5  # named for each type of a column that others disagree with
 
 
 def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
@@ -95,6 +96,18 @@ def _types(source: Source) -> dict[str, Counter[str]]:
     return found
 
 
+def _files_of(source: Source, name: str, usual: str) -> dict[str, list[str]]:
+    """By other type of a column, the first files that have it, or lack it."""
+    found: dict[str, list[str]] = {}
+    for schema, file in zip(source.schemas, source.files, strict=True):
+        partitioned = any(key == name for key, _ in file.partitions)
+        kind = "hive partition" if partitioned else MISSING
+        kind = str(schema.field(name).type) if name in schema.names else kind
+        if kind != usual and len(found.setdefault(kind, [])) < MOST_FILES:
+            found[kind].append(str(file.path))
+    return found
+
+
 def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
     stored, plain = Counter[str](), Counter[str]()
     codecs: dict[str, Counter[str]] = {}
@@ -117,6 +130,7 @@ def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
             codecs=sorted(codecs.get(name, ())),
             role=serving.get(name),
             other_types={kind: times for kind, times in counted.items() if kind != kinds[0]},
+            other_files=_files_of(source, name, kinds[0]) if len(counted) > 1 else {},
         )
         for name, counted in _types(source).items()
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PROBED = 32  # of so many tokens of a piece, shifts are looked for in one,
 LEAST_PROBED = 1 << 13  # but in all of a small one
 LAGS = (-1, 0, 1)
+ENDS = ("padded", "left", "shifted")
 
 
 def mask_rows(block: Block) -> Rows:
@@ -48,24 +49,27 @@ def mask_rows(block: Block) -> Rows:
 def end_rows(block: Block) -> Rows:
     """By role, responses whose ends look padded or shifted: log-probs that are exactly 0 there.
 
-    Padded: the last token is masked out and 0, or the last two are 0 where there is no mask.
-    Shifted: the first or the last token is the policy's and 0, as a filler is.
+    Padded: the last token is masked out and 0, or the last two are 0 where nothing is masked out.
+    Left: the same of the first tokens. Shifted: the first or the last token is the policy's and
+    0, as a filler is.
     """
     rows: Rows = {}
     some = np.diff(block.offsets) > 0
     first, last = block.offsets[:-1][some], block.offsets[1:][some] - 1
-    before = np.maximum(last - 1, first)
+    before, after = np.maximum(last - 1, first), np.minimum(first + 1, last)
     for role in LOG_PROBS:
         if role not in block.values:
             continue
         zero = block.values[role] == 0
         if block.mask is None:
             padded = zero[last] & zero[before] & (before < last)
-            shifted = (zero[last] | zero[first]) & ~padded
+            left = zero[first] & zero[after] & (before < last)
+            shifted = (zero[last] & ~padded) | (zero[first] & ~left)
         else:
             padded = zero[last] & ~block.mask[last]
+            left = zero[first] & ~block.mask[first]
             shifted = (zero[last] & block.mask[last]) | (zero[first] & block.mask[first])
-        for name, found in (("padded", padded), ("shifted", shifted)):
+        for name, found in zip(ENDS, (padded, left, shifted), strict=True):
             rows[f"{name}:{role}"] = np.zeros(block.rows, np.bool_)
             rows[f"{name}:{role}"][some] = found
     return rows

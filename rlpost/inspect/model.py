@@ -25,6 +25,8 @@ from rlpost.inspect.model_responses import (
     Truncation,
 )  # fmt: skip
 from rlpost.inspect.model_tokens import (
+    AdvantageFacts,
+    AdvantageSlice,
     Bucket,
     MaskFacts,
     Mismatch,
@@ -35,6 +37,8 @@ from rlpost.inspect.model_tokens import (
 
 __all__ = [
     "SCHEMA_VERSION",
+    "AdvantageFacts",
+    "AdvantageSlice",
     "Bucket",
     "ColumnFacts",
     "Evidence",
@@ -93,6 +97,8 @@ class ColumnFacts:
     role: str | None
     other_types: dict[str, int]
     """Other types it has, and in how many files; `missing` where a file lacks it."""
+    other_files: dict[str, list[str]] = field(default_factory=dict)
+    """The first files of each of the other types."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,8 @@ class Facts:
     """The worst first."""
     seconds: float
     rlpost_version: str
+    advantages: AdvantageFacts | None = None
+    """Of the file's own advantages, where it has some."""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> Json:

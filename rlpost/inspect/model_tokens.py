@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlpost.inspect.model_responses import Json, Spread
+    from rlpost.inspect.model_responses import Json, Label, Spread
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TokenColumn:
     zero: int
     """Tokens that are exactly 0."""
     positive: int
-    """Tokens over 0.001, which no log-prob is but for rounding."""
+    """Tokens over 0.001: no log-prob is over 0, and up to 0.001 it may be rounding."""
     nan: int
     minus_infinity: int
     plus_infinity: int
@@ -53,7 +53,8 @@ class TokenColumn:
     unequal_rows: int
     """Rows whose list is not as long as the others; they are left out of token facts."""
     quantiles: dict[str, float]
-    """Of the responses' means."""
+    """Of the responses' means, not of tokens, as `quantiles_of` says."""
+    quantiles_of: str = "response means"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Mismatch:
     k3: float
     """Mean of exp(d) - 1 - d: KL(engine ‖ trainer)."""
     chi_square: float
-    """Mean of exp(2d) - 1: χ²(trainer ‖ engine)."""
+    """Mean of exp(2d) - 1, which estimates χ²(trainer ‖ engine) from the engine's tokens; unlike
+    what it estimates it may be below 0, where ratios are below 1 in most tokens by chance."""
     ess: float
     """(Σw)² / (nΣw²) of the token weights w = exp(d)."""
     sure_but_wrong: int
@@ -116,7 +118,37 @@ class TokenFacts:
     """`old_log_probs/infer_log_probs` and the like: share of policy tokens that are equal."""
     shifts: list[Shift]
     edges: dict[str, Json]
-    """By role: rows that are `padded`, `shifted` at their ends, as findings explain."""
+    """By role: rows that are `padded`, padded on the `left`, or `shifted`, as findings explain."""
     duplicates: Json | None
     """Rows that repeat an earlier one of their group: `of` (the column that tells), `rows`,
     `share`, `long_rows` (those of 32 tokens or more); `alone`: rows without a copy."""
+
+
+@dataclass(frozen=True)
+class AdvantageSlice:
+    """Advantages of the policy's tokens, or of responses where each has one number."""
+
+    label: Label | None
+    """The step; None for the whole input."""
+    count: int
+    """Finite ones."""
+    mean: float | None
+    std: float | None
+    """With Bessel's correction; 0 for one."""
+    min: float | None
+    max: float | None
+    zero_share: float | None
+    """Of exactly 0: they teach nothing."""
+
+
+@dataclass(frozen=True)
+class AdvantageFacts:
+    """The advantages that a file has already; responses that its sample mask drops are left out."""
+
+    column: str
+    of: str
+    """`policy tokens` or `responses`: what is counted."""
+    nonfinite: int
+    whole: AdvantageSlice
+    steps: list[AdvantageSlice]
+    """In order; none where there is no such column, or only one step."""

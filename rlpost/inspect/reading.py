@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from rlpost.inspect import columns as decode
 from rlpost.inspect import layout, tokens
+from rlpost.inspect.advantages import advantage_rows
+from rlpost.inspect.lags import probe_steps
 from rlpost.inspect.tally import Tally
 from rlpost.inspect.tokens import Block
 from rlpost.inspect.wanted import KEYS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.inspect.columns import Lists
+    from rlpost.inspect.model import Label
     from rlpost.inspect.wanted import Wanted
     from rlpost.parquet.source import Source
 
@@ -36,7 +39,8 @@ class Reading:
     """What one pass gave.
 
     `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
-    `length` (all tokens), `tokens` (the policy's), flags and means of its tokens, `copy` (a hash).
+    `length` (all tokens), `tokens` (the policy's), flags and means of its tokens, `copy` and
+    `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
     """
 
     wanted: Wanted
@@ -104,24 +108,38 @@ def _rows(piece: Piece, source: Source, wanted: Wanted, tally: Tally) -> dict[st
         rows["reward"] = decode.numbers_of(*column("reward"))
     if "truncated" in wanted.columns:
         rows["truncated"] = decode.truncated_of(*column("truncated"))
+    lists: dict[str, Lists] = {}
     if wanted.lists is not None:
         lists = {
             role: decode.lists_of(*column(role))
             for role in dict.fromkeys((wanted.lists, *wanted.tokens))
         }
-        rows |= _tokens(lists, wanted, tally)
+        steps = rows.get("batch")
+        rows |= _tokens(lists, wanted, tally, None if steps is None else steps.to_list())
     if wanted.text is not None:
         rows["copy"] = decode.fingerprints_of(*column(wanted.text))
+        if wanted.lists is None:
+            rows["characters"] = decode.characters_of(column(wanted.text)[0])
+    if wanted.prompt is not None:
+        array, place = column(wanted.prompt)
+        hashes = decode.fingerprints_of(array, place)
+        rows["prompt"] = np.where(array.is_valid().to_numpy(zero_copy_only=False), hashes, 0)
+    if wanted.advantages is not None:
+        kept = None if wanted.kept is None else decode.numbers_of(*column(wanted.kept)) != 0
+        rows |= advantage_rows(*column(wanted.advantages), lists.get("mask"), kept)
     return rows
 
 
-def _tokens(lists: dict[str, Lists], wanted: Wanted, tally: Tally) -> dict[str, NDArray[Any]]:
+def _tokens(
+    lists: dict[str, Lists], wanted: Wanted, tally: Tally, steps: Sequence[Label | None] | None
+) -> dict[str, NDArray[Any]]:
     """What is kept of each response's tokens; the tally gets the rest."""
     assert wanted.lists is not None
     lengths = lists[wanted.lists].lengths
     rows: dict[str, NDArray[Any]] = {"length": lengths}
     unequal = {role: lists[role].lengths != lengths for role in wanted.tokens}
     rows |= {f"unequal:{role}": found for role, found in unequal.items()}
+    rows |= {f"entries:{role}": _entries(lists[role]) for role in wanted.tokens}
     mask: NDArray[np.bool_] | None = None
     if wanted.lists == "mask":
         mask, rows["not_binary"] = _mask(lists["mask"])
@@ -136,6 +154,8 @@ def _tokens(lists: dict[str, Lists], wanted: Wanted, tally: Tally) -> dict[str, 
         block = _chosen(good, own, mask, {role: lists[role] for role in fitting})
     found = {**tokens.measure(block, tally), **layout.end_rows(block)}
     layout.probe(block, tally)
+    if steps is not None:
+        probe_steps(block, [step for step, fits in zip(steps, good, strict=True) if fits], tally)
     for role in wanted.tokens:
         rows |= {name: _spread(found.get(name), good) for name in _names(role)}
     for name in ("kl", "k3", "compared"):
@@ -144,8 +164,16 @@ def _tokens(lists: dict[str, Lists], wanted: Wanted, tally: Tally) -> dict[str, 
     return rows
 
 
+def _entries(lists: Lists) -> NDArray[np.int32]:
+    """How many values each row has, -1 where there is no list, [n]."""
+    entries = lists.lengths.astype(np.int32)
+    if lists.nulls is not None:
+        entries[lists.nulls] = -1
+    return entries
+
+
 def _names(role: str) -> list[str]:
-    ends = [f"padded:{role}", f"shifted:{role}"] if role in tokens.LOG_PROBS else []
+    ends = [f"{end}:{role}" for end in layout.ENDS] if role in tokens.LOG_PROBS else []
     return [f"mean:{role}", f"nonfinite:{role}", *ends]
 
 

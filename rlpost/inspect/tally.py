@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rlpost.inspect.model_responses import Label
+
 
 @dataclass
 class Tally:
@@ -21,7 +23,7 @@ class Tally:
     lows: dict[str, float] = field(default_factory=dict)
     highs: dict[str, float] = field(default_factory=dict)
     tables: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-
+    steps: dict[Label, dict[str, float]] = field(default_factory=dict)
     rooms: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def room(self, name: str, size: int) -> NDArray[np.float64]:
@@ -46,6 +48,11 @@ class Tally:
         wide[: len(known)] += known
         wide[: len(values)] += values
         self.tables[name] = wide
+
+    def add_of_step(self, step: Label, name: str, value: float) -> None:
+        """One more summand of a step's own sums."""
+        sums = self.steps.setdefault(step, {})
+        sums[name] = sums.get(name, 0.0) + value
 
     def total(self, name: str) -> float:
         """A sum; 0 for one that nothing was added to."""

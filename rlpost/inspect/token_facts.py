@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from rlpost.inspect.layout import LAGS
+from rlpost.inspect.layout import ENDS, LAGS
 from rlpost.inspect.model import Bucket, MaskFacts, Mismatch, Shift, TokenColumn, TokenFacts
 from rlpost.inspect.statistics import quantiles_of, spread_of
 from rlpost.inspect.tokens import FIRST_BUCKET, LOG_PROBS, TWINS
 
 if TYPE_CHECKING:
-    from rlpost.inspect.model import Json
+    from rlpost.inspect.model import Json, Label
     from rlpost.inspect.reading import Reading
     from rlpost.inspect.tally import Tally
 
 LONG = 32  # tokens from which on two samples are hardly equal by chance
+LONG_TEXT = 128  # characters, where no list says how many tokens
 
 
 def mask_facts(reading: Reading) -> MaskFacts | None:
@@ -59,9 +60,7 @@ def token_facts(reading: Reading) -> TokenFacts | None:
         },
         shifts=[*_lags(tally, pairs), *_jumps(tally, reading)],
         edges={
-            role: {
-                end: int(rows[f"{end}:{role}"].fill_nan(0).sum()) for end in ("padded", "shifted")
-            }
+            role: {end: int(rows[f"{end}:{role}"].fill_nan(0).sum()) for end in ENDS}
             for role in roles
             if role in LOG_PROBS
         },
@@ -72,7 +71,7 @@ def token_facts(reading: Reading) -> TokenFacts | None:
 def _column(role: str, reading: Reading) -> TokenColumn:
     tally, rows = reading.tally, reading.rows
     means = rows[f"mean:{role}"].to_numpy()
-    counts = {
+    counts: dict[str, Any] = {
         name: tally.count(f"{role}.{name}")
         for name in ("zero", "positive", "nan", "minus_infinity", "plus_infinity")
     }
@@ -127,8 +126,25 @@ def _lags(tally: Tally, pairs: list[tuple[str, str]]) -> list[Shift]:
         if not count:
             continue
         fits = {lag: tally.total(f"lag.{name}.{lag}") / count for lag in LAGS}
-        best = min(LAGS, key=lambda lag: (fits[lag], abs(lag)))
+        best = _best(fits)
         found.append(Shift(pair, best, fits[0], fits[best], count))
+    return found
+
+
+def _best(fits: dict[int, float]) -> int:
+    """The lag with the least difference; of equal ones the least."""
+    return min(LAGS, key=lambda lag: (fits[lag], abs(lag)))
+
+
+def step_lags(tally: Tally, pair: tuple[str, str]) -> dict[Label, Shift]:
+    """Of each step, how two columns of log-probs fit; those of which tokens were looked at."""
+    found, name = {}, "/".join(pair)
+    for step, sums in tally.steps.items():
+        count = sums.get(f"{name}.tokens", 0.0)
+        if count:
+            fits = {lag: sums[f"{name}.{lag}"] / count for lag in LAGS}
+            best = _best(fits)
+            found[step] = Shift(pair, best, fits[0], fits[best], int(count))
     return found
 
 
@@ -157,7 +173,7 @@ def _duplicates(reading: Reading) -> Json | None:
         return None
     again = copied(rows)
     of = wanted.text or (wanted.copies_role and wanted.columns.column(wanted.copies_role))
-    long = again & (rows["tokens"] >= LONG) if "tokens" in rows else again
+    long = again & is_long(rows)
     return {
         "of": of,
         "rows": int(again.sum()),
@@ -165,6 +181,13 @@ def _duplicates(reading: Reading) -> Json | None:
         "long_rows": int(long.sum()),
         "alone": int(rows.select(~_twinned(rows)).to_series().sum()),
     }
+
+
+def is_long(rows: pl.DataFrame) -> pl.Series:
+    """Whether responses are too long to be equal by chance, [n] bool."""
+    if "characters" in rows:
+        return rows["characters"] >= LONG_TEXT
+    return rows["tokens"] >= LONG if "tokens" in rows else pl.Series(np.ones(len(rows), np.bool_))
 
 
 def copied(rows: pl.DataFrame) -> pl.Series:

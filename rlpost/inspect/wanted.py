@@ -12,7 +12,7 @@ from rlpost.parquet.ragged import is_list, is_number
 from rlpost.schema import ColumnMap, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rlpost.parquet.source import Source
     from rlpost.schema import Kind
@@ -24,6 +24,16 @@ TEXTS = (
     "response", "completion", "output", "responses", "output_response", "response_text",
     "completions", "response_tokens", "response_ids", "completion_ids", "output_tokens",
     "output_ids",
+)  # fmt: skip
+# What is asked, as text or as tokens: rows of one group share it.
+PROMPTS = (
+    "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
+    "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
+)  # fmt: skip
+# Columns of dialogues dumped turn by turn: the prompt of a later turn holds what was said before.
+TURNS = (
+    "turn", "turn_id", "turn_index", "turn_idx", "traj_id", "trajectory_id", "rollout_id",
+    "episode_id", "traj_uid",
 )  # fmt: skip
 
 
@@ -40,6 +50,12 @@ class Wanted:
     """The column that copies are told by."""
     unusable: dict[str, tuple[str, str]]
     """Roles whose column is of a type that they can't have, with both; not in `columns`."""
+    prompt: str | None = None
+    """The column of prompts, text or tokens; None also where rows are turns of dialogues."""
+    advantages: str | None = None
+    """The column of advantages, a list or a number per row."""
+    kept: str | None = None
+    """The column that is 0 for responses that sample masks dropped; read with advantages."""
 
     @property
     def lists_column(self) -> str | None:
@@ -57,7 +73,8 @@ class Wanted:
         """Every column, once."""
         rows = [role for role in (*KEYS, "reward", "truncated") if role in self.columns]
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
-        return list(dict.fromkeys(x for x in (*served, self.lists_column, self.text) if x))
+        others = (self.lists_column, self.text, self.prompt, self.advantages, self.kept)
+        return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
 def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Wanted:
@@ -74,16 +91,55 @@ def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Wante
         columns.how,
     )
     there = tuple(role for role in TOKEN_ROLES if role in columns)
-    telling = [
-        name
-        for name in TEXTS
-        if name in source.columns and all(map(_is_telling, _types(source, name)))
-    ]
+    telling = _telling(source, TEXTS)
     ids = next((name for name in telling if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(there), ids)
     if not with_tokens:
         return Wanted(columns, lists, (), None, unusable)
-    return Wanted(columns, lists, there, next(iter(telling), None), unusable)
+    advantages = _advantages(source, columns)
+    return Wanted(
+        columns,
+        lists,
+        there,
+        next(iter(telling), None),
+        unusable,
+        prompt=_prompt(source, columns),
+        advantages=advantages,
+        kept=_kept(source, columns) if advantages else None,
+    )
+
+
+def _telling(source: Source, names: Sequence[str]) -> list[str]:
+    """Those of some columns that are there, and are texts or lists of numbers."""
+    return [
+        name
+        for name in names
+        if name in source.columns and all(map(_is_telling, _types(source, name)))
+    ]
+
+
+def _prompt(source: Source, columns: ColumnMap) -> str | None:
+    """The column that groups are checked against: not the key itself, and of first turns."""
+    group = columns.columns.get("group")
+    if any(name in source.columns for name in TURNS if name != group):
+        return None
+    return next((name for name in _telling(source, PROMPTS) if name != group), None)
+
+
+def _advantages(source: Source, columns: ColumnMap) -> str | None:
+    """The column of advantages, where it holds numbers or lists of them."""
+    name = columns.columns.get("advantages")
+    if name is None or not all(
+        is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
+    ):
+        return None
+    return name
+
+
+def _kept(source: Source, columns: ColumnMap) -> str | None:
+    """The column of the sample mask, where it holds numbers."""
+    name = columns.columns.get("sample_mask")
+    return name if name and all(map(is_number, _types(source, name))) else None
 
 
 def _types(source: Source, column: str) -> Iterator[pa.DataType]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rlpost.parquet.places import Place
 
 _STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
+# Of smaller files chunks may be held whole: then pages that claim to have gigabytes get none.
+_SMALL = 64 << 20
 
 
 class ParquetReader:
@@ -37,7 +39,7 @@ class ParquetReader:
             self.file = pq.ParquetFile(
                 place if self._ranges is None else pa.PythonFile(self._ranges, mode="r"),
                 metadata=checked_metadata(place) if metadata is None else metadata,
-                buffer_size=_STREAM_BUFFER,
+                buffer_size=_STREAM_BUFFER if place.stat().st_size > _SMALL else 0,
                 pre_buffer=False,
             )
         except BaseException:

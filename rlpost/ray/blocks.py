@@ -10,7 +10,7 @@ import ray.data
 
 from rlpost.output import emitted
 from rlpost.parquet.memory import TableSource
-from rlpost.ray.crew import RayCrew, connected
+from rlpost.ray.crew import RayCrew, connected, slots
 from rlpost.run import bind, check_clash
 from rlpost.state import load_state
 from rlpost.tasks.drive import bundles_of, settled, written
@@ -35,6 +35,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
     """The dataset with new columns; raises and returns as `rlpost.ray.advantages`."""
     with connected(options.ray_address):
         refs: list[Any] = dataset.materialize().to_arrow_refs()
+        slots(options.workers or 1, options.device)
         crew = RayCrew(options.reporter)
         known = crew.described(refs)
         schema = pa.unify_schemas([schema for schema, rows in known if rows] or [known[0][0]])

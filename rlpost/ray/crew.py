@@ -47,15 +47,15 @@ def connected(address: str | None) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = address or os.environ.get("RAY_ADDRESS") or "local"  # Ray would look for others'
     own: dict[str, Any] = (
-        {"num_cpus": cores(), "include_dashboard": False} if address in (None, "local") else {}
+        {"num_cpus": cores(), "include_dashboard": False} if address == "local" else {}
     )
     try:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = f"--ray-address {address}" if address else "--engine ray"
+        where = "--engine ray" if address == "local" else f"--ray-address {address}"
         line = next(iter(str(error).splitlines()), "")
         raise UnavailableError(
             f"{where}: no Ray cluster: {line}; `ray start --head` starts one, and without "
@@ -67,16 +67,30 @@ def connected(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _check_reachable(address: str | None) -> None:
+def _check_reachable(address: str) -> None:
     """Raise OSError where nobody answers at HOST:PORT; Ray would ask for minutes."""
-    host, _, port = (address or "").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
-def slots(workers: int) -> int:
-    """How many tasks of this many threads the cluster runs at once; at least one."""
-    return max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
+def slots(workers: int, device: str) -> int:
+    """How many tasks of this many threads the cluster runs at once, with a GPU each on `cuda`.
+
+    Raises:
+        UnavailableError: no node of the cluster has room for one; Ray would wait for such a node.
+    """
+    gpus = int(device.startswith("cuda"))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    rooms = [(int(node.get("CPU", 0)) // workers, int(node.get("GPU", 0))) for node in nodes]
+    fit = [min(room) if gpus else room[0] for room in rooms]
+    if not sum(fit):
+        needs = f"{workers} CPUs{' and a GPU' if gpus else ''}"
+        raise UnavailableError(
+            f"the Ray cluster has no node with {needs}, which a task needs with --workers "
+            f"{workers} --device {device}"
+        )
+    return sum(fit)
 
 
 def _task(task: Callable[..., Outcome], work: Work, given: tuple[Any, ...], parts: Any) -> Any:

@@ -37,8 +37,8 @@ def advantages(
     with connected(options.ray_address), Outputs(targets):
         waiting, crew = Waiting(targets), RayCrew(options.reporter)
         connect = time.perf_counter()
+        free = slots(options.workers or 1, options.device)
         look = surveyed(crew, files)
-        free = slots(options.workers or 1)
         run = prepare(look, waiting.places, recipe, running, options, free)
         waiting.begin()
         try:

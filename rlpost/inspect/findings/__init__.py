@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.inspect.findings import columns, policies, rewards
+from rlpost.inspect.findings import columns, keys, lists, masks, policies, rewards, shifts
 from rlpost.inspect.findings.case import Case
 
 if TYPE_CHECKING:
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["FINDINGS", "Case", "found"]
 
 FINDINGS: tuple[Callable[[Case], Finding | None], ...] = (
+    columns.no_rows,
     columns.no_reward,
     columns.no_groups,
     columns.wrong_types,
     columns.null_keys,
     columns.mixed_types,
-    columns.unequal_lengths,
-    columns.padded_lists,
-    columns.shifted_lists,
-    columns.mask_not_binary,
-    columns.empty_masks,
-    rewards.single_row_groups,
-    rewards.one_group_per_step,
+    lists.unequal_lengths,
+    lists.padded_lists,
+    shifts.shifted_lists,
+    masks.mask_not_binary,
+    masks.empty_masks,
+    keys.single_row_groups,
+    keys.one_group_per_step,
+    keys.mixed_prompts,
+    keys.split_prompts,
     rewards.constant_rewards,
     rewards.saturated_rewards,
     rewards.equal_rewards_in_groups,
@@ -40,6 +43,7 @@ FINDINGS: tuple[Callable[[Case], Finding | None], ...] = (
     rewards.many_truncated,
     rewards.copied_responses,
     policies.nonfinite_log_probs,
+    policies.nonfinite_values,
     policies.positive_log_probs,
     policies.constant_log_probs,
     policies.same_log_probs,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rlpost.inspect.findings.case import share
+import polars as pl
+
+from rlpost.inspect.findings.case import MOST_SHOWN, share
 from rlpost.inspect.model import Finding
-from rlpost.inspect.token_facts import copied
+from rlpost.inspect.token_facts import LONG, LONG_TEXT, copied, is_long
 
 if TYPE_CHECKING:
     from rlpost.inspect.findings.case import Case
+    from rlpost.inspect.model import Evidence, Label
 
 MOST = 1 / 2
+STEP_EQUAL = 0.9  # of a step's groups, where those of other steps differ
+GROUPS_OF_STEP = 4  # fewer are equal by chance
+ROWS_OF_STEP = 16
 LARGE = 128  # rows that hardly answer one prompt
 SATURATED = 0.95  # of the rewards at one value
 FOLLOWS = 0.5  # correlation of rewards and lengths
@@ -20,57 +26,49 @@ SURE = 4.0  # standard errors of a correlation of 0
 TRUNCATED = 0.25
 AT_LIMIT = 0.05  # of the responses at exactly the largest length
 LONG_COPIES = 0.05
+UNITS = (("group", "group"), ("batch", "step"))
 ALONE = 0.05  # of the rows, at most, without a copy
 
 
-def single_row_groups(case: Case) -> Finding | None:
-    """Most groups have one row: the key is no prompt's, or steps split the groups."""
-    groups = case.groups
-    if groups is None or case.group_rows is None or groups.single * 2 <= groups.count:
-        return None
-    column = case.column("group")
-    text = f"{groups.single:,} of {groups.count:,} groups have one row"
-    advice = f"is `{column}` the prompt's id, or one per response? --map group=COLUMN"
-    if "batch" in case.reading.rows and groups.prompts < groups.count:
-        step = case.column("batch")
-        text += f"; there are {groups.prompts:,} different `{column}` over all `{step}`"
-        advice += f"; a group is within one `{step}`: --map batch=none joins all"
-    return Finding(
-        "single_row_groups", "error", 98,
-        f"{text}: a group baseline makes their advantages 0",
-        advice,
-        groups.single, groups.count, case.groups_where(case.group_rows["rows"] == 1),
-    )  # fmt: skip
-
-
-def one_group_per_step(case: Case) -> Finding | None:
-    """A whole step is one group: the key is the same in all rows."""
-    groups, rows = case.groups, case.group_rows
-    if groups is None or rows is None or not groups.size:
-        return None
-    steps = rows["batch"].n_unique() if "batch" in rows else 1
-    if groups.count > steps or groups.size["min"] < LARGE:
-        return None
-    return Finding(
-        "one_group_per_step", "warning", 80,
-        f"all rows of a step share one `{case.column('group')}`: groups of "
-        f"{groups.size['min']:,} rows and more",
-        "is it the prompt's id? --map group=COLUMN names another column",
-        groups.count, groups.count, case.groups_where(rows["rows"] >= LARGE),
-    )  # fmt: skip
-
-
 def constant_rewards(case: Case) -> Finding | None:
-    """All rewards are equal."""
+    """All rewards are equal, of the whole input or of some of its steps."""
     rewards = case.rewards
-    if rewards is None or rewards.spread.count < 2 or rewards.spread.min != rewards.spread.max:  # noqa: PLR2004
+    if rewards is None or rewards.spread.count < 2:  # noqa: PLR2004
         return None
+    if rewards.spread.min != rewards.spread.max:
+        return _constant_steps(case, rewards.column)
     return Finding(
         "constant_rewards", "error", 99,
         f"all {rewards.spread.count:,} rewards are {rewards.spread.min:g}: every baseline makes "
         "the advantages 0",
         f"does the grader work, and is `{rewards.column}` the reward? --map reward=COLUMN",
-        rewards.spread.count, case.rows,
+        rewards.spread.count, case.rows, case.rows_where(case.reading.rows["reward"].is_finite()),
+    )  # fmt: skip
+
+
+def _constant_steps(case: Case, column: str) -> Finding | None:
+    """Some steps have one reward throughout, while others do not."""
+    rows = case.reading.rows
+    if "batch" not in rows:
+        return None
+    constant = (
+        rows.filter(pl.col("reward").is_finite() & pl.col("batch").is_not_null())
+        .group_by("batch", maintain_order=True)
+        .agg(pl.len().alias("rows"), low=pl.col("reward").min(), high=pl.col("reward").max())
+        .filter((pl.col("low") == pl.col("high")) & (pl.col("rows") >= ROWS_OF_STEP))
+    )
+    steps = constant["batch"].to_list()
+    if not steps:
+        return None
+    count = int(constant["rows"].sum())
+    values = ", ".join(f"{value:g}" for value in constant["low"].unique(maintain_order=True)[:3])
+    return Finding(
+        "constant_rewards", "error" if 2 * count > case.rows else "warning",
+        75 + 20 * count / case.rows,
+        f"all {count:,} rewards{case.in_steps(steps)} are {values}: every baseline makes the "
+        "advantages 0",
+        f"did the grader fail then, and is `{column}` the reward? --map reward=COLUMN",
+        count, case.rows, case.rows_of_steps(steps, "reward"),
     )  # fmt: skip
 
 
@@ -94,22 +92,50 @@ def saturated_rewards(case: Case) -> Finding | None:
 
 
 def equal_rewards_in_groups(case: Case) -> Finding | None:
-    """Most groups have equal rewards, and so no advantage."""
+    """Most groups have equal rewards, and so no advantage; in all, or in some steps."""
     groups, rows = case.groups, case.group_rows
     if groups is None or rows is None or "equal" not in rows:
         return None
-    several = groups.count - groups.single
-    if not several or groups.zero_variance < MOST * several:
+    several, steps = groups.count - groups.single, _equal_steps(rows)
+    most = groups.zero_variance >= MOST * several
+    if not several or not (most or steps):
         return None
+    text = ", most of them" + case.in_steps(steps) if case.in_steps(steps) else ""
+    flags = rows["equal"] & (rows["rows"] > 1)
+    if text:
+        flags &= rows["batch"].is_in(steps)
     return Finding(
         "equal_rewards_in_groups", "warning", 55 + 15 * groups.zero_variance / several,
         f"{groups.zero_variance:,} of {several:,} groups of several rows "
-        f"({share(groups.zero_variance, several)}) have equal rewards: {groups.all_pass:,} all "
-        f"pass, {groups.all_fail:,} all fail",
+        f"({share(groups.zero_variance, several)}) have equal rewards{text}: {groups.all_pass:,} "
+        f"all pass, {groups.all_fail:,} all fail{_threshold(case)}",
         "they teach nothing: sample other prompts, more responses a prompt, or "
         "`rlpost advantages --drop-zero-variance`",
-        groups.zero_variance, several, case.groups_where(rows["equal"] & (rows["rows"] > 1)),
+        groups.zero_variance, several, case.groups_where(flags),
     )  # fmt: skip
+
+
+def _equal_steps(groups: pl.DataFrame) -> list[Label]:
+    """The steps of which most groups have equal rewards."""
+    if "batch" not in groups:
+        return []
+    shares = (
+        groups.filter(pl.col("rows") > 1)
+        .group_by("batch", maintain_order=True)
+        .agg(pl.col("equal").mean(), pl.len().alias("groups"))
+        .filter((pl.col("equal") > STEP_EQUAL) & (pl.col("groups") >= GROUPS_OF_STEP))
+    )
+    return shares["batch"].to_list()
+
+
+def _threshold(case: Case) -> str:
+    """A word where no reward reaches what passing takes."""
+    highest = case.rewards.spread.max if case.rewards else None
+    if case.groups is None or highest is None or highest >= case.groups.pass_threshold:
+        return ""
+    return (
+        f" (no reward reaches {case.groups.pass_threshold:g}: --pass-threshold R says what passes)"
+    )
 
 
 def nonfinite_rewards(case: Case) -> Finding | None:
@@ -140,11 +166,27 @@ def length_follows_reward(case: Case) -> Finding | None:
     where = "" if within is None else " within groups"
     return Finding(
         "length_follows_reward", "warning", 35 + 30 * abs(value),
-        f"{longer} responses get more reward: correlation {value:+.2f}{where}",
+        f"{longer} responses get more reward: correlation {value:+.2f}{where} (told from "
+        f"{FOLLOWS:g} on)",
         f"the policy will learn to be {longer}: look at the grader, at truncation, and at "
         "`--overlong-penalty` and `--length-weight`",
-        found["rows"], case.rows,
+        found["rows"], case.rows, _extremes(case, longer=value > 0, within=within is not None),
     )  # fmt: skip
+
+
+def _extremes(case: Case, *, longer: bool, within: bool) -> list[Evidence]:
+    """The rows that make the correlation most: far from the mean in length and in reward."""
+    rows, by = case.reading.rows, [key for key in ("batch", "group") if key in case.reading.rows]
+
+    def far(name: str) -> pl.Expr:
+        mean = pl.col(name).mean()
+        return pl.col(name) - (mean.over(by) if within else mean)
+
+    valid = rows.with_row_index("place").filter(pl.col("reward").is_finite())
+    product = far("reward") * far("tokens")
+    most = valid.select("place", product=product if longer else -product)
+    places = most.sort("product", descending=True)["place"].head(MOST_SHOWN).to_list()
+    return case.rows_at(places, "tokens", "reward")
 
 
 def many_truncated(case: Case) -> Finding | None:
@@ -188,13 +230,21 @@ def copied_responses(case: Case) -> Finding | None:
     rows = case.reading.rows
     flags = copied(rows)
     if not many:
-        flags &= rows["tokens"] >= 32  # noqa: PLR2004
+        flags &= is_long(rows)
+    least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
+    text = "" if many else f" and are of {least} or more"
     count = int(flags.sum())
     return Finding(
         "copied_responses", "warning", 45 + 30 * found["share"],
         f"{count:,} of {case.rows:,} rows ({share(count, case.rows)}) repeat the "
-        f"`{found['of']}` of an earlier row of their group",
+        f"`{found['of']}` of an earlier row{_unit(case)}{text} (told where "
+        f"{100 * LONG_COPIES:g} % of rows do{', or nearly all' if many else ''})",
         "were rows dumped twice, or has sampling collapsed (temperature, seed)? Drop copies: they "
         "count double in every baseline",
         count, case.rows, case.rows_where(flags, "tokens"),
     )  # fmt: skip
+
+
+def _unit(case: Case) -> str:
+    """What copies are looked for in."""
+    return next((f" of their {word}" for role, word in UNITS if role in case.reading.rows), "")

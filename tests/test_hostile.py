@@ -1,0 +1,423 @@
+"""Broken and hostile input: it is refused in rlpost's own words, or the answer is right.
+
+The bulk is made by mutation; `python -m tests.fuzz` does the same for as long as one likes. Single
+tests are of what such runs found, and of what no mutation is likely to hit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from test_cli import rollout, run, save
+
+from rlpost.controls import escaped, shown
+from rlpost.convert import convert
+from rlpost.errors import DataError
+from rlpost.parquet.checked import MAX_NESTING, checked_metadata
+from rlpost.parquet.footer import MAGIC, Chunk, Element, FileMeta, Group, Meta, Struct, Wire
+from rlpost.parquet.footer import decode, encode
+from rlpost.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+# Mutated files
+
+
+def test_a_thousand_mutants_are_refused_or_give_right_answers(tmp_path):
+    words = ["--files", "1000", "--seed", "7", "--seconds", "300", "--keep", tmp_path / "kept"]
+    argv = [sys.executable, "-m", "tests.fuzz", *map(str, words)]
+    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = [json.loads(line) for line in ran.stdout.splitlines()[:-1]]
+    assert sum(one["files"] for one in results) >= 1000
+    assert {one["target"] for one in results} == {"parquet", "dumps", "footer", "recipe", "line"}
+    for one in results:  # neither all refused, nor none: both sides are tried
+        assert len(one["outcomes"]) > 1, one
+        assert one["peak_mb"] < 2048
+
+
+# Footers that pyarrow does not survive
+
+
+def edited(path: Path, change) -> Path:
+    """The file with its footer changed."""
+    data = path.read_bytes()
+    begin = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
+    footer, _ = decode(data[begin:-8])
+    change(footer)
+    end = encode(footer)
+    path.write_bytes(data[:begin] + end + struct.pack("<I", len(end)) + MAGIC)
+    return path
+
+
+def first_meta(footer: Struct) -> Struct:
+    chunk = footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0]
+    return chunk.struct(Chunk.META)
+
+
+def levels(footer):
+    sizes = Struct().put_list(3, Wire.I64, [1, 2, 3, 4])
+    first_meta(footer).put(16, Wire.STRUCT, sizes)
+
+
+def no_metadata(footer):
+    del footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0][Chunk.META]
+
+
+def nested(footer):
+    depth = 50_000
+    group = Struct().put(Element.REPETITION, Wire.I32, 1).put(Element.NAME, Wire.BINARY, b"g")
+    footer.structs(FileMeta.SCHEMA)[1:1] = [
+        Struct(group).put(Element.CHILDREN, Wire.I32, 1) for _ in range(depth)
+    ]
+
+
+FATAL = {
+    "levels": (levels, "counts 4 levels where there are 2"),
+    "no metadata": (no_metadata, "missing or has another type"),
+    "codec": (lambda f: first_meta(f).put(Meta.CODEC, Wire.I32, 255), "unknown way 255"),
+    "type": (lambda f: first_meta(f).put(Meta.TYPE, Wire.I32, 1), "another type than the schema"),
+    "name": (
+        lambda f: first_meta(f).put_list(Meta.PATH, Wire.BINARY, [b"\xff"]), "another name than"
+    ),
+    "more chunks": (
+        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS).pop(), "4 columns, the"
+    ),
+    "depth": (nested, f"more than {MAX_NESTING} deep"),
+    "children": (
+        lambda f: f.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 2**31 - 1),
+        "its schema ends too early",
+    ),
+    "too few children": (
+        lambda f: f.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 1),
+        "goes on behind its end",
+    ),
+    "repetition": (
+        lambda f: f.structs(FileMeta.SCHEMA)[1].put(Element.REPETITION, Wire.I32, 7), "way 7"
+    ),
+    "writer": (
+        lambda f: f.put(FileMeta.CREATED_BY, Wire.BINARY, b"a version " * 9999), "too long"
+    ),
+    "rows": (lambda f: f.put(FileMeta.ROWS, Wire.I64, 13), "row groups have 12 rows"),
+    "fewer rows": (
+        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].put(Group.ROWS, Wire.I64, -4), "has -4 rows"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FATAL)
+@pytest.mark.parametrize("command", ["inspect", "advantages", "loss"])
+def test_a_footer_that_contradicts_itself_is_refused(tmp_path, case, command):
+    change, text = FATAL[case]
+    path = edited(save(rollout(), tmp_path / "in.parquet"), change)
+    ran = run(command, path, *([tmp_path / "out.parquet"] if command != "inspect" else []))
+    assert (ran.code, ran.out) == (3, "")
+    assert "damaged" in ran.err
+    assert text in ran.err
+    assert [one.name for one in tmp_path.iterdir()] == ["in.parquet"]
+
+
+def test_a_footer_that_is_checked_is_the_one_that_pyarrow_reads(tmp_path):
+    path = save(rollout(), tmp_path / "in.parquet")
+    assert checked_metadata(path).equals(pq.read_metadata(path))
+
+
+def test_columns_may_be_nested(tmp_path):
+    kind = pa.list_(pa.list_(pa.struct([("a", pa.map_(pa.string(), pa.list_(pa.int8())))])))
+    table = rollout().append_column("deep", pa.array([None, [[{"a": [("k", [1])]}], []]] * 6, kind))
+    path = save(table, tmp_path / "in.parquet")
+    assert run("advantages", path, tmp_path / "out.parquet", "-q").code == 0
+    assert pq.read_table(tmp_path / "out.parquet")["deep"].equals(pq.read_table(path)["deep"])
+
+
+@pytest.mark.parametrize("rows", [2, 6])
+def test_pages_with_other_rows_than_the_footer_says_are_refused(tmp_path, rows):
+    def other(footer):
+        footer.structs(FileMeta.ROW_GROUPS)[1].put(Group.ROWS, Wire.I64, rows)
+        footer.put(FileMeta.ROWS, Wire.I64, 8 + rows)
+
+    path = edited(save(rollout(), tmp_path / "in.parquet"), other)
+    target = tmp_path / "out.parquet"
+    ran = run("advantages", path, target)
+    if rows > 4:  # of more rows than are said, readers take what is said
+        assert ran.code == 3
+        assert re.search("row group 1 has|damaged", ran.err)
+        assert not target.exists()
+    else:
+        same = pq.read_table(target).select(rollout().column_names)
+        assert same.equals(pq.read_table(path))
+
+
+def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
+    path = save(rollout(), tmp_path / "in.parquet", rows=12)
+    data = path.read_bytes()
+    meta = first_meta(decode(data[len(data) - 8 - struct.unpack("<I", data[-8:-4])[0] : -8])[0])
+    at = meta.integer(Meta.DICTIONARY_PAGE)
+    page, used = decode(data[at:])
+    page.put(3, Wire.I32, 2**31 - 1)  # compressed size
+    header = encode(page)
+    longer = len(header) - used  # what follows is overwritten: it is never reached
+    path.write_bytes(data[:at] + header + data[at + used + longer :])
+    code = (
+        "import resource, sys; sys.path.insert(0, 'tests')\n"
+        "from test_cli import run\n"
+        f"print(run('advantages', {str(path)!r}, {str(tmp_path / 'o.parquet')!r}).code,"
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    code, megabytes = map(int, ran.stdout.split())
+    assert code == 3
+    assert megabytes < 1200
+
+
+# Dumps
+
+
+def zipped(members: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def saved(value) -> dict[str, bytes]:
+    """The members of a torch.save file."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    with zipfile.ZipFile(out) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def refusal(path: Path, name: str) -> str:
+    with pytest.raises(DataError) as caught:
+        convert(path, path.with_suffix(".out.parquet"), name)
+    return str(caught.value)
+
+
+def test_a_tensor_does_not_read_what_lies_beside_it(tmp_path):
+    members = saved({"tokens": torch.arange(8), "rewards": torch.ones(8)})
+    (cut,) = [name for name in members if name.endswith("data/0")]
+    members[cut] = members[cut][:8]
+    path = tmp_path / "1.pt"
+    path.write_bytes(zipped(members))
+    assert "a tensor is not of the size that it says" in refusal(path, "slime-train")
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "1.pt"
+    path.write_bytes(zipped(saved({"x": torch.zeros(10**6)}), zipfile.ZIP_DEFLATED))
+    assert path.stat().st_size < 10_000
+    assert "its members are compressed" in refusal(path, "slime-train")
+
+
+class Command:
+    """What pickle runs when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_nothing_is_executed_from_a_pickle(tmp_path, bare):
+    path, mark = tmp_path / "1.pt", tmp_path / "executed"
+    if bare:
+        path.write_bytes(pickle.dumps(Command(mark), 2))
+    else:
+        torch.save({"samples": Command(mark)}, path)
+    assert "executes nothing from a dump" in refusal(path, "slime-rollout")
+    assert not mark.exists()
+
+
+LINES = {
+    "deep": ('{"reward": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    "surrogate": ('{"reward": 1, "\\ud800": 2, "prompt_id": "a"}', "line 1"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_odd_json_is_named(tmp_path, case):
+    line, text = LINES[case]
+    path = tmp_path / "in.jsonl"
+    path.write_text(line + "\n")
+    ran = run("convert", path, tmp_path / "out.parquet", "--from", "jsonl", "-q")
+    assert (ran.code, text in ran.err) == (3, True), ran.err
+
+
+def test_a_number_of_thousands_of_digits_is_told_as_infinite(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"reward": ' + "9" * 9999 + ', "prompt_id": "--5", "x": NaN}\n')
+    ran = run("convert", path, tmp_path / "out.parquet", "--from", "jsonl")
+    assert (ran.code, "the reward of 1 response is NaN, infinite or null" in ran.err) == (0, True)
+    assert pq.read_table(tmp_path / "out.parquet")["reward"].to_pylist() == [math.inf]
+
+
+def test_a_claimed_length_costs_nothing(tmp_path):
+    path = tmp_path / "a.jsonl"
+    record = {"task_id": "t", "sample_idx": 0, "seqlen": 10**15, "prompt_len": 1, "reward": 1.0,
+              "prompt": "p", "completion": "c", "head_version": 0, "tail_version": 0}  # fmt: skip
+    path.write_text(json.dumps(record) + "\n")
+    assert "a response has from 0 to" in refusal(path, "areal")
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("text", ["gamma = " + "9" * 5000, "columns = " + "[" * 20_000])
+def test_a_recipe_beyond_reason_is_a_usage_error(tmp_path, text):
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    ran = run("advantages", "in.parquet", tmp_path / "out.parquet", "--config", path)
+    assert ran.code == 2
+    assert "recipe.toml: not valid TOML" in ran.err
+
+
+# Terminals
+
+ODD = "\x1b]0;owned\x07\x9b2J\u202e[/b][link=x]:smile:=1+1\r"
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A file whose every name and text is trouble for a terminal, or for markup."""
+    table = rollout().append_column("response", pa.array([ODD] * 12))
+    table = table.append_column("domain", pa.array([ODD, "[/x]"] * 6))
+    table = table.append_column("finish_reason", pa.array([ODD] * 12))
+    table = table.set_column(0, "prompt_id", pa.array([f"{ODD}{i // 4}" for i in range(12)]))
+    names = {"ref_log_probs": ODD, "response_mask": f"{ODD}mask"}
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    return save(table, tmp_path / f"a{ODD.replace('/', '')}.parquet")
+
+
+MAPPED = ["--map", f"mask={ODD}mask", "--map", f"ref_log_probs={ODD}"]
+
+
+@pytest.mark.parametrize("how", ["table", "json", "markdown"])
+@pytest.mark.parametrize(
+    "words", [[], ["--worst"], ["--row", "3"], ["--footer"]], ids="".join
+)
+def test_inspect_sends_no_control_character(odd, words, how):
+    ran = run("inspect", odd, *MAPPED, *words, "--format", how)
+    assert ran.code == 0, ran.err
+    assert CONTROLS.findall(ran.out + ran.err) == []
+    if how == "json":
+        assert ODD in json.dumps(json.loads(ran.out), ensure_ascii=False).replace(
+            "\\u001b", "\x1b"
+        ).replace("\\u0007", "\x07").replace("\\r", "\r")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["advantages", "IN", "OUT"],
+        ["advantages", "IN", "--plan"],
+        ["advantages", "IN", "OUT", "--kl-coef", "1", "--map", f"old_log_probs={ODD}"],
+        ["compare", "IN", "--estimator", "grpo", "--estimator", "rloo"],
+        ["inspect", f"{ODD}.parquet"],
+        ["convert", "IN", "OUT", "--from", ODD],
+        ["inspect", "IN", f"--{ODD}"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_summaries_and_errors_send_no_control_character(odd, tmp_path, words):
+    places = {"IN": odd, "OUT": tmp_path / f"out{ODD.replace('/', '')}.parquet"}
+    ran = run(
+        *(places.get(word, word) for word in words), *(MAPPED if "convert" not in words else [])
+    )
+    assert ran.code in {0, 2, 3, 4}
+    assert ran.out + ran.err
+    assert CONTROLS.findall(ran.out + ran.err) == []
+
+
+def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
+    pytest.importorskip("pty")
+    script = [
+        "script",
+        "-qec",
+        f"{sys.executable} -m rlpost.start inspect '{odd}' --worst",
+        "/dev/null",
+    ]
+    if not Path("/usr/bin/script").exists() or not Path(ROOT / "rlpost" / "start.py").exists():
+        pytest.skip("needs script(1)")
+    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    ran = subprocess.run(script, capture_output=True, check=False, env=environ)
+    for sequence in (b"\x1b]0;", b"\x07", "\x9b".encode(), "\u202e".encode()):
+        assert sequence not in ran.stdout
+
+
+def test_control_characters_are_shown():
+    assert shown("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
+    assert shown("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+    assert json.loads(escaped('"\x7f\x9b\u202e"')) == "\x7f\x9b\u202e"
+
+
+# Paths
+
+
+def test_names_of_columns_and_partitions_lead_nowhere(tmp_path):
+    outside = {one.name for one in tmp_path.iterdir()}
+    top = tmp_path / "in" / "step=..%2F..%2Fup" / "a=%00"
+    save(rollout().append_column("../../up", pa.array(range(12))), top / "x.parquet")
+    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q").code == 0
+    written = [path for path in tmp_path.rglob("*.parquet") if "out" in path.parts]
+    assert [path.relative_to(tmp_path / "out") for path in written] == [
+        top.relative_to(tmp_path / "in") / "x.parquet"
+    ]
+    assert {one.name for one in tmp_path.iterdir()} == outside | {"in", "out"}
+
+
+def test_a_link_at_the_output_is_replaced_and_not_followed(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    precious, target = tmp_path / "precious", tmp_path / "out.parquet"
+    precious.write_text("precious")
+    target.symlink_to(precious)
+    assert run("advantages", source, target, "-q").code == 2
+    assert run("advantages", source, target, "-q", "--overwrite").code == 0
+    assert precious.read_text() == "precious"
+    assert not target.is_symlink()
+    assert pq.read_metadata(target).num_rows == 12
+
+
+def test_a_loop_of_links_is_no_endless_search(tmp_path):
+    save(rollout(), tmp_path / "in" / "a.parquet")
+    (tmp_path / "in" / "again").symlink_to(tmp_path / "in")
+    assert run("inspect", tmp_path / "in").code == 0
+    (tmp_path / "self.parquet").symlink_to(tmp_path / "self.parquet")
+    assert run("inspect", tmp_path / "self.parquet").code == 4
+
+
+def test_a_recipe_in_a_files_metadata_is_not_run(tmp_path):
+    mark = tmp_path / "executed"
+    code = tmp_path / "own.py"
+    code.write_text(f"open({str(mark)!r}, 'w')\ndef f(rewards): return rewards\n")
+    recipe = Recipe().model_dump() | {"estimator": f"{code}:f"}
+    table = rollout().replace_schema_metadata({"rlpost.recipe": json.dumps(recipe, default=str)})
+    path = save(table, tmp_path / "in.parquet")
+    for words in (
+        ["inspect", path],
+        ["verify", path],
+        ["advantages", path, tmp_path / "o.parquet"],
+    ):
+        run(*words)
+        assert not mark.exists(), words
