@@ -49,13 +49,13 @@ class _Visible(RenderHook):
     """Shows control characters of whatever is printed, where rich sends most of them."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Shown(one) for one in renderables]
+        return [Shown(one) for one in renderables]
 
 
-class _Shown:
+class Shown:
     """A renderable whose text has visible signs in place of control characters."""
 
-    def __init__(self, inner: ConsoleRenderable) -> None:
+    def __init__(self, inner: RenderableType) -> None:
         self._inner = inner
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
@@ -106,8 +106,9 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with two decimals."""
-    return f"{100 * share:.2f} %"
+    """A share as a percentage with two decimals; what is less than all is never 100.00 %."""
+    text = f"{100 * share:.2f}"
+    return f"{'99.99' if text == '100.00' and share < 1 else text} %"
 
 
 def show_summary(summary: Json, out: Console | None = None) -> None:

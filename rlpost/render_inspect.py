@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BLOCKS = frozenset(EIGHTHS + LEVELS)
 CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
 STYLES = {"error": "red", "warning": "yellow"}
-LEGEND = {"error": "✗ numbers are wrong", "warning": "! training may suffer"}
+LEGEND = {"error": "✗ training would go wrong", "warning": "! training may suffer"}
 SHOWN = 3  # rows that show a finding
 WIDEST = 40  # characters of a group's key
 

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from rlpost.render import MOST_ROWS, number, percent
 from rlpost.render_inspect_charts import bar, spark
-from rlpost.render_inspect_storage import BAR, Row, Section, roles_section, storage, storage_lines
+from rlpost.render_inspect_storage import (
+    BAR,
+    Row,
+    Section,
+    counted,
+    roles_section,
+    storage,
+    storage_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,14 +59,9 @@ def overview(facts: Facts) -> list[str]:
         text += (
             f", {counted(every, 'token')}, {percent(policy / every if every else 0.0)} the policy's"
         )
-        if facts.masks is None:
+        if "mask" not in facts.roles:
             text += ": there is no mask, so every token counts as the policy's"
     return [*lines, text]
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _roles(facts: Facts) -> Section:
@@ -184,7 +187,7 @@ def _mismatch(facts: Facts) -> Section | None:
     if gap is None:
         return None
     sizes = f"mean |Δ| {number(gap.mean_abs)} nats, at most {number(gap.max_abs)}"
-    sure = f"{gap.sure_but_wrong:,} tokens the engine was sure of, but not the trainer"
+    sure = f"{counted(gap.sure_but_wrong, 'token')} the engine was sure of, but not the trainer"
     lines = [
         f"{sizes}; KL k1 {number(gap.k1)}, k3 {number(gap.k3)}",
         f"effective sample {percent(gap.ess)}; {sure}",

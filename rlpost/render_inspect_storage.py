@@ -29,13 +29,19 @@ class Section:
     left: frozenset[int] = field(default_factory=lambda: frozenset({0}))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def storage_lines(stored: InputFacts) -> list[str]:
     """Files, bytes, row groups, and who wrote them."""
     low, high = stored.rows_per_group
-    span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    span = f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
+    span = span if stored.row_groups else ""
     files = f"{len(stored.files):,} files" if len(stored.files) > 1 else "1 file"
-    groups = f"{stored.row_groups:,} row groups of {span}"
-    lines = [f"{files}, {size(stored.bytes)}, {stored.rows:,} rows in {groups}"]
+    groups = f"{counted(stored.row_groups, 'row group')}{span}"
+    lines = [f"{files}, {size(stored.bytes)}, {counted(stored.rows, 'row')} in {groups}"]
     writers = ", ".join(sorted({file.writer for file in stored.files}))
     made = sorted({_made_by(file.rlpost) for file in stored.files if file.rlpost})
     return [*lines, "; ".join([f"written by {writers}", *made])]

@@ -54,15 +54,19 @@ def show(summary: Json, how: str) -> None:
 
 def _show_markdown(summary: Json, blocks: Sequence[Block]) -> None:
     """The same as a page of Markdown, on stdout."""
-    write = sys.stdout.write
-    write(f"# {shown(words.title(summary))}\n\n")
-    for line in (*words.about(summary), *(f"**{text}**" for text in summary["warnings"])):
-        write(f"- {shown(line.strip())}\n")
+    said = (*words.about(summary), *(f"**{text}**" for text in summary["warnings"]))
+    lines = [f"# {words.title(summary)}", "", *(f"- {line.strip()}" for line in said)]
+    sys.stdout.write(_prose("\n".join(lines)))
     for block in blocks:
-        write("\n")
+        sys.stdout.write("\n")
         show_markdown(block.headings, block.rows)
         if block.meaning:
-            write(f"\n{shown(block.meaning)}\n")
+            sys.stdout.write(f"\n{_prose(block.meaning)}")
+
+
+def _prose(text: str) -> str:
+    """Lines of Markdown in which nothing is a tag."""
+    return shown(text).replace("<", "&lt;") + "\n"
 
 
 def _print(block: Block, out: Console) -> None:

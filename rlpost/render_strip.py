@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
+from rlpost import controls
+
 if TYPE_CHECKING:
     from rlpost.browse.rows import Response
 
@@ -72,8 +74,8 @@ def legend(measure: str) -> Text:
 
 
 def shown(piece: str) -> str:
-    """A token's text with line breaks, tabs and nothing made visible."""
-    return piece.replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍") or "∅"
+    """A token's text with line breaks, tabs, other control characters and nothing made visible."""
+    return controls.shown(piece.replace("\n", "⏎").replace("\t", "⇥")) or "∅"
 
 
 def strip(

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import shown
 from rlpost.render import console, number
 from rlpost.render_lists import show_markdown
 from rlpost.render_strip import COLOURS, legend, strip
@@ -103,7 +104,7 @@ def _show_table(
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.colours for one in responses):
         colour = "logprob"
-    out.print(Text(title, style="bold"))
+    out.print(Text(shown(title), style="bold"))
     if colour is not None and coloured:
         out.print(legend(colour))
     whole = len(responses) == 1
@@ -118,7 +119,7 @@ def _show_table(
                 out.print(f"\n{heading(one)} · {facts(one)}")
                 out.print(body, soft_wrap=True)
         if whole:
-            line = Text("  ".join(field_lines(several[0])), style="dim")
+            line = Text(shown("  ".join(field_lines(several[0]))), style="dim")
             out.print(line, soft_wrap=not out.is_terminal)
 
 
@@ -140,10 +141,10 @@ def _of(response: Response) -> tuple[Any, ...]:
 
 def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
     step = "" if one.step is None else f"step {one.step} · "
-    line = Text(f"{step}{shortened(str(one.prompt_id), 60)}", style="bold")
+    line = Text(f"{step}{shown(shortened(str(one.prompt_id), 60))}", style="bold")
     if prompt and prompt != one.prompt_id:
         line.append("  ")
-        line.append(prompt if whole else shortened(prompt, 400), style="not bold")
+        line.append(shown(prompt if whole else shortened(prompt, 400)), style="not bold")
     return line
 
 
@@ -161,15 +162,15 @@ def heading(one: Response) -> str:
 def facts(one: Response) -> str:
     """The row's length, means over its policy tokens, and how it ended."""
     names = {"logprob": "log-prob", "kl": "KL", "advantage": "adv"}
-    found = [f"{one.length} tokens"]
+    found = [f"{one.length:,} token{'' if one.length == 1 else 's'}"]
     found += [f"{names[name]} {_number(one.measured[name])}" for name in _measured([one])]
     end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
-    return " · ".join([*found, *([str(end)] if end else [])])
+    return shown(" · ".join([*found, *([str(end)] if end else [])]))
 
 
 def _body(one: Response, colour: str | None, *, coloured: bool, whole: bool) -> RenderableType:
     limit = None if whole else _MOST_TOKENS
-    text = one.text if whole else _cut(one.text)
+    text = shown(one.text if whole else _cut(one.text))
     if colour is None or colour not in one.colours:
         return Text(text) if text else strip(one, None, limit=limit)
     tokens = strip(one, colour, numbers=not coloured, limit=limit)

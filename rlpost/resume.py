@@ -14,6 +14,7 @@ import json
 import os
 import zlib
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> J
 
 
 def _digest(path: Path) -> str:
-    return f"{zlib.crc32(path.read_bytes()):08x}"
+    return sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a run is taken down in order, and within two seconds in any case.
+"""Ctrl-C, SIGTERM and SIGHUP: a run is taken down in order, within two seconds in any case.
 
 The first signal raises KeyboardInterrupt or SystemExit in the main thread, which closes all that
 is open; later ones change nothing. But the main thread may be deep in a call that lasts, or in
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRACE = 1.3  # seconds until what is not over is ended
-INTERRUPTED, TERMINATED = 130, 143
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+INTERRUPTED, TERMINATED, HUNG_UP = 130, 143, 129
+CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 
 
 class _Heard:
@@ -35,9 +35,9 @@ class _Heard:
 
 
 def watch() -> None:
-    """Take over both signals, in the main thread of a process that ends with the command.
+    """Take the signals over, in the main thread of a process that ends with the command.
 
-    A signal that is ignored already, as in a shell's background job, stays ignored.
+    A signal that is ignored already, as in a shell's background job or under nohup, stays ignored.
     """
     listening, told = os.pipe()
     os.set_blocking(told, False)

@@ -98,15 +98,27 @@ def _claim(file: InputFile, metadata: dict[bytes, bytes]) -> _Claim:
         )
     try:
         alone = Part(str(file.path), 0, 1, -1)
+        recipe = Recipe.of(json.loads(text["rlpost.recipe"]), f"{file.path}: rlpost.recipe")
+        _check_code(file, recipe)
         return _Claim(
             file,
             text.get("rlpost.version", b"unknown").decode(),
-            Recipe.of(json.loads(text["rlpost.recipe"]), f"{file.path}: rlpost.recipe"),
+            recipe,
             json.loads(text["rlpost.summary"]) if "rlpost.summary" in text else None,
             Part.of(text[KEY].decode()) if KEY in text else alone,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise DataError(f"{file.path}: its metadata is damaged: {error}") from None
+
+
+def _check_code(file: InputFile, recipe: Recipe) -> None:
+    """Refuse estimators that are code in some file: data must not choose what is executed."""
+    if ":" in recipe.estimator:
+        raise DataError(
+            f"{file.path}: its estimator is code in a file, {recipe.estimator}; verify executes "
+            "nothing that a file names. Make it again from its input with rlpost advantages "
+            "--estimator, and compare the two"
+        )
 
 
 def _verified(run: list[_Claim], options: Options) -> Iterator[Json]:

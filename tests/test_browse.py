@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import pty
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -184,16 +185,16 @@ def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, 
 def test_only_the_needed_columns_are_read(monkeypatch):
     reader = Reader(index_of(ARITHMETIC), ("logprob",))
     seen = []
-    whole = rows_module.pq.ParquetFile.iter_batches
+    whole = rows_module.ParquetReader.batches
 
-    def spy(self, size, groups, columns):
-        seen.append((tuple(groups), set(columns)))
-        return whole(self, size, groups, columns=columns)
+    def spy(self, rows, group, columns):
+        seen.append((group, set(columns)))
+        return whole(self, rows, group, columns)
 
-    monkeypatch.setattr(rows_module.pq.ParquetFile, "iter_batches", spy)
+    monkeypatch.setattr(rows_module.ParquetReader, "batches", spy)
     reader.read([130, 131])
-    ((groups, columns),) = seen
-    assert groups == (1,)
+    ((group, columns),) = seen
+    assert group == 1
     assert "old_log_probs" in columns
     assert not columns & {"ref_log_probs", "values", "infer_log_probs", "prompt_tokens"}
     reader.read([135])
@@ -478,6 +479,87 @@ def test_no_line_is_wider_than_the_screen(width):
             assert (view.region.y == side.region.y) == (width >= 110)
 
     asyncio.run(drive())
+
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202eback\u2066\x00 [bold]x[/bold]"
+UNSAFE = [
+    *map(chr, [*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+]
+
+
+def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
+    """Every level, the preview, the line on top, and what a failed filter says."""
+    path = tmp_path / "a.parquet"
+    columns = {
+        "prompt_id": [f"{HOSTILE}{row // 2}" for row in range(8)],
+        "step": [row // 4 for row in range(8)],
+        "domain": [HOSTILE] * 8,
+        "prompt": [HOSTILE] * 8,
+        "response": [HOSTILE] * 8,
+        "finish_reason": [HOSTILE] * 8,
+        "reward": [0.0, 1.0] * 4,
+        "response_tokens": [[HOSTILE, "\x07"]] * 8,
+        "response_mask": [[1, 1]] * 8,
+        "old_log_probs": [[-1.0, -1.0]] * 8,
+    }
+    pq.write_table(pa.table(columns), path)
+
+    async def drive():
+        async with browsing(index_of(path), size=(140, 40)) as (app, pilot):
+            seen = ""
+            for key in ("enter", "enter", "enter", "f"):
+                await press(app, pilot, key)
+                strips = app.screen._compositor.render_strips()
+                seen += "".join(segment.text for strip in strips for segment in strip)
+                seen += preview(app).replace("\n", "")
+            app.query_one("#ask", Input).value = f"{HOSTILE}<1"
+            await press(app, pilot, "enter")
+            strips = app.screen._compositor.render_strips()
+            seen += "".join(segment.text for strip in strips for segment in strip)
+            assert not [repr(one) for one in UNSAFE if one in seen]
+            assert "␛[31mred␛]0;title␇" in seen
+
+    asyncio.run(drive())
+
+
+def test_where_columns_do_not_fit_the_heading_says_so():
+    async def drive():
+        async with browsing(index_of(CALCULATOR), size=(120, 30)) as (app, pilot):
+            await press(app, pilot, "enter", "enter", "enter")
+            view = app.query_one(RowList)
+            assert view.virtual_size.width > view.size.width
+            assert "›" in view.render_line(0).text
+            await press(app, pilot, *["L"] * 100)
+            assert "›" not in view.render_line(0).text
+        async with browsing(index_of(CALCULATOR), size=(240, 30)) as (app, pilot):
+            assert "›" not in app.query_one(RowList).render_line(0).text
+
+    asyncio.run(drive())
+
+
+def test_it_draws_on_stdout_where_stderr_is_redirected(tmp_path):
+    """What it would have drawn on stderr must not end up in the file that stderr goes to."""
+    screen, terminal = pty.openpty()
+    log = tmp_path / "log.txt"
+    with log.open("wb") as errors:
+        argv = [Path(sys.executable).with_name("rlpost"), "browse", str(ARITHMETIC)]
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        with subprocess.Popen(
+            argv, stdin=terminal, stdout=terminal, stderr=errors, env=environment
+        ) as process:
+            os.close(terminal)
+            seen = b""
+            while b"quit" not in seen:
+                seen += os.read(screen, 65536)
+            os.write(screen, b"q")
+            while True:
+                try:
+                    if not os.read(screen, 65536):
+                        break
+                except OSError:  # the terminal is closed with the process
+                    break
+            assert process.wait(30) == 0
+    assert log.read_bytes() == b""
 
 
 def test_a_file_without_steps_or_groups_is_a_list_of_responses(tmp_path):

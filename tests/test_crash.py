@@ -491,7 +491,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number, code):
     process = subprocess.Popen([sys.executable, "-c", DEAF, tmp_path / "o"], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"begun\n"

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from rlpost.commands.inspect import app
 from rlpost.inspect.facts import inspect
 from rlpost.inspect.findings import FINDINGS
+from rlpost.inspect.findings.case import share
 
 GROUPS, SIZE, STEPS = 24, 8, 2
 ROWS = GROUPS * SIZE
@@ -570,8 +571,8 @@ def test_files_that_disagree_are_named(tmp_path):
 def test_a_column_without_a_role_that_is_missing_is_no_error(tmp_path):
     write(tmp_path / "a.parquet", BASE | {"note": ["x"] * ROWS})
     write(tmp_path / "b.parquet", BASE)
-    (found,) = inspect([tmp_path]).findings
-    assert (found.name, found.severity) == ("mixed_types", "warning")
+    found = next(one for one in inspect([tmp_path]).findings if one.name == "mixed_types")
+    assert found.severity == "warning"
     assert "missing in b.parquet" in found.said
 
 
@@ -592,10 +593,19 @@ def test_columns_that_could_be_the_reward_are_offered(tmp_path):
     assert "no column has a number per row" in nothing.advice
 
 
-def test_what_is_not_all_is_not_100_percent(tmp_path):
-    rewards = np.where(np.arange(ROWS) == 50, 0.0, 1.0)
-    said = finding(BASE | {"reward": rewards}, "saturated_rewards", tmp_path).said
-    assert said.startswith("99.5 % of")
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [
+        (996, 1000, "99.6 %"),
+        (99_999, 100_000, "99.999 %"),
+        (999_999_999, 1_000_000_000, "99.9999999 %"),
+        (1000, 1000, "100 %"),
+        (3, 4, "75 %"),
+        (1, 1000, "0.1 %"),
+    ],
+)
+def test_only_all_is_100_percent(part, whole, said):
+    assert share(part, whole) == said
 
 
 def test_thresholds_are_said_and_rows_show_them(tmp_path):

@@ -28,8 +28,18 @@ from rlpost.controls import escaped, shown
 from rlpost.convert import convert
 from rlpost.errors import DataError
 from rlpost.parquet.checked import MAX_NESTING, checked_metadata
-from rlpost.parquet.footer import MAGIC, Chunk, Element, FileMeta, Group, Meta, Struct, Wire
-from rlpost.parquet.footer import decode, encode
+from rlpost.parquet.footer import (
+    MAGIC,
+    Chunk,
+    Element,
+    FileMeta,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+    decode,
+    encode,
+)
 from rlpost.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -314,9 +324,7 @@ MAPPED = ["--map", f"mask={ODD}mask", "--map", f"ref_log_probs={ODD}"]
 
 
 @pytest.mark.parametrize("how", ["table", "json", "markdown"])
-@pytest.mark.parametrize(
-    "words", [[], ["--worst"], ["--row", "3"], ["--footer"]], ids="".join
-)
+@pytest.mark.parametrize("words", [[], ["--worst"], ["--row", "3"], ["--footer"]], ids="".join)
 def test_inspect_sends_no_control_character(odd, words, how):
     ran = run("inspect", odd, *MAPPED, *words, "--format", how)
     assert ran.code == 0, ran.err

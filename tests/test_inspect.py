@@ -31,6 +31,7 @@ from rlpost.parquet.ragged import Place
 from rlpost.render_inspect_charts import bar, spark
 
 SAMPLES = Path(__file__).parents[1] / "sample_data"
+ARITHMETIC = SAMPLES / "arithmetic.parquet"
 FILES = [SAMPLES / "arithmetic.parquet", SAMPLES / "calculator.parquet"]
 RUN = CliRunner()
 RLPOST = Path(sys.executable).with_name("rlpost")
@@ -633,3 +634,43 @@ def test_a_dump_is_converted_for_the_look(tmp_path):
     found = json.loads(done.stdout)
     assert (found["inputs"], found["responses"]) == ([str(dump)], 4)
     assert [path.name for path in tmp_path.iterdir()] == ["5.jsonl"]
+
+
+def test_markdown_opens_no_tag_and_has_no_double_blank_lines(tmp_path):
+    table = pa.table({"prompt_id": ["<b>x", "<b>x"], "reward": [1.0, 1.0], "step": [0, 0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "markdown"]).stdout
+    assert "&lt;b>x" in shown
+    assert "<" not in shown
+    assert "\n\n\n" not in shown
+
+
+def test_what_is_one_is_said_to_be_one(tmp_path):
+    pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "1 row in 1 row group of 1" in shown
+    assert "1 response, " in shown
+    assert "1 group of 1" in shown
+    assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
+
+
+def test_without_a_mask_it_is_said_that_all_tokens_count(tmp_path):
+    table = pq.read_table(ARITHMETIC)
+    pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
+    said = "there is no mask, so every token counts"
+    assert said in RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert said not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
+
+
+def test_a_threshold_that_no_reward_reaches_is_told_of():
+    said = "--pass-threshold R says what passes"
+    shown = RUN.invoke(app, [str(ARITHMETIC), "--pass-threshold", "2"]).stdout
+    assert "no reward reaches 2, the highest is 1" in shown
+    assert said not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
+
+
+def test_marks_are_explained_where_they_stand(tmp_path):
+    table = pq.read_table(ARITHMETIC).drop_columns(["reward"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "1 finding  (✗ training would go wrong)" in shown

@@ -685,7 +685,7 @@ def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
     assert ran.out.startswith("# rlpost loss · ppo (arXiv 1707.06347)\n")
     assert f"- {path}\n" in ran.out
     assert "- advantages: the input's column advantages\n" in ran.out
-    assert "\n| what becomes of tokens | tokens | share | of A > 0 | of A < 0 |\n" in ran.out
+    assert "\n| what becomes of tokens | tokens | share | of A > 0 | of A &lt; 0 |\n" in ran.out
     assert "Aggregated by token-mean" in ran.out
     own = strict_json((tmp_path / "run.json").read_text())
     assert own["settings"][0]["clip"] == told(path)["settings"][0]["clip"]

@@ -451,6 +451,63 @@ def test_tallies_count_policy_tokens_alone(made):
     assert tallies.clips.tolist() == np.bincount(states, minlength=4).tolist()
 
 
+def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
+    enriched = tmp_path / "enriched.parquet"
+    recipe = rlpost.Recipe(estimator="gae", difficulty_mask=True)
+    rlpost.advantages(SAMPLE / "calculator.parquet", enriched, recipe)
+    said = subprocess.run(
+        [RLPOST, "loss", enriched, "--format", "json"], check=True, capture_output=True
+    ).stdout
+    clip = json.loads(said)["settings"][0]["clip"]
+    found = tallied(build([str(enriched)], {}), reporter=run.Silent())
+    assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
+    assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
+    assert min(found.ppo.low, found.ppo.high) > 0
+    report([str(enriched)], tmp_path / "page.html")
+    (section,) = [x for x in data_in(tmp_path / "page.html")["sections"] if x["name"] == "clipping"]
+    assert [tile["value"] for tile in section["tiles"]] == [
+        percent(clip["low"]["fraction"]), percent(clip["high"]["fraction"])
+    ]  # fmt: skip
+
+
+def test_a_file_of_clip_states_is_not_clipped_anew(made):
+    found = tallied(build([str(made[0])], {}), reporter=run.Silent())
+    assert found.ppo is None
+    assert found.clips is not None
+
+
+def test_rows_whose_lists_differ_in_length_are_not_clipped(tmp_path):
+    columns = {
+        "reward": [1.0, 0.0, 0.0],
+        "log_probs": [[-0.1, -0.1], [-0.1], [-9.0]],
+        "old_log_probs": [[-1.0, -0.1], [-1.0, -1.0], [-0.1]],
+        "advantages": [[1.0, 1.0], [1.0], [-1.0]],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = tallied(build([str(tmp_path / "a.parquet")], {}), reporter=run.Silent()).ppo
+    assert (found.tokens, found.low, found.high) == (3, 1, 1)
+
+
+def test_tables_leave_out_what_no_step_has(tmp_path):
+    columns = {"prompt_id": ["a", "b"], "step": [0, 1], "reward": [1.0, 0.0]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
+    sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
+    (table,) = sections["steps"]["tables"]
+    assert table["headings"] == ["step", "responses", "reward", "pass rate"]
+    assert table["rows"] == [["0", "1", "1", "100.00 %"], ["1", "1", "0", "0.00 %"]]
+
+
+def test_a_sampled_group_says_how_many_of_its_responses_are_shown(data):
+    counts = {"shown": 0, "whole": 0}
+    for group in data["groups"]:
+        shown = len(group["responses"])
+        if shown < 8:
+            assert group["said"].startswith(f"{shown} of 8 responses shown")
+        counts["shown" if shown < 8 else "whole"] += 1
+    assert counts["shown"]
+
+
 def test_metadata_of_strangers_is_passed_over(tmp_path):
     table = pa.table({"reward": [1.0]})
     for text in (

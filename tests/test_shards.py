@@ -256,7 +256,8 @@ def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
 
 def test_running_moments_are_kept_when_the_last_shard_ends(tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
-    recipe = rlpost.Recipe(norm_mean="running", norm_std="running")
+    norms = {"norm_mean": "running", "norm_std": "running"}
+    recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms)  # settles twice
     for name in ("local", "shards"):
         (tmp_path / f"{name}.json").write_text(
             '{"version": 1, "running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'

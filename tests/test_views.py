@@ -237,3 +237,20 @@ def test_a_strip_shows_what_cannot_be_seen_and_where_it_begins(tmp_path):
     assert strip(one, None, first=2, limit=2).plain == "2 tokens … ∅⇥ … 1 tokens more"
     spans = {str(span.style) for span in strip(one, None, cursor=4).spans}
     assert spans == {"dim italic", "reverse bold"}
+
+
+def test_control_characters_are_shown_alone_and_among_others(capsys, tmp_path):
+    hostile = "a\x1b[2J\x07\r\x9b\u202eb"
+    path = tmp_path / "a.parquet"
+    columns = {
+        "prompt_id": [hostile, hostile], "prompt": [hostile, hostile], "reward": [0.0, 1.0],
+        "response": [hostile, "c\r\nd"], "finish_reason": [hostile, "stop"],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), path)
+    for choice in ({"row": 0}, {"row": 1}, {"top": "reward"}, {"prompt": hostile}):
+        for how in ("table", "markdown", "json"):
+            text = shown(capsys, path, format=how, **choice)
+            assert not {*"\x1b\x07\r\x9b\u202e"} & {*text}
+            if how == "table":
+                assert "a␛[2J␇␍\ufffd\ufffdb" in text
+    assert "c␍\nd" in shown(capsys, path, row=1)

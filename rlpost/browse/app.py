@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,9 @@ from rlpost.browse.narrowing import Narrowing
 from rlpost.browse.rowlist import RowList
 from rlpost.browse.rows import Reader
 from rlpost.browse.trail import Trail
+from rlpost.controls import shown
 from rlpost.errors import RlpostError
+from rlpost.render import Shown
 from rlpost.render_strip import COLOURS, NAMES
 
 if TYPE_CHECKING:
@@ -50,10 +53,10 @@ class Browser(App[None]):
     CSS = """
     #where { height: 1; padding: 0 1; background: $panel; color: $text; }
     #body { layout: horizontal; height: 1fr; }
-    #list { width: 11fr; padding: 0 1; }
-    #side { width: 9fr; padding: 0 1; scrollbar-size: 0 1; border-left: solid $panel-lighten-2; }
+    #list { width: auto; min-width: 55%; max-width: 65%; padding: 0 1; }
+    #side { width: 1fr; padding: 0 1; scrollbar-size: 0 1; border-left: solid $panel-lighten-2; }
     .narrow #body { layout: vertical; }
-    .narrow #list, .narrow #side { width: 1fr; height: 1fr; }
+    .narrow #list, .narrow #side { width: 1fr; max-width: 100%; height: 1fr; }
     .narrow #side { border-left: none; border-top: solid $panel-lighten-2; }
     #ask { display: none; dock: bottom; }
     #ask.open { display: block; }
@@ -118,14 +121,13 @@ class Browser(App[None]):
 
     def _refresh(self) -> None:
         """Show the current listing."""
-        shelf = self.trail.top
-        self._list.show(shelf.listing, shelf.cursor)
+        self._list.show(self.trail.top.listing, self.trail.top.cursor)
         self._say_where()
 
     def _say_where(self) -> None:
         shelf = self.trail.top
         name = Path(self.index.source.name).name
-        line = Text(" › ".join([name, *self.trail.where()]), style="bold", no_wrap=True)
+        line = Text(shown(" › ".join([name, *self.trail.where()])), style="bold", no_wrap=True)
         count = len(shelf.listing)
         place = f"{shelf.cursor + 1:,} of {count:,}" if count else "none"
         line.append(f"  {shelf.level} {place}", style="not bold")
@@ -203,8 +205,7 @@ class Browser(App[None]):
 
     def action_colour(self) -> None:
         """Colour tokens by the next of log-prob, KL and advantage."""
-        known = [*self.reader.measures, None]
-        if len(known) == 1:
+        if len(known := [*self.reader.measures, None]) == 1:
             self.notify("the file has no log-probs, KL or advantages to colour by", timeout=2)
             return
         place = (known.index(self.trail.colour) + 1) % len(known)
@@ -249,9 +250,8 @@ class Browser(App[None]):
         try:
             work()
         except RlpostError as error:
-            self.call_from_thread(
-                self.notify, str(error), markup=False, severity="warning", timeout=5
-            )
+            said = partial(self.notify, markup=False, severity="warning", timeout=5)
+            self.call_from_thread(said, shown(str(error)))
 
     def _keep(self, *, flat: bool = False) -> None:
         self.trail.keep(self.narrowing.kept)
@@ -289,12 +289,12 @@ class Browser(App[None]):
         if place != (self.trail.top.level, self.trail.top.id):
             return  # the cursor has moved on
         try:
-            shown = preview.beside(self.trail, *place, self.narrowing.texts["search"])
+            side = preview.beside(self.trail, *place, self.narrowing.texts["search"])
         except RlpostError as error:
-            shown = Text(str(error), style="bold red")
+            side = Text(str(error), style="bold red")
         if place == (self.trail.top.level, self.trail.top.id):
-            self.call_from_thread(self._show, shown)
+            self.call_from_thread(self._show, side)
 
-    def _show(self, shown: RenderableType) -> None:
-        self.query_one("#preview", Static).update(shown)
+    def _show(self, side: RenderableType) -> None:
+        self.query_one("#preview", Static).update(Shown(side))
         self.query_one("#side", VerticalScroll).scroll_home(animate=False)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.browse.listing import decimal
+from rlpost.controls import shown
 from rlpost.render_strip import COLOURS, NAMES, legend, strip
 from rlpost.render_views import facts, field_lines, heading, shortened
 
@@ -51,7 +52,7 @@ def beside(trail: Trail, level: str, item: int | None, mark: str = "") -> Render
         return Text("nothing here", style="dim")
     if level == "steps":
         own = rows[index.step_rank[rows] == item]
-        return of_rows(index, own, f"step {_step_of(index, own)}: {len(own):,} responses")
+        return of_rows(index, own, _title(index, own))
     if level == "groups":
         own = rows[index.group[rows] == item]
         best = own[np.argsort(-index.reward[own], kind="stable")]
@@ -62,6 +63,11 @@ def beside(trail: Trail, level: str, item: int | None, mark: str = "") -> Render
         return of_response(trail.response, colour, item)
     (response,) = trail.reader.read([item])
     return of_response(response, colour, mark=mark)
+
+
+def _title(index: Index, rows: NDArray[np.int64]) -> str:
+    count = f"{len(rows):,} response{'' if len(rows) == 1 else 's'}"
+    return shown(f"step {_step_of(index, rows)}: {count}")
 
 
 def _step_of(index: Index, rows: NDArray[np.int64]) -> str:
@@ -111,7 +117,7 @@ def _by_domain(
     for code in np.unique(domains.codes[rows]).tolist():
         own = reward[domains.codes[rows] == code]
         mean = float(own.mean()) if len(own) else float("nan")
-        table.add_row(str(domains.label(code)), f"{len(own):,}", decimal(mean))
+        table.add_row(Text(shown(str(domains.label(code)))), f"{len(own):,}", decimal(mean))
     return [Text("\ndomain, responses, mean reward", style=_HEAD), table]
 
 
@@ -147,12 +153,12 @@ def of_response(
         parts.append(legend(str(colour)))
     parts.append(_tokens(response, colour, cursor, mark=mark))
     if cursor is None:
-        parts += [Text(), *(Text(line, style="dim") for line in field_lines(response))]
+        parts += [Text(), *(Text(shown(line), style="dim") for line in field_lines(response))]
     return Group(*parts)
 
 
 def _prompt(response: Response, mark: str = "") -> RenderableType:
-    text = _marked(Text(response.prompt), mark)
+    text = _marked(Text(shown(response.prompt)), mark)
     return Group(Text("\nprompt", style=_HEAD), Padding(text, (0, 0, 0, 2)))
 
 
@@ -176,7 +182,7 @@ def _tokens(
     line = _marked(strip(response, known, cursor=cursor, first=first, limit=most), mark)
     if response.words or not response.text:
         return line
-    text = Text(response.text if limit is None else shortened(response.text, 6 * limit))
+    text = Text(shown(response.text if limit is None else shortened(response.text, 6 * limit)))
     if cursor is not None:
         return line
     return _marked(text, mark) if known is None else Group(_marked(text, mark), Text(), line)

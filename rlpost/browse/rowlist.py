@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -12,12 +13,15 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from rlpost.controls import shown
+
 if TYPE_CHECKING:
     from textual.events import Click
 
     from rlpost.browse.listing import Listing
 
 _GAP = 2
+_MORE = "›"
 
 
 class RowList(ScrollView, can_focus=True):
@@ -66,9 +70,13 @@ class RowList(ScrollView, can_focus=True):
         self._widths = [column.width() for column in listing.columns]
         self.cursor = max(0, min(cursor, len(listing) - 1))
         self.virtual_size = Size(sum(self._widths) + _GAP * len(self._widths), len(listing) + 1)
+        self.refresh(layout=True)
         self._follow()
-        self.refresh()
         self.post_message(self.Moved())
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
+        """Room for all columns, where there is any."""
+        return self.virtual_size.width
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by some rows."""
@@ -151,9 +159,17 @@ class RowList(ScrollView, can_focus=True):
             line, style = self._line(self.listing.cells(place)), base
             if place == self.cursor:
                 style = self.get_component_rich_style("rowlist--cursor")
-        segments = list(line.render(self.app.console))
+        segments = [
+            segment._replace(text=shown(segment.text)) for segment in line.render(self.app.console)
+        ]
         strip = Strip(segments).crop(int(self.scroll_offset.x)).apply_style(Style.null())
-        return strip.extend_cell_length(self.size.width).crop(0, self.size.width).apply_style(style)
+        width = self.size.width
+        strip = strip.extend_cell_length(width).crop(0, width)
+        seen = self.scrollable_content_region.width
+        if y == 0 and int(self.scroll_offset.x) + seen < self.virtual_size.width - _GAP:
+            strip = Strip([*strip.crop(0, seen - 1), Segment(_MORE)])  # L scrolls to the others
+            strip = strip.extend_cell_length(width)
+        return strip.apply_style(style)
 
     def _heading(self) -> Text:
         assert self.listing is not None
@@ -168,7 +184,7 @@ class RowList(ScrollView, can_focus=True):
         assert self.listing is not None
         line = Text(no_wrap=True)
         for cell, width, column in zip(cells, self._widths, self.listing.columns, strict=True):
-            text = cell.copy() if isinstance(cell, Text) else Text(cell)
+            text = cell.copy() if isinstance(cell, Text) else Text(shown(cell))
             text.truncate(width, overflow="ellipsis")
             room = " " * (width - text.cell_len)
             line.append_text(Text(room) + text if column.right else text + Text(room))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +13,11 @@ from rlpost.commands.options import name_values
 from rlpost.errors import UsageError
 from rlpost.extras import need
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 app = typer.Typer(add_completion=False)
+_STDERR = 2
 SMALL = 64 << 20  # compressed bytes that are measured before anyone asks
 
 EPILOG = """Examples:
@@ -58,4 +64,20 @@ def browse(
             columns = index.columns_for(measure)
             if columns and index.source.bytes_of(columns) <= SMALL:
                 index.measure(measure, reporter)
-    Browser(index, condition).run()
+    with _drawn_on_stdout():
+        Browser(index, condition).run()
+
+
+@contextmanager
+def _drawn_on_stdout() -> Iterator[None]:
+    """Textual draws on stderr; where that is redirected, let it be stdout meanwhile."""
+    if sys.stderr.isatty():
+        yield
+        return
+    redirected = os.dup(_STDERR)
+    os.dup2(sys.stdout.fileno(), _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(redirected, _STDERR)
+        os.close(redirected)

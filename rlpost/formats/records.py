@@ -102,7 +102,7 @@ def real(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def total(values: list[float]) -> float:

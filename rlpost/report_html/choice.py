@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from rlpost.inspect.model import Facts
 
 BEST, WORST, DIFFERENT, RANDOM, FOUND = (
-    "best", "worst", "most different", "random", "of a finding",
+    "highest reward", "lowest reward", "most different group", "random", "of a finding",
 )  # fmt: skip
+"""Highest and lowest are of the whole input, not of a response's group."""
 WHYS = (BEST, WORST, DIFFERENT, RANDOM, FOUND)
 _OF_DIFFERENT = 4  # shown responses of a group whose rewards differ most
 _EVIDENCE = 2  # shown rows of each finding

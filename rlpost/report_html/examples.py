@@ -86,7 +86,7 @@ def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float
         own.sort(key=lambda row: (-_sortable(float(index.reward[row])), row))
         if own:
             responses = [response_of(found[row], choice.whys[row], room) for row in own]
-            facts = group_facts(index, groups.rows(code), pass_threshold)
+            facts = group_facts(index, groups.rows(code), pass_threshold, len(own))
             first = found[own[0]]
             shown_groups.append(
                 {
@@ -108,11 +108,15 @@ def _title(one: Response) -> str:
     return f"row {one.row:,}" if one.prompt_id is None else plain(cut(str(one.prompt_id), MOST_ID))
 
 
-def group_facts(index: Index, rows: NDArray[np.int64], pass_threshold: float) -> Json:
+def group_facts(
+    index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
+) -> Json:
     """What is said of a group as a whole: `said`, and its `rewards`, the highest first."""
     every = index.reward[rows]
     rewards = np.sort(every[np.isfinite(every)])[::-1]
     parts = [f"{len(rows):,} response{'' if len(rows) == 1 else 's'}"]
+    if shown_rows < len(rows):
+        parts = [f"{shown_rows:,} of {parts[0]} shown"]
     if len(rewards):
         parts.append(f"mean reward {number(float(rewards.mean()))}")
         if len(rewards) > 1:

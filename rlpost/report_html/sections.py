@@ -101,20 +101,22 @@ def steps(facts: Facts) -> Section | None:
         values = [of(one) for one in facts.steps]
         if any(value is not None for value in values):
             charts.append(line(title, labels, values, axis, share=share, from_zero=from_zero))
-    rows = _slice_rows(facts.steps)
-    return Section(
-        "steps", "Steps", charts=charts, tables=[Table("All steps", (axis, *_COLUMNS), rows)]
-    )
+    table = _slice_table("All steps", axis, facts.steps)
+    return Section("steps", "Steps", charts=charts, tables=[table])
 
 
 _COLUMNS = ("responses", "reward", "pass rate", "equal groups", "length", "truncated", "KL", "k3")
 
 
-def _slice_rows(slices: Sequence[Slice]) -> list[Row]:
+def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> Table:
+    """A row per step or domain; columns that no row has a number for are left out."""
     rows = [_slice_row(one) for one in slices[:MOST_ROWS]]
+    known = [place for place, cells in enumerate(zip(*rows, strict=True)) if {*cells} != {"–"}]
+    rows = [tuple(row[place] for place in known) for row in rows]
     if len(slices) > MOST_ROWS:
-        rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in _COLUMNS)))
-    return rows
+        rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in known[1:])))
+    headings = (name, *_COLUMNS)
+    return Table(title, tuple(headings[place] for place in known), rows)
 
 
 def _slice_row(one: Slice) -> Row:
@@ -225,7 +227,7 @@ def groups(facts: Facts) -> Section | None:
     tables = []
     if len(facts.domains) > 1:
         name = facts.roles["domain"].column
-        tables.append(Table(f"By {name}", (name, *_COLUMNS), _slice_rows(facts.domains)))
+        tables.append(_slice_table(f"By {name}", name, facts.domains))
     return Section("groups", "Groups", charts=charts, tables=tables)
 
 

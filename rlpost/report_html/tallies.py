@@ -11,6 +11,7 @@ from rlpost.browse import lists
 from rlpost.browse.index import stream
 from rlpost.parquet.ragged import is_number
 from rlpost.report_html.growing import GrowingHistogram
+from rlpost.report_html.ppo import PpoClips, add_clips, ppo_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class Tallies:
     """Responses that were left out; None where the input has no sample mask."""
     clips: NDArray[np.int64] | None = None
     """[4] tokens by clip state; other values are left out."""
+    ppo: PpoClips | None = None
+    """What PPO would clip, where the input has no clip states and what it takes to tell."""
 
 
 def tallied(index: Index, reporter: Reporter) -> Tallies:
@@ -49,7 +52,8 @@ def tallied(index: Index, reporter: Reporter) -> Tallies:
     found = Tallies()
     column = index.names.get("advantage")
     clips = CLIP_STATE if CLIP_STATE in index.source.columns else None
-    names = [name for name in (column, clips) if name is not None]
+    ppo = ppo_columns(index) if clips is None else None
+    names = list(dict.fromkeys(name for name in (column, clips, *(ppo or ())) if name is not None))
     if not names:
         return found
     mask = index.columns.columns.get("mask")
@@ -61,6 +65,9 @@ def tallied(index: Index, reporter: Reporter) -> Tallies:
             _advantages(found, piece, column, mask, kept)
         if clips is not None:
             _clips(found, piece, clips, mask, kept)
+        if ppo is not None:
+            found.ppo = found.ppo or PpoClips()
+            add_clips(found.ppo, piece, ppo, mask, kept)
     return found
 
 

@@ -8,11 +8,13 @@ from rlpost.render import number, percent
 from rlpost.report_html.charts import bars
 from rlpost.report_html.footers import clip_tables, clip_trends
 from rlpost.report_html.model import Section, Tile
+from rlpost.report_html.ppo import CLIP
 from rlpost.report_html.tallies import CLIPS
 
 if TYPE_CHECKING:
     from rlpost.inspect.model import Bucket, Facts
     from rlpost.parquet.source import Source
+    from rlpost.report_html.ppo import PpoClips
     from rlpost.report_html.tallies import Tallies
 
 _MISMATCH = "token_facts.mismatch"
@@ -30,7 +32,11 @@ def engine(facts: Facts) -> Section | None:
         Tile("Largest |Δ|", number(gap.max_abs), "nats", f"{_MISMATCH}.max_abs"),
         Tile("KL, k1", number(gap.k1), "engine ‖ trainer", f"{_MISMATCH}.k1"),
         Tile("KL, k3", number(gap.k3), "engine ‖ trainer", f"{_MISMATCH}.k3"),
-        Tile("χ²", number(gap.chi_square), "trainer ‖ engine", f"{_MISMATCH}.chi_square"),
+        Tile(
+            "χ², estimated", number(gap.chi_square),
+            "trainer ‖ engine, mean of w² - 1: chance can make it negative",
+            f"{_MISMATCH}.chi_square",
+        ),
         Tile(*shares, f"{_MISMATCH}.ess"),
         Tile(
             "Sure, but wrong", f"{gap.sure_but_wrong:,}",
@@ -58,15 +64,39 @@ def _place(bucket: Bucket) -> str:
 
 def clipping(source: Source, tallies: Tallies) -> Section | None:
     """What was clipped, counted and as the files' metadata say; None where nothing tells."""
-    tiles = []
-    if tallies.clips is not None:
-        every = int(tallies.clips.sum())
-        of = "policy tokens" if tallies.masked is None else "kept policy tokens"
-        for name, count in list(zip(CLIPS, tallies.clips.tolist(), strict=True))[1:]:
-            share = percent(count / every) if every else percent(0.0)
-            note = f"{count:,} of {every:,} {of}"
-            tiles.append(Tile(f"Clipped: {name}", share, note))
+    tiles, lines = _counted(tallies), []
+    if tallies.clips is None and tallies.ppo is not None and tallies.ppo.tokens:
+        tiles += _ppo(tallies.ppo, _of(tallies))
+        lines.append(
+            f"What PPO would clip with its default range, {CLIP:g}, of these log-probs and "
+            "advantages; rlpost loss says it for other losses and ranges, by step and place."
+        )
     tables, charts = clip_tables(source), clip_trends(source)
     if not (tiles or tables or charts):
         return None
-    return Section("clipping", "Clipping", tiles=tiles, charts=charts, tables=tables)
+    return Section("clipping", "Clipping", lines, tiles, charts, tables)
+
+
+def _of(tallies: Tallies) -> str:
+    return "policy tokens" if tallies.masked is None else "kept policy tokens"
+
+
+def _counted(tallies: Tallies) -> list[Tile]:
+    """What `rlpost loss` wrote of each token."""
+    if tallies.clips is None:
+        return []
+    every = int(tallies.clips.sum())
+    pairs = list(zip(CLIPS, tallies.clips.tolist(), strict=True))[1:]
+    return [_clip_tile(f"Clipped: {name}", count, every, _of(tallies)) for name, count in pairs]
+
+
+def _ppo(found: PpoClips, of: str) -> list[Tile]:
+    low = f"Clipped: ratio below {1 - CLIP:g}, advantage below 0"
+    high = f"Clipped: ratio above {1 + CLIP:g}, advantage above 0"
+    every = found.tokens
+    return [_clip_tile(low, found.low, every, of), _clip_tile(high, found.high, every, of)]
+
+
+def _clip_tile(label: str, count: int, every: int, of: str) -> Tile:
+    share = percent(count / every) if every else percent(0.0)
+    return Tile(label, share, f"{count:,} of {every:,} {of}")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Responses
     from rlpost.engine import Engine
+    from rlpost.kernels.rewards import RunningMoments
     from rlpost.plan import Job
     from rlpost.tasks.lots import Block, Json, Labels, Lot, Part, Work
 
@@ -107,17 +108,25 @@ def settle(work: Work, number: int, parts: Iterable[Part]) -> Outcome:
         found = (tensors_of(own.batch(place)) for own, place in parts)
         responses = gathered(phases[number], responses, found)
     responses = settled(phases[number], responses)
-    kept = {key: responses.notes[key] for key in ("part", "slots") if key in responses.notes}
+    noted = responses.notes
+    kept = {key: noted[key] for key in ("part", "slots") if key in noted}
+    kept["running"] = {name: _plain(state) for name, state in noted.get("running", {}).items()}
     note = {
-        "nothing_left": responses.notes.get("nothing_left", {}),
+        "nothing_left": noted.get("nothing_left", {}),
         "rows": len(responses),
+        "running": kept["running"],
         **(_facts(job, responses) if number == len(phases) - 1 else {}),
     }
     return Outcome(note, sheet_of(responses, sizes, kept))
 
 
+def _plain(state: RunningMoments | Json) -> Json:
+    """Running moments as plain data, as which they come from the phase before."""
+    return state if isinstance(state, dict) else asdict(state)
+
+
 def _facts(job: Job, responses: Responses) -> Json:
-    """What the summary says of settled responses, and where running moments stand."""
+    """What the summary says of settled responses."""
     facts = row_facts(job, responses)
     groups = facts.groups
     return {
@@ -125,9 +134,6 @@ def _facts(job: Job, responses: Responses) -> Json:
         "zero_variance": 0 if groups is None else groups.zero_variance,
         "empty": facts.empty,
         "coefficients": facts.coefficients,
-        "running": {
-            name: asdict(state) for name, state in responses.notes.get("running", {}).items()
-        },
     }
 
 

@@ -192,7 +192,7 @@ def _extremes(case: Case, *, longer: bool, within: bool) -> list[Evidence]:
 def many_truncated(case: Case) -> Finding | None:
     """Many responses were cut off, or have exactly the largest length."""
     lengths = case.lengths
-    if lengths is None:
+    if lengths is None or not case.rows:
         return None
     cut = lengths.truncated
     if cut is not None:
