@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.kernels.corrections import RESPONSE_LEVELS
 from rlpost.kernels.segments import spread
+from rlpost.parquet.bridge import to_arrow
 from rlpost.token_stages import kept_mask, place_rewards
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ TYPES = {
     "group_size": pa.int32(),
     "group_pass_rate": pa.float32(),
 }
+_FINITE = frozenset(
+    name for name, kind in TYPES.items() if kind in (FLOATS, pa.float32()) and name != "pg_loss"
+)  # a loss is infinite where nothing bounds its ratio, as was asked for
 
 
 def emitted(shape: Shape) -> tuple[str, ...]:
@@ -90,28 +95,33 @@ def constant_per_response(shape: Shape) -> frozenset[str]:
 
 def record_batch(batch: Batch, shape: Shape, names: tuple[str, ...]) -> pa.RecordBatch:
     """The written columns for the rows of a batch to which all stages were applied."""
-    offsets = pa.array(batch.offsets.cpu().numpy().astype("int32"))
+    offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
     made: dict[str, pa.Array] = {}
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
     for name in names:
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            made[name] = _array(batch.responses[_row_column(name)], kind)
+            made[name] = _array(batch.responses[_row_column(name)], kind, name)
             continue
         values = token_column(batch, shape, name)
         if id(values) not in tokens:
-            flat = _array(values, kind.value_type)
+            flat = _array(values, kind.value_type, name)
             tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
         made[name] = tokens[id(values)]
         batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
     return pa.record_batch([made[name] for name in names], schema=schema_of(names))
 
 
-def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
-    numpy = values.cpu().numpy()
-    if pa.types.is_boolean(kind):
-        return pa.array(numpy, kind)
-    return pa.array(numpy.astype(kind.to_pandas_dtype(), copy=False), kind)
+def _array(values: Tensor, kind: pa.DataType, name: str) -> pa.Array:
+    """Results as they are written; what float32 can't hold is an error, and never inf."""
+    with np.errstate(over="ignore"):  # found below
+        made = to_arrow(values.cpu().numpy(), kind)
+    if name in _FINITE and not np.isfinite(made.to_numpy()).all():
+        raise DataError(
+            f"{name}: a result is beyond the range of float32 (3.4e38): scale the rewards down, "
+            "or clip them with --reward-clip"
+        )
+    return made
 
 
 def _row_column(name: str) -> str:

@@ -19,6 +19,7 @@ from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.memory import TableSource
 from rlpost.parquet.sink import open_sink
+from rlpost.parquet.staged import Staged
 from rlpost.plan import Job, job_of
 from rlpost.provenance import whole_of
 from rlpost.recipe import EXTRA, WRITTEN
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from rlpost.parquet.places import Place
     from rlpost.parquet.sink import Sink
     from rlpost.parquet.source import Source
-    from rlpost.parquet.staged import Staged
     from rlpost.parquet.upload import Upload
     from rlpost.provenance import Part, Whole
     from rlpost.recipe import Recipe
@@ -166,6 +166,8 @@ def _write(
             reporter.advance(last - first)
             continue
         sink = outputs.open(index, partial(sink_of, job, index, names=names))
+        if isinstance(sink.output, Staged):
+            sink.output.summing = verify
         tally = fill(sink, engine, index, responses, names, whole.part(index))
         if verify:
             with engine.clock.busy("verify"):

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlpost.batch import Responses, concatenated
 from rlpost.kernels.moments import dense
 from rlpost.kernels.rewards import component_sum
+from rlpost.parquet.bridge import to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ def _encoded(chunks: list[pa.DictionaryArray]) -> tuple[Tensor, pa.Array]:
     indices = np.empty(len(unified), dtype=np.int64)
     at = 0
     for chunk in unified.chunks:
-        indices[at : at + len(chunk)] = chunk.indices.to_numpy(zero_copy_only=False)
+        indices[at : at + len(chunk)] = to_numpy(chunk.indices)
         at += len(chunk)
     return torch.from_numpy(indices), unified.chunk(0).dictionary
 

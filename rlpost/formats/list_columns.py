@@ -46,7 +46,8 @@ def written(
     made: dict[str, pa.Array] = {}
     for name, (offsets, values) in lists.items():
         kind = CANONICAL.get(name, pa.list_(pa.float32()))
-        elements = pa.array(values.astype(kind.value_type.to_pandas_dtype()))
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite, and told as such
+            elements = pa.array(values.astype(kind.value_type.to_pandas_dtype()))
         made[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, kind)
     return made
 

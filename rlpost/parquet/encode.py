@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlpost.parquet.bridge import to_numpy
 from rlpost.parquet.footer import (
     MAGIC,
     TAIL,
@@ -95,7 +96,7 @@ class Encoder:
             "use_dictionary": False,
             "store_schema": False,
         }
-        _, self.footer = self._write(fields.empty_table())
+        _, self.footer = self._write(pa.Table.from_batches([], schema=fields))
         bare = [meta.without(Meta.STATISTICS, Meta.ENCODING_STATS) for meta in _metas(self.footer)]
         self._leaves = _by_column(bare)
         split = {
@@ -167,7 +168,7 @@ class Encoder:
     def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
         """Make the pages of a column of lists of floats, where nothing is null."""
         offsets, span = _span(array)
-        values = span.to_numpy()
+        values = to_numpy(span)
         split = _dotted(leaf) in self._split
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
@@ -195,7 +196,7 @@ class Encoder:
 
     def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
         """Make the page of a column of one float or bool a row, where nothing is null."""
-        values = array.to_numpy(zero_copy_only=False)
+        values = to_numpy(array)
         ones = np.array([len(values)])
         levels = prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
         body = levels + plain_scalars(values)
@@ -278,7 +279,7 @@ def _has_plain_lists(array: pa.Array) -> bool:
 
 def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return a list column's offsets, from 0 on, and its own values: a slice shares others'."""
-    offsets = array.offsets.to_numpy()
+    offsets = to_numpy(array.offsets)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     return offsets - offsets[0], values
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.errors import DataError
+from rlpost.parquet.bridge import to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def ragged(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[An
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
     if pa.types.is_fixed_size_list(array.type):
         return np.arange(len(array) + 1, dtype=np.int64) * np.int64(array.type.list_size)
-    offsets = np.array(array.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
+    offsets = np.array(to_numpy(array.offsets), dtype=np.int64)
     offsets -= offsets[0]
     return offsets
 
@@ -93,7 +94,7 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
         values = values.cast(pa.uint8())
     if values.null_count:
         values = pc.fill_null(values.cast(pa.float64()), float("nan"))
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+    return to_numpy(values)
 
 
 def mask(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -165,6 +165,7 @@ class Source:
                     size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
                     for table in reader.batches(size, group, physical):
                         if table.num_rows:
+                            _check_texts(table)
                             yield Piece(index, group, row, _with_partitions(table, file, columns))
                         row += table.num_rows
         except _DAMAGE as error:
@@ -172,6 +173,16 @@ class Source:
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+
+def _check_texts(table: pa.RecordBatch) -> None:
+    """Refuse texts that are not UTF-8: pyarrow reads them, and what takes them from it may not."""
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if "string" in str(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
 
 
 def _stamp(file: InputFile) -> Stamp | None:

@@ -72,6 +72,8 @@ class Staged:
         with self._naming():
             self._file: int | None = os.open(self.path, flags, 0o666)
         self._there = True
+        self.summing = False
+        """Whether `sums` are kept; they take time."""
         self.sums: list[tuple[int, int, int]] = []
         """Where `write` wrote, how many bytes, and their CRC-32: to read them again by."""
 
@@ -82,7 +84,8 @@ class Staged:
             done = 0
             while done < len(left):
                 done += os.pwrite(self._file, left[done:], at + done)
-        self.sums.append((at, done, crc32(data)))
+        if self.summing:
+            self.sums.append((at, done, crc32(data)))
         return at + done
 
     def copy(self, source: Opened, runs: list[Run]) -> None:
