@@ -1,7 +1,7 @@
 """Puts a software bill of materials into the wheel: CycloneDX, where PEP 770 has it.
 
 rlpost bundles nothing. The bill says what it needs, in the versions and with the hashes that it is
-tested with, as requirements-hashed.lock has them; so it is the same for the same sources.
+tested with, as .ci/requirements-hashed.lock has them; so it is the same for the same sources.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LOCK = "requirements-hashed.lock"
+LOCK = ".ci/requirements-hashed.lock"
 _PIN = re.compile(r"^([\w.-]+)==(\S+)((?:.*\\\n +--hash=\S+| ; [^\\\n]*)+)", re.MULTILINE)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer._click.exceptions import ClickException
 from typer.core import TyperGroup
 
 from rlpost import __version__
@@ -59,6 +60,13 @@ class _Lazy(TyperGroup):
         command = typer.main.get_command(import_module(f"rlpost.commands.{name}").app)
         command.name = name
         return _completing(command)
+
+    def invoke(self, ctx: Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ClickException as error:
+            error.message = shown(error.message)
+            raise
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         self._listing = True

@@ -97,7 +97,8 @@ class Decoder:
         own, values = ragged.ragged(piece.table.column(column), place)
         if not np.array_equal(own, offsets):
             raise self._unequal(place, own, offsets)
-        numbers = torch.from_numpy(values.astype(np.float64))
+        with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such
+            numbers = torch.from_numpy(values.astype(np.float64))
         if bool(torch.isfinite(numbers.sum())):  # then every number is; a tenth of asking each
             return numbers
         finite = torch.isfinite(numbers)

@@ -141,10 +141,10 @@ def _of(response: Response) -> tuple[Any, ...]:
 
 def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
     step = "" if one.step is None else f"step {one.step} · "
-    line = Text(f"{step}{shown(shortened(str(one.prompt_id), 60))}", style="bold")
+    line = Text(f"{step}{shortened(shown(str(one.prompt_id)), 60)}", style="bold")
     if prompt and prompt != one.prompt_id:
         line.append("  ")
-        line.append(shown(prompt if whole else shortened(prompt, 400)), style="not bold")
+        line.append(shown(prompt) if whole else shortened(shown(prompt), 400), style="not bold")
     return line
 
 

@@ -90,7 +90,8 @@ class _Claim:
 
 
 def _claim(file: InputFile, metadata: dict[bytes, bytes]) -> _Claim:
-    text = {key.decode(): value for key, value in metadata.items() if key.startswith(b"rlpost.")}
+    own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
+    text = {key.decode(errors="replace"): value for key, value in own.items()}
     if "rlpost.recipe" not in text:
         raise DataError(
             f"{file.path}: is not a file that rlpost advantages wrote: its metadata has no "

@@ -2,8 +2,8 @@
 
 The reference is the slow float64 loop of reference.py on the same float32 inputs. Bounds are stated
 in README: an outcome estimator is within 2 ulp of float32 of the reference or, where sums cancel,
-within 1e-12 of the largest number that went into the sum; scans are within 1e-5 of the sum of the absolute
-values that went into them.
+within 1e-12 of the largest number that went into the sum; scans are within 1e-5 of the sum of the
+absolute values that went into them.
 """
 
 from __future__ import annotations

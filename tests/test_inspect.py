@@ -475,7 +475,7 @@ def test_keys_may_be_fractions(tmp_path):
     [
         pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())),
         pa.array([[1, 2], None, [], [3]], pa.large_list(pa.float64())),
-        pa.array([[1.0, 2.0], None, [], [3.0]], pa.list_(pa.float16())),
+        pa.array([[np.float16(1), np.float16(2)], None, [], [np.float16(3)]]),
         pa.array([[9], [1, 2], None, [], [3], [9]], pa.list_(pa.float32())).slice(1, 4),
     ],
     ids=lambda array: str(array.type),
@@ -658,8 +658,8 @@ def test_without_a_mask_it_is_said_that_all_tokens_count(tmp_path):
     table = pq.read_table(ARITHMETIC)
     pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
     said = "there is no mask, so every token counts"
-    assert said in RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert said not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
+    assert said in " ".join(RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout.split())
+    assert said not in " ".join(RUN.invoke(app, [str(ARITHMETIC)]).stdout.split())
 
 
 def test_a_threshold_that_no_reward_reaches_is_told_of():

@@ -453,8 +453,8 @@ def test_tallies_count_policy_tokens_alone(made):
 
 def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
     enriched = tmp_path / "enriched.parquet"
-    recipe = rlpost.Recipe(estimator="gae", difficulty_mask=True)
-    rlpost.advantages(SAMPLE / "calculator.parquet", enriched, recipe)
+    recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True)
+    rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
     said = subprocess.run(
         [RLPOST, "loss", enriched, "--format", "json"], check=True, capture_output=True
     ).stdout

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rlpost.browse import lists
 from rlpost.browse.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
+from rlpost.parquet.checked import check_texts
 from rlpost.parquet.ragged import is_list
 from rlpost.parquet.reader import ParquetReader
 from rlpost.schema import ROLES
@@ -157,6 +158,7 @@ class Reader:
         try:
             with ParquetReader(source.files[file].path, source.footers[file]) as reader:
                 for piece in reader.batches(size, group, columns):
+                    check_texts(piece)
                     yield first, piece
                     first += piece.num_rows
                     if first > last:

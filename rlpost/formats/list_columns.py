@@ -46,9 +46,25 @@ def written(
     made: dict[str, pa.Array] = {}
     for name, (offsets, values) in lists.items():
         kind = CANONICAL.get(name, pa.list_(pa.float32()))
-        with np.errstate(over="ignore"):  # beyond float32 it is infinite, and told as such
-            elements = pa.array(values.astype(kind.value_type.to_pandas_dtype()))
+        elements = pa.array(_fitting(name, values, kind.value_type, (place, offsets)))
         made[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, kind)
+    return made
+
+
+def _fitting(
+    name: str, values: NDArray[Any], kind: pa.DataType, at: tuple[Place, NDArray[np.int64]]
+) -> NDArray[Any]:
+    """Values in their column's type: what float32 can't hold is infinite, ids have to fit."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: NDArray[Any] = values.astype(kind.to_pandas_dtype())
+    if pa.types.is_integer(kind) and not np.array_equal(made, values):
+        place, offsets = at
+        token = int(np.flatnonzero(made != values)[0])
+        row = int(np.searchsorted(offsets, token, side="right")) - 1
+        raise DataError(
+            f"{_row(place, row)}: `{name}` has {values[token]} at token {token - offsets[row]}; "
+            f"whole numbers that {kind} holds are needed"
+        )
     return made
 
 

@@ -71,11 +71,26 @@ def checked_metadata(place: Place) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(whole))
 
 
+def check_texts(table: pa.RecordBatch) -> None:
+    """Refuse texts that are not UTF-8: pyarrow reads them, and what takes them from it may not.
+
+    Raises:
+        pyarrow.ArrowInvalid: a column has such a text.
+    """
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if "string" in str(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
+
+
 def _check(footer: Struct) -> None:
     """Refuse what pyarrow's objects could not be made of."""
     leaves = _leaves(footer.structs(FileMeta.SCHEMA))
-    if len(footer.binary(FileMeta.CREATED_BY, b"")) > MAX_CREATOR:
-        raise DamagedError("the name of its writer is too long")
+    writer = footer.binary(FileMeta.CREATED_BY, b"")
+    if len(writer) > MAX_CREATOR or not _is_text(writer):
+        raise DamagedError("the name of its writer is too long, or no text")
     rows = 0
     for number, group in enumerate(footer.structs(FileMeta.ROW_GROUPS)):
         metas = metas_of(group)
@@ -149,16 +164,22 @@ def _below(above: _Open, element: Struct) -> _Open:
     if not 0 <= kind < _REPETITIONS:
         raise DamagedError(f"a column repeats in the unknown way {kind}")
     name = element.binary(Element.NAME)
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        raise DamagedError(f"the column name {name!r} is not UTF-8") from None
+    if not _is_text(name):
+        raise DamagedError(f"the column name {name!r} is not UTF-8")
     return _Open(
         element.integer(Element.CHILDREN, 0),
         (*above.path, name),
         above.repetition + (kind == _REPEATED),
         above.definition + (kind in (_OPTIONAL, _REPEATED)),
     )
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _physical(element: Struct) -> int:

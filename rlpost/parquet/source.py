@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.parallel import Ahead, in_order
+from rlpost.parquet.checked import check_texts
 from rlpost.parquet.places import Remote
 from rlpost.parquet.reader import ParquetReader, extents, footer_of
 from rlpost.parquet.stamps import stamp_of
@@ -165,7 +166,7 @@ class Source:
                     size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
                     for table in reader.batches(size, group, physical):
                         if table.num_rows:
-                            _check_texts(table)
+                            check_texts(table)
                             yield Piece(index, group, row, _with_partitions(table, file, columns))
                         row += table.num_rows
         except _DAMAGE as error:
@@ -173,16 +174,6 @@ class Source:
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
-
-
-def _check_texts(table: pa.RecordBatch) -> None:
-    """Refuse texts that are not UTF-8: pyarrow reads them, and what takes them from it may not."""
-    for name, column in zip(table.schema.names, table.columns, strict=True):
-        if "string" in str(column.type):
-            try:
-                column.validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
 
 
 def _stamp(file: InputFile) -> Stamp | None:

@@ -58,7 +58,12 @@ def test_files_by_pyarrow_keep_their_chunks_in_every_codec_and_page_version(tmp_
 )
 def test_every_option_of_pyarrow_comes_through(tmp_path, options):
     source = tmp_path / "source.parquet"
-    pq.write_table(source_table(), source, **{"row_group_size": 25, **options})
+    try:
+        pq.write_table(source_table(), source, **{"row_group_size": 25, **options})
+    except TypeError:
+        if "bloom_filter_options" not in options:
+            raise
+        pytest.skip(f"pyarrow {pa.__version__} writes no Bloom filters")
     check_splice(source, tmp_path)
 
 

@@ -1,0 +1,196 @@
+"""Fuzzing: `python -m tests.fuzz [--files N | --seconds S] [--target NAME] [--engine coverage]`.
+
+Each target runs in a process of its own, which is watched: it must not crash, take more than
+2 GB, or stay with one input for more than 10 s. What is found is kept in a folder, an input and a
+text each; the exit code is 1 then. `--replay FILE` runs one input again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+SLOWEST = 10.0  # seconds of one input, of work: other processes do not count
+STARTING = 120.0  # seconds until the first
+LARGEST = 2 << 30  # bytes of a process
+MOST_TURNS = 50  # a loop that was stopped is begun anew, with other mutants
+NAMES = ("parquet", "dumps", "footer", "recipe", "line")
+SHARES = dict(zip(NAMES, (0.6, 0.25, 0.05, 0.05, 0.05), strict=True))
+
+
+def main() -> int:
+    """Run, print a line for each target, and give the exit code."""
+    asked = arguments()
+    if asked.child:
+        return child(asked)
+    if asked.replay:
+        return replay(asked.target or asked.replay.name.split("-")[0], asked.replay)
+    keep = asked.keep or Path(tempfile.mkdtemp(prefix="rlpost-fuzz-"))
+    targets = [asked.target] if asked.target else list(NAMES)
+    results = [watched(name, asked, keep / name) for name in targets]
+    for one in results:
+        print(json.dumps(one))
+    bad = sum(len(one["found"]) for one in results)
+    print(f"{sum(one['files'] for one in results):,} inputs, {bad} findings, kept in {keep}")
+    return int(bool(bad))
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--target", choices=NAMES)
+    parser.add_argument("--files", type=int, help="inputs in all, shared among the targets")
+    parser.add_argument("--seconds", type=float, default=1e6, help="in all, likewise")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("random", "coverage"), default="random")
+    parser.add_argument("--keep", type=Path, help="folder for what is found")
+    parser.add_argument("--replay", type=Path)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def child(asked: argparse.Namespace) -> int:
+    """The loop itself."""
+    watch = nullcontext()
+    if asked.engine == "coverage":
+        import atheris
+
+        watch = atheris.instrument_imports(include=["rlpost"])
+    with watch:
+        import_everything()
+        from fuzz import loops, targets
+    log = loops.Log(asked.child, targets.TARGETS[asked.target])
+    warnings.simplefilter("error", RuntimeWarning)  # a number that is none, on its way to a file
+    loop = loops.by_coverage if asked.engine == "coverage" else loops.at_random
+    try:
+        loop(log, asked.seed, asked.files, asked.seconds)
+    finally:
+        targets.clean_up()
+    return 0
+
+
+def import_everything() -> None:
+    """All modules, so that what commands import late is instrumented too."""
+    from importlib import import_module
+    from pkgutil import walk_packages
+
+    import rlpost
+
+    for module in walk_packages(rlpost.__path__, "rlpost."):
+        if not module.name.startswith(("rlpost.browse", "rlpost.report_html")):
+            import_module(module.name)
+
+
+def watched(name: str, asked: argparse.Namespace, top: Path) -> dict:
+    """Run a target's loop, again where it was cut short, and tell what happened."""
+    share = 1.0 if asked.target else SHARES[name]
+    left = max(1, int((asked.files or 10**9) * share))
+    end = time.monotonic() + asked.seconds * share
+    result = {"target": name, "files": 0, "seconds": 0.0, "peak_mb": 0, "found": [], "outcomes": {}}
+    for turn in range(MOST_TURNS):
+        own = top / str(turn)
+        own.mkdir(parents=True)
+        begun = time.monotonic()
+        words = ["--child", own, "--target", name, "--engine", asked.engine, "--files", left,
+                 "--seconds", end - begun, "--seed", asked.seed * 1000 + turn]  # fmt: skip
+        argv = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz", *map(str, words)]
+        why, peak = watch(argv, own)
+        files = add(result, own, peak, time.monotonic() - begun)
+        left -= max(files, 1)
+        if why is not None:
+            if (own / "current").exists():
+                shutil.copy(own / "current", own / f"{name}-stopped.input")
+            result["found"].append(f"{why}: {own}/{name}-stopped.input")
+        if why is None or left <= 0 or time.monotonic() > end:
+            break
+    return result
+
+
+def add(result: dict, own: Path, peak: int, seconds: float) -> int:
+    """Add what a loop did to the result; gives how many inputs it ran."""
+    counts = [line.split(" ", 1) for line in read(own / "counts").splitlines()]
+    for count, outcome in counts:
+        result["outcomes"][outcome] = result["outcomes"].get(outcome, 0) + int(count)
+    files = sum(int(count) for count, _ in counts)
+    result["files"] += files
+    result["seconds"] = round(result["seconds"] + seconds, 1)
+    result["peak_mb"] = max(result["peak_mb"], peak >> 20)
+    result["found"] += [read(path).split("\n")[0] for path in sorted(own.glob("*.txt"))]
+    return files
+
+
+def read(path: Path) -> str:
+    """A text that may not be there."""
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def watch(argv: list[str], own: Path) -> tuple[str | None, int]:
+    """Run a process until it ends or must be ended; gives why, and its peak of memory in bytes."""
+    with (own / "log").open("w") as log:
+        process = subprocess.Popen(argv, cwd=HERE.parents[1], stdout=log, stderr=log)
+    peak, why, begun, spent_then = 0, None, 0.0, 0.0
+    while process.poll() is None:
+        time.sleep(0.25)
+        peak = max(peak, resident(process.pid))
+        if begun != (changed := own.stat().st_mtime):  # the next input
+            begun, spent_then = changed, cpu_seconds(process.pid)
+        spent = cpu_seconds(process.pid) - spent_then
+        if peak > LARGEST:
+            why = f"took {peak >> 20} MB"
+        elif (own / "current").exists() and spent > SLOWEST:
+            why = f"took {spent:.0f} s of work"
+        elif time.time() - begun > STARTING:
+            why = f"stood still for {STARTING:.0f} s"
+        if why:
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+    if why is None and process.returncode:
+        why = f"ended with {process.returncode}: {read(own / 'log')[-300:]}"
+    return why, max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has worked, whatever else the machine does."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def replay(name: str, path: Path) -> int:
+    """Run one input in this process; errors keep their traceback."""
+    from fuzz import targets
+
+    try:
+        print(targets.TARGETS[name].check(path.read_bytes()))
+    finally:
+        targets.clean_up()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Loops that run inputs in this process, and note what went wrong; `__main__` watches over them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuzz.targets import Target
+
+
+@dataclass
+class Log:
+    """What a loop did, in a folder that its watcher reads.
+
+    `current` holds the input that is being run, so that it is there when the process is not.
+    """
+
+    top: Path
+    target: Target
+    outcomes: Counter[str] = field(default_factory=Counter)
+    found: set[str] = field(default_factory=set)
+
+    def run(self, data: bytes) -> None:
+        """Run one input; an unexpected error is kept, once for each place where it was raised."""
+        (self.top / "current").write_bytes(data)
+        os.utime(self.top)  # the watcher's clock
+        try:
+            self.outcomes[self.target.check(data)] += 1
+        except Exception as error:  # noqa: BLE001 - everything unexpected is a finding
+            self.outcomes["FOUND"] += 1
+            self._keep(data, error)
+
+    def _keep(self, data: bytes, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if "rlpost" in one.filename] or frames
+        where = f"{type(error).__name__} {Path(own[-1].filename).name}:{own[-1].lineno}"
+        if where in self.found:
+            return
+        self.found.add(where)
+        name = hashlib.sha256(data).hexdigest()[:12]
+        (self.top / f"{self.target.name}-{name}.input").write_bytes(data)
+        text = f"{where}\n{''.join(traceback.format_exception(error)[-12:])}"
+        (self.top / f"{self.target.name}-{name}.txt").write_text(text, errors="replace")
+
+    def close(self) -> None:
+        """Write the counts so far."""
+        lines = [f"{count} {outcome}" for outcome, count in self.outcomes.most_common()]
+        (self.top / "counts").write_text("\n".join(lines))
+
+
+def at_random(log: Log, seed: int, files: int, seconds: float) -> None:
+    """Mutants of seeds, corpus, and of mutants that had an outcome of their own."""
+    rng = random.Random(f"{seed} {log.target.name}")  # noqa: S311
+    pool = list(log.target.start)
+    for data in pool[:files]:
+        log.run(data)
+    end = time.monotonic() + seconds
+    for place in range(len(pool), files):
+        if time.monotonic() > end:
+            break
+        data = log.target.mutate(rng.choice(pool), rng, pool)
+        before = len(log.outcomes)
+        log.run(data)
+        if len(log.outcomes) > before:
+            pool.append(data)
+        if place % 100 == 0:
+            log.close()  # a loop that is cut short has told what it did
+    log.close()
+
+
+def by_coverage(log: Log, seed: int, files: int, seconds: float) -> None:
+    """Mutants of inputs that reached new code, as libFuzzer has it; needs `atheris`."""
+    import atheris
+
+    corpus = log.top / "corpus"
+    corpus.mkdir(exist_ok=True)
+    pool = log.target.start
+    for place, data in enumerate(pool):
+        (corpus / f"seed-{place:04}").write_bytes(data)
+
+    def mutate(data: bytes, size: int, number: int) -> bytes:
+        rng = random.Random(number)  # noqa: S311
+        if rng.random() < 0.1:
+            return atheris.Mutate(data, size)
+        return log.target.mutate(data, rng, pool)[:size]
+
+    done = [0]
+
+    def one(data: bytes) -> None:
+        log.run(data)
+        done[0] += 1
+        if done[0] % 100 == 0:
+            log.close()
+
+    limits = {"runs": files, "max_total_time": int(seconds), "timeout": 10, "rss_limit_mb": 2048}
+    how = {"seed": seed + 1, "max_len": 65536, "len_control": 0, "mutate_depth": 1, "reload": 0}
+    told = {"print_final_stats": 1, "artifact_prefix": f"{log.top}/"}
+    options = [f"-{name}={value}" for name, value in (limits | how | told).items()]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=mutate)
+    try:
+        atheris.Fuzz()
+    finally:
+        log.close()

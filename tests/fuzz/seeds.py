@@ -1,0 +1,148 @@
+"""Good inputs of every kind, small, that mutation starts from; and the packed corpus."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import format_writers as tokens
+import format_writers_text as texts
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlpost import api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CORPUS = Path(__file__).with_name("corpus.zip")
+MOST = 1 << 16  # bytes of a seed
+
+FORMATS = (
+    ("nemo-rl", ".jsonl"), ("slime-rollout", ".pt"), ("slime-train", ".pt"), ("miles", ".pt"),
+    ("prime-rl", ".jsonl"), ("prime-rl-tokens", ".json"), ("open-instruct", ".jsonl"),
+    ("roll-board", ".jsonl"), ("rl-logging-board", ".jsonl"), ("grail", ".parquet"),
+    ("roll-rollout", ".jsonl"), ("verl", ".jsonl"), ("trl", ".parquet"), ("ms-swift", ".jsonl"),
+    ("areal", ".jsonl"), ("skyrl-eval", ".jsonl"), ("jsonl", ".jsonl"), ("parquet", ".parquet"),
+)  # fmt: skip
+"""Format and suffix of a dump; the first byte of an input is the place in this list."""
+
+
+def rollout(rows: int = 8) -> pa.Table:
+    """All roles that recipes read, two steps of groups of two, and columns of other kinds."""
+    lengths = [i * 7 % 5 for i in range(1, rows + 1)]
+    rng = np.random.default_rng(0)
+    floats = [rng.normal(-1, 0.3, n).astype(np.float32).tolist() for n in lengths]
+    near = [[x + 0.01 for x in xs] for xs in floats]
+    kind = pa.list_(pa.float32())
+    return pa.table(
+        {
+            "prompt_id": [f"p{i // 2}" for i in range(rows)],
+            "step": pa.array([i // 4 for i in range(rows)], pa.int64()),
+            "reward": pa.array([i * 5 % 4 / 4 for i in range(rows)], pa.float32()),
+            "response_mask": pa.array([[1] * n for n in lengths], pa.list_(pa.uint8())),
+            "old_log_probs": pa.array(floats, kind),
+            "ref_log_probs": pa.array(near, kind),
+            "infer_log_probs": pa.array(near, kind),
+            "log_probs": pa.array(floats, kind),
+            "values": pa.array(near, pa.large_list(pa.float64())),
+            "finish_reason": pa.array(["stop", "length"] * (rows // 2)).dictionary_encode(),
+            "info": pa.array([{"tags": ["x"] * (i % 3), "n": i} for i in range(rows)]),
+            "response": [f"text {i}" if i % 3 else None for i in range(rows)],
+        }
+    )
+
+
+def parquet_seeds() -> list[bytes]:
+    """The rollout as several writers store it: codecs, dictionaries, indexes, page versions."""
+    small = ["prompt_id", "reward", "response_mask", "old_log_probs"]
+    table = rollout()
+    options: list[tuple[pa.Table, dict]] = [
+        (table.select(small), {"compression": "none", "use_dictionary": False}),
+        (table.select(small), {"compression": "zstd", "row_group_size": 3}),
+        (table, {"compression": "snappy"}),
+        (table, {"data_page_version": "2.0", "write_page_index": True, "compression": "gzip"}),
+        (table.drop_columns(["info"]), {"store_schema": False, "row_group_size": 4}),
+        (table, {"column_encoding": {"reward": "BYTE_STREAM_SPLIT"}, "use_dictionary": False}),
+        (table.drop_columns(["response", "info"]), {"data_page_size": 16, "version": "1.0"}),
+    ]
+    return [*(_written(*option) for option in options), _enriched()]
+
+
+def _enriched() -> bytes:
+    """What rlpost wrote itself, with its recipe and summary in the metadata."""
+    with tempfile.TemporaryDirectory() as name:
+        source, target = Path(name) / "in.parquet", Path(name) / "out.parquet"
+        pq.write_table(rollout().drop_columns(["info", "values", "log_probs"]), source)
+        api.advantages(source, target, options=api.Options(device="cpu", workers=1))
+        return target.read_bytes()
+
+
+def _written(table: pa.Table, options: dict) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def dump_seeds() -> list[bytes]:
+    """A small dump of every format, each behind the byte that names it."""
+    places = {name: place for place, (name, _) in enumerate(FORMATS)}
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        for folder, write in _WRITERS.items():
+            (top / folder).mkdir()
+            write(top / folder)
+        found = [
+            bytes([places[path.relative_to(top).parts[0]]]) + path.read_bytes()
+            for path in sorted(top.rglob("*"))
+            if path.is_file() and path.suffix in (".jsonl", ".json", ".pt", ".parquet")
+        ]
+    return [data for data in found if len(data) < MOST]
+
+
+_SAMPLES = tokens.made(2, 2)
+_ROLLOUTS = texts.rollouts(2, 2, 1)
+_FLAT = [one for one in tokens.made(4, 2) if 0 not in one.mask]
+_WRITERS = {
+    "nemo-rl": lambda top: tokens.nemo_rl(top, _SAMPLES),
+    "slime-rollout": lambda top: tokens.slime_rollout(top, _SAMPLES),
+    "slime-train": lambda top: tokens.slime_train(top, _SAMPLES),
+    "miles": lambda top: tokens.miles(top, _SAMPLES),
+    "prime-rl": lambda top: tokens.prime_rl_traces(top, _SAMPLES),
+    "prime-rl-tokens": lambda top: tokens.prime_rl_tokens(top, _SAMPLES),
+    "grail": lambda top: tokens.grail(top, _FLAT),
+    "roll-rollout": lambda top: tokens.roll_rollout(top, _SAMPLES),
+    "open-instruct": lambda top: texts.open_instruct(top / "a.jsonl", _ROLLOUTS),
+    "roll-board": lambda top: texts.roll_board(top / "a.jsonl", _ROLLOUTS),
+    "rl-logging-board": lambda top: texts.logging_board(top / "a.jsonl", _ROLLOUTS),
+    "verl": lambda top: texts.verl(top / "1.jsonl", _ROLLOUTS),
+    "trl": lambda top: texts.trl(top / "completions_00001.parquet", _ROLLOUTS),
+    "ms-swift": lambda top: texts.ms_swift(top / "a.jsonl", _ROLLOUTS),
+    "areal": lambda top: texts.areal(top, _ROLLOUTS),
+    "skyrl-eval": lambda top: texts.skyrl(top, _ROLLOUTS),
+    "jsonl": lambda top: texts.write_lines(top / "a.jsonl", rollout(4).to_pylist()),
+    "parquet": lambda top: pq.write_table(rollout(4), top / "a.parquet"),
+}
+
+
+def packed(target: str) -> list[bytes]:
+    """The corpus of a target: what earlier runs found to reach code that seeds do not."""
+    if not CORPUS.exists():
+        return []
+    with zipfile.ZipFile(CORPUS) as archive:
+        names = sorted(name for name in archive.namelist() if name.startswith(f"{target}/"))
+        return [archive.read(name) for name in names]
+
+
+def pack(corpora: dict[str, Iterable[bytes]]) -> None:
+    """Write the corpus; the same bytes for the same inputs."""
+    with zipfile.ZipFile(CORPUS, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for target, inputs in sorted(corpora.items()):
+            for place, data in enumerate(sorted(set(inputs))):
+                entry = zipfile.ZipInfo(f"{target}/{place:04}")
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, data)

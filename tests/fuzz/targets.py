@@ -1,0 +1,364 @@
+"""What is fuzzed, and what must hold of every input: an error of rlpost's own, or a right answer.
+
+A target takes bytes, gives the name of the outcome, and raises `WrongError` or whatever rlpost
+let through. Files lie in a folder of their own, which is empty again afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import tomllib
+import zlib
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fuzz import mutate, seeds
+from test_cli import run
+from typer.main import get_command
+
+from rlpost import api
+from rlpost.cli import COMMANDS
+from rlpost.convert import convert
+from rlpost.errors import DataError, RlpostError
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.canonical import TOKEN_COLUMNS
+from rlpost.inspect.facts import inspect
+from rlpost.loss_api import loss
+from rlpost.parquet.footer import FooterError, decode, encode
+from rlpost.parquet.reader import footer_of
+from rlpost.parquet.sink import open_sink
+from rlpost.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
+from rlpost.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, NotImplementedError)
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+OPTIONS = api.Options(device="cpu", workers=1, overwrite=True, chunk_tokens=16)
+
+
+class WrongError(AssertionError):
+    """An answer is wrong: no error came, and the output is not what the input says."""
+
+
+@cache
+def folder() -> Path:
+    """This process's place for files, in memory where the machine has such a place."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+    parent = memory if memory.is_dir() else None
+    return Path(tempfile.mkdtemp(prefix="rlpost-fuzz-", dir=parent))
+
+
+def clean_up() -> None:
+    """Remove this process's files."""
+    shutil.rmtree(folder(), ignore_errors=True)
+
+
+def _expect(truth: bool, text: str) -> None:  # noqa: FBT001
+    if not truth:
+        raise WrongError(text)
+
+
+# Parquet
+
+RECIPES = (
+    Recipe(),
+    Recipe(estimator="gae", whiten_advantages=True, nonfinite="mask"),
+    Recipe(emit_only=True, emit=("advantages", "kl", "group_mean", "final_response_mask")),
+    Recipe(kl_coef=0.1, kl_estimator="k3", is_weight="sequence", drop_truncated=True),
+    Recipe(estimator="optimal_token_baseline", columns={"sum_pi_squared": "values"}),
+    Recipe(estimator="raw", emit=("token_level_rewards",)),
+)
+
+
+def check_parquet(data: bytes) -> str:
+    """Run a job on a Parquet file: it is refused, or the output has the input's columns as read."""
+    source, target = folder() / "in.parquet", folder() / "out.parquet"
+    source.write_bytes(data)
+    job = JOBS[zlib.crc32(data) % len(JOBS)]
+    try:
+        job(source, target)
+    except RlpostError as error:
+        _expect(bool(str(error)), "an error without a text")
+        _expect(sorted(folder().iterdir()) == [source], "a failed run left something behind")
+        return type(error).__name__
+    else:
+        if target.exists():
+            same_columns(source, target, NEW)
+        return "done"
+    finally:
+        for path in folder().iterdir():
+            path.unlink()
+
+
+def _enrich(recipe: Recipe, source: Path, target: Path) -> None:
+    api.advantages(source, target, recipe, OPTIONS)
+    new = {*pq.read_schema(target).names} - {*pq.read_schema(source).names}
+    table = pq.ParquetFile(target).read(sorted(new & {"advantages", "returns"}))
+    made = table.schema.field("advantages").type if "advantages" in table.column_names else None
+    if made == pa.list_(pa.float32()) and "response_mask" in pq.read_schema(source).names:
+        masks = pq.ParquetFile(source).read(["response_mask"])["response_mask"]
+        lengths = [len(one) for one in masks.to_pylist()]
+        found = [len(one) for one in table["advantages"].to_pylist()]
+        _expect(found == lengths, "advantages are not one per response token")
+
+
+FIELDS = pa.schema([("advantages", pa.list_(pa.float32())), ("kept", pa.bool_())])
+NEW = {*FIELDS.names, *WRITTEN, *EXTRA}
+MOST_ROWS = 10_000
+
+
+def _splice(source: Path, target: Path) -> None:
+    """Put columns behind the file's own, which nothing computes: that is what is quick."""
+    try:
+        footer = footer_of(source)
+    except READ_ERRORS as error:
+        raise DataError(str(error)) from None
+    if footer.num_rows > MOST_ROWS:
+        raise DataError("more rows than it can have")
+    sink = open_sink(source, target, FIELDS, drop=FIELDS.names)
+    try:
+        for group in range(footer.num_row_groups):
+            rows = footer.row_group(group).num_rows
+            lists = pa.array([[0.5] * (row % 3) for row in range(rows)], FIELDS[0].type)
+            kept = pa.array([row % 2 == 0 for row in range(rows)])
+            sink.write(group, pa.record_batch([lists, kept], schema=FIELDS))
+        sink.close({"rlpost.version": "0"})
+    finally:
+        sink.abort()
+    found = pq.ParquetFile(target).read(["advantages", "kept"], use_threads=False)
+    _expect(found.num_rows == footer.num_rows, "the new columns have another number of rows")
+
+
+def _inspect(source: Path, target: Path) -> None:  # noqa: ARG001
+    inspect([source]).as_json()
+
+
+def _verify(source: Path, target: Path) -> None:  # noqa: ARG001
+    verify([source], OPTIONS)
+
+
+def _loss(source: Path, target: Path) -> None:
+    loss(source, target, options=OPTIONS)
+
+
+JOBS: tuple[Callable[[Path, Path], None], ...] = (
+    *(partial(_enrich, recipe) for recipe in RECIPES),
+    _inspect,
+    _loss,
+    _verify,
+    *([_splice] * 10),
+)
+
+
+def same_columns(source: Path, target: Path, replaced: Collection[str] = ()) -> None:
+    """Every column that the output kept of the input reads the same, or as little."""
+    before, after = pq.ParquetFile(source), pq.ParquetFile(target)
+    _expect(before.metadata.num_rows == after.metadata.num_rows, "another number of rows")
+    for field in before.schema_arrow:
+        if field.name in replaced or field.name not in after.schema_arrow.names:
+            continue
+        _expect(after.schema_arrow.field(field.name).equals(field), f"{field.name!r}: another type")
+        old, new = _column(before, field.name), _column(after, field.name)
+        if isinstance(old, str) or isinstance(new, str):
+            _expect(isinstance(old, str) == isinstance(new, str), f"{field.name!r}: {old} / {new}")
+        elif not old.equals(new):  # which tells NaN from NaN
+            _expect(old.to_pylist().__repr__() == new.to_pylist().__repr__(), f"{field.name!r}")
+
+
+def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray | str:
+    """A column, or why it can't be read."""
+    try:
+        return file.read([name], use_threads=False)[name]
+    except READ_ERRORS as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def check_footer(data: bytes) -> str:
+    """Decode and encode a struct: it is refused, or what comes back means the same."""
+    try:
+        struct, used = decode(data)
+    except FooterError:
+        return "FooterError"
+    _expect(0 < used <= len(data), "it used more than there is")
+    again = encode(struct)
+    _expect(decode(again) == (struct, len(again)), "it does not come back")
+    return "done"
+
+
+# Dumps
+
+
+def check_dump(data: bytes) -> str:
+    """Convert a dump: it is refused, or every row has token lists of one length."""
+    name, suffix = seeds.FORMATS[data[0] % len(seeds.FORMATS)] if data else seeds.FORMATS[0]
+    source, target = folder() / f"in{suffix}", folder() / "out.parquet"
+    source.write_bytes(data[1:])
+    try:
+        convert(source, target, name, ReadOptions())
+        table = pq.read_table(target)
+        lists = [one for one in TOKEN_COLUMNS if one in table.column_names]
+        lengths = [[len(values) for values in table[one].to_pylist()] for one in lists]
+        _expect(all(one == lengths[0] for one in lengths), "token lists differ in length")
+    except RlpostError as error:
+        _expect(sorted(folder().iterdir()) == [source], "a failed run left something behind")
+        return type(error).__name__
+    finally:
+        for path in folder().iterdir():
+            path.unlink()
+    return "done"
+
+
+# Recipes
+
+
+def check_recipe(data: bytes) -> str:
+    """Read a recipe: it is refused, or it comes back from its own JSON and is what tomllib says."""
+    path = folder() / "recipe.toml"
+    path.write_bytes(data)
+    try:
+        recipe = Recipe.of(without_loss(load_toml(path)))
+    except RlpostError as error:
+        return type(error).__name__
+    _expect(Recipe.model_validate_json(recipe.model_dump_json()) == recipe, "another recipe")
+    table = tomllib.loads(data.decode())
+    _expect(all(hasattr(recipe, key.replace("-", "_")) for key in table if key != "loss"), "lost")
+    return "done"
+
+
+# Command lines
+
+
+@cache
+def _inputs() -> Path:
+    """A folder with good and bad files under names that are trouble."""
+    top = folder() / "files"
+    top.mkdir()
+    pq.write_table(seeds.rollout(), top / "in.parquet")
+    odd = seeds.rollout().rename_columns(
+        ["prompt_id", "step", "reward", "\x1b[2Jmask", *seeds.rollout().column_names[4:]]
+    )
+    pq.write_table(odd, top / "odd.parquet")
+    pq.write_table(seeds.rollout(), top / "\x1b]0;owned\x07.parquet")
+    (top / "step=3").mkdir()
+    pq.write_table(seeds.rollout(), top / "step=3" / "a.parquet")
+    (top / "recipe.toml").write_text('estimator = "gae"\n')
+    (top / "bad.jsonl").write_text('{"reward": "\\u001b[31m"}\n')
+    return top
+
+
+def check_line(data: bytes) -> str:
+    """Run a command line: it ends with a known exit code and sends no control character."""
+    words = [word for word in data.decode(errors="replace").split("\n") if _harmless(word)]
+    if not words or words[0] not in COMMANDS or words[0] in ("browse", "report"):
+        words = ["inspect", *words]
+    top = _inputs()
+    out = top / "out"
+    ran = run(*(word.replace("@", f"{top}/") for word in words))
+    shutil.rmtree(out, ignore_errors=True)
+    _expect(ran.code in {0, 1, 2, 3, 4, 5}, f"exit code {ran.code}")
+    _expect("Traceback" not in ran.err, "a traceback")
+    for text in (ran.out, ran.err):
+        found = CONTROLS.search(text)
+        _expect(found is None, f"sent {found and text[found.start() - 20 : found.end() + 5]!r}")
+    return f"exit {ran.code}"
+
+
+def _harmless(word: str) -> bool:
+    """Whether a word can't lead out of the folder, to the network, or to code of the user's."""
+    loose = "/" in word.replace("@step=3/", "") or ".." in word or ":" in word or "debug" in word
+    return not loose and "\0" not in word and not word.startswith(("~", ">"))
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """Commands, their options, and values for them."""
+    named = [name for name in COMMANDS if name not in ("browse", "report")]
+    apps = [get_command(import_module(f"rlpost.commands.{name}").app) for name in named]
+    options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
+    unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}
+    odd = [one.decode(errors="replace") for one in mutate.NAMES]
+    return (*named, *sorted(options - unsafe), *VALUES, *odd)
+
+
+VALUES = (
+    "@in.parquet", "@odd.parquet", "@bad.jsonl", "@step=3/a.parquet", "@*.parquet", "@", "@out",
+    "@out/a.parquet", "@\x1b]0;owned\x07.parquet", "@recipe.toml", "grpo", "gae", "json", "table",
+    "markdown", "reward=reward", "mask=\x1b[2Jmask", "reward=none", "reward=\x1b[31m", "0", "1",
+    "-1", "1e308", "nan", "inf", "8,4,1", "8 4 1", "gamma=0.5,0.9", "all", "=", "a=b=c", "--",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to fuzz."""
+
+    name: str
+    check: Callable[[bytes], str]
+    mutate: mutate.Mutator
+    good: Callable[[], list[bytes]]
+    share: float
+    """Of the inputs of a run over all targets."""
+
+    @cached_property
+    def start(self) -> list[bytes]:
+        """What mutation starts from: seeds, and the packed corpus."""
+        return [*self.good(), *seeds.packed(self.name)]
+
+
+def _dump_mutator(data: bytes, rng: Any, others: Any) -> bytes:
+    place = data[0] % len(seeds.FORMATS) if data else 0
+    suffix = seeds.FORMATS[place][1]
+    by = {".pt": mutate.archive, ".parquet": mutate.parquet}.get(suffix, mutate.json_text)
+    return bytes([place]) + by(data[1:], rng, [one[1:] for one in others[:8]])
+
+
+def _recipe_lines() -> list[str]:
+    fields = [
+        *Recipe.model_fields,
+        *(f"numerics.{n}" for n in type(Recipe().numerics).model_fields),
+    ]
+    odd = ("1", "-1", "0.5", "nan", "inf", "true", '"x"', '"group"', "[]", "{}", "1e400", "[8,4,1]",
+           "9" * 5000, "[" * 200, '"\\u001b[2J"', '{a="b"}', "1979-05-27", '["a","b"]')  # fmt: skip
+    return [f"{field} = {value}" for field in fields for value in odd] + ["[numerics]", "[loss]"]
+
+
+def _footers() -> list[bytes]:
+    return [data[-8 - int.from_bytes(data[-8:-4], "little") : -8] for data in seeds.parquet_seeds()]
+
+
+def _lines() -> list[bytes]:
+    lines = ("advantages @in.parquet @out/a.parquet", "inspect @odd.parquet --format markdown",
+             "convert @bad.jsonl @out --from jsonl", "loss @in.parquet", "presets", "estimators",
+             "compare @in.parquet --estimator grpo --estimator rloo",
+             "advantages @in.parquet --plan", "inspect @in.parquet --worst")  # fmt: skip
+    return [line.replace(" ", "\n").encode() for line in lines]
+
+
+def _recipes() -> list[bytes]:
+    return [recipe_text.encode() for recipe_text in _preset_texts()]
+
+
+def _preset_texts() -> list[str]:
+    folder_of = Path(import_module("rlpost.presets").__file__ or "").parent
+    return [path.read_text() for path in sorted(folder_of.glob("*.toml"))]
+
+
+TARGETS = {
+    one.name: one
+    for one in (
+        Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds, 0.6),
+        Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds, 0.25),
+        Target("footer", check_footer, mutate.by_bytes, _footers, 0.05),
+        Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes, 0.05),
+        Target("line", check_line, mutate.lines_of(vocabulary()), _lines, 0.05),
+    )
+}

@@ -1,0 +1,141 @@
+"""Mutants: a module with one small change that tests should notice."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SWAPS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.MatMult: ast.Add,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+_CALLS = {
+    "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "any": "all",
+    "all": "any", "sum": "mean", "mean": "sum", "exp": "expm1", "expm1": "exp",
+    "ones_like": "zeros_like", "zeros_like": "ones_like", "amin": "amax", "amax": "amin",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module."""
+
+    path: Path
+    line: int
+    function: str
+    """Qualified name of the function that it is in; empty at the top of the module."""
+    before: str
+    after: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """Where it is and what it is: this identifies it as long as the line is the same."""
+        where = f"{self.path.parent.name}/{self.path.name} {self.function or 'module'}"
+        return f"{where}: {self.before} -> {self.after}"
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """All mutants of a module, in the order of its lines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for number, (node, owner) in enumerate(list(_places(tree))):
+        mutated = copy.deepcopy(tree)
+        twin = list(_places(mutated))[number][0]
+        statement = _statement(mutated, twin.lineno)
+        before, part = ast.unparse(statement).splitlines()[0], ast.unparse(twin)
+        _apply(twin)
+        after = ast.unparse(statement).splitlines()[0]
+        if before == after:  # the change is further down in a long statement
+            before, after = f"{before} ... {part}", ast.unparse(twin)
+        ast.fix_missing_locations(mutated)
+        yield Mutant(path, node.lineno, owner, before, after, mutated)
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.If, str]]:
+    """What can be changed, and the function that it is in."""
+    yield from _inside(tree, "")
+
+
+def _inside(node: ast.AST, owner: str) -> Iterator[tuple[ast.expr | ast.If, str]]:
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "type_params", "bases"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or _is_text(child) or _is_typing(child):
+                continue
+            name = owner
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                name = f"{owner}.{child.name}".lstrip(".")
+            if isinstance(child, ast.expr | ast.If) and _changes(child):
+                yield child, owner
+            yield from _inside(child, name)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """A docstring, or an error's text."""
+    return isinstance(node, ast.Raise | ast.JoinedStr) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
+
+
+def _is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _changes(node: ast.AST) -> bool:
+    """Whether a node gives a mutant."""
+    found = False
+    match node:
+        case ast.Compare(ops=[first, *_]):
+            found = type(first) in _SWAPS
+        case ast.BoolOp(op=operator) | ast.BinOp(op=operator):
+            found = type(operator) in _SWAPS
+        case ast.UnaryOp(op=ast.USub() | ast.Invert() | ast.Not()):
+            found = True
+        case ast.Constant(value=value):
+            found = isinstance(value, int | float)
+        case ast.Call(func=ast.Attribute(attr=name)):
+            found = name in _CALLS
+        case ast.If() | ast.IfExp():
+            found = True
+    return found
+
+
+def _apply(node: ast.AST) -> None:
+    """Change a node in place."""
+    match node:
+        case ast.Compare():
+            node.ops[0] = _SWAPS[type(node.ops[0])]()
+        case ast.BoolOp() | ast.BinOp():
+            node.op = _SWAPS[type(node.op)]()
+        case ast.UnaryOp(op=ast.USub()):
+            node.op = ast.UAdd()
+        case ast.UnaryOp():
+            node.operand = ast.UnaryOp(node.op, node.operand)
+        case ast.Constant(value=bool()):
+            node.value = not node.value
+        case ast.Constant():
+            node.value += 1
+        case ast.If() | ast.IfExp():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Call():
+            node.func.attr = _CALLS[node.func.attr]
+
+
+def _statement(tree: ast.Module, line: int) -> ast.stmt:
+    """The innermost statement that a line is in."""
+    found = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    ]  # fmt: skip
+    return max(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
