@@ -98,6 +98,13 @@ def by_duckdb(path):
         return [column[:2] for column in rows.description], repr(rows.fetchall())
 
 
+UNREADABLE = (
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,  # what an older polars makes of a newer type
+    duckdb.Error,
+    NotImplementedError,
+)
 READERS = [by_pyarrow, by_polars, by_duckdb]
 
 
@@ -105,7 +112,7 @@ def readable(read, path):
     """Whether a reader serves a file at all: not every reader knows every type."""
     try:
         read(path)
-    except (pa.ArrowException, pl.exceptions.PolarsError, duckdb.Error, NotImplementedError):
+    except UNREADABLE:
         return False
     return True
 
