@@ -6,12 +6,15 @@ tests are of what such runs found, and of what no mutation is likely to hit.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
 import os
 import pickle
 import re
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -22,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fuzz import loops, seeds, targets
 from test_cli import rollout, run, save
 
 from rlpost.controls import escaped, shown
@@ -49,17 +53,44 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # Mutated files
 
 
-def test_a_thousand_mutants_are_refused_or_give_right_answers(tmp_path):
-    words = ["--files", "1000", "--seed", "7", "--seconds", "300", "--keep", tmp_path / "kept"]
-    argv = [sys.executable, "-m", "tests.fuzz", *map(str, words)]
-    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    results = [json.loads(line) for line in ran.stdout.splitlines()[:-1]]
-    assert sum(one["files"] for one in results) >= 1000
-    assert {one["target"] for one in results} == {"parquet", "dumps", "footer", "recipe", "line"}
-    for one in results:  # neither all refused, nor none: both sides are tried
-        assert len(one["outcomes"]) > 1, one
-        assert one["peak_mb"] < 2048
+SLICES = {"parquet": 900, "dumps": 900, "footer": 600, "recipe": 1500, "line": 60}
+
+
+@pytest.fixture
+def hurried():
+    """An input that takes more than 10 s of work is an error."""
+
+    def too_slow(*_):
+        raise TimeoutError("an input takes more than 10 s")
+
+    before = signal.signal(signal.SIGPROF, too_slow)
+    yield lambda: signal.setitimer(signal.ITIMER_PROF, 10)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_mutants_are_refused_or_give_right_answers(tmp_path, hurried, name):
+    target = targets.TARGETS[name]
+
+    def check(data: bytes) -> str:
+        hurried()
+        return target.check(data)
+
+    log = loops.Log(tmp_path, dataclasses.replace(target, check=check))
+    loops.at_random(log, 7, SLICES[name], 600)
+    targets.clean_up()
+    assert [path.read_text() for path in tmp_path.glob("*.txt")] == []
+    assert log.outcomes.total() == SLICES[name]
+    assert len(log.outcomes) > 1  # neither are all refused, nor none: both sides are tried
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < 3 << 30  # pytest's own too
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_what_was_found_once_is_not_found_again(name):
+    for data in seeds.packed(name):
+        targets.TARGETS[name].check(data)
+    targets.clean_up()
 
 
 # Footers that pyarrow does not survive
@@ -196,6 +227,42 @@ def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     code, megabytes = map(int, ran.stdout.split())
     assert code == 3
     assert megabytes < 1200
+
+
+def not_text(rows: int) -> pa.Array:
+    """A string column of bytes that are no UTF-8, which pyarrow neither minds nor mends."""
+    return pa.Array.from_buffers(pa.string(), rows, pa.array([b"a\xe8b"] * rows).buffers())
+
+
+@pytest.mark.parametrize("column", ["prompt_id", "domain", "step", "response"])
+def test_texts_that_are_no_utf8_are_refused_where_they_are_read(tmp_path, column):
+    table = rollout().drop_columns([column]) if column == "prompt_id" else rollout()
+    path = save(table.append_column(column, not_text(12)), tmp_path / "in.parquet")
+    for words in (["inspect", path], ["inspect", path, "--row", "3"]):
+        ran = run(*words)
+        assert ran.code in {3, 4}
+        assert "Invalid UTF8" in ran.err
+    if column == "response":  # it is copied, and not read
+        assert run("advantages", path, tmp_path / "out.parquet", "-q").code == 0
+
+
+def test_a_result_beyond_float32_is_an_error_and_not_infinite(tmp_path):
+    table = rollout().set_column(1, "reward", pa.array([1e39, -1e39] * 6))
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("advantages", path, tmp_path / "out.parquet", "--estimator", "raw")
+    assert (ran.code, "beyond the range of float32" in ran.err) == (3, True)
+    assert not (tmp_path / "out.parquet").exists()
+    clipped = ["--estimator", "raw", "--reward-clip", "5", "-q"]
+    assert run("advantages", path, tmp_path / "out.parquet", *clipped).code == 0
+
+
+def test_ids_that_do_not_fit_are_an_error_and_not_other_ids(tmp_path):
+    ids = [[2**40 + 7] * len(mask) for mask in rollout()["response_mask"].to_pylist()]
+    table = rollout().append_column("response_token_ids", pa.array(ids))
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("convert", path, tmp_path / "out.parquet", "--from", "parquet")
+    assert ran.code == 3
+    assert "row 0: `response_token_ids` has 1099511627783 at token 0" in ran.err
 
 
 # Dumps

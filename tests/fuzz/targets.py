@@ -60,6 +60,8 @@ def folder() -> Path:
 def clean_up() -> None:
     """Remove this process's files."""
     shutil.rmtree(folder(), ignore_errors=True)
+    folder.cache_clear()
+    _inputs.cache_clear()
 
 
 def _expect(truth: bool, text: str) -> None:  # noqa: FBT001
@@ -344,7 +346,12 @@ def _lines() -> list[bytes]:
 
 
 def _recipes() -> list[bytes]:
-    return [recipe_text.encode() for recipe_text in _preset_texts()]
+    own = (
+        "estimator = 'gae'\ngamma = 0.9\nlam = 0.5\n[numerics]\nnorm_eps = 1e-5\n",
+        "kl-coef = 0.1\nkl_target = 2\nemit = ['advantages', 'kl']\n[columns]\nreward = 'r'\n",
+        "reward_clip = 5\nmax_len_mask = true\nmax_response_length = 8\n",
+    )
+    return [text.encode() for text in (*own, *_preset_texts())]
 
 
 def _preset_texts() -> list[str]:
