@@ -674,3 +674,8 @@ def test_marks_are_explained_where_they_stand(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
     assert "1 finding  (✗ training would go wrong)" in shown
+
+
+def test_facts_takes_one_path_as_it_is():
+    sample = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+    assert rlpost.facts(str(sample)).responses == rlpost.facts([sample]).responses == 512

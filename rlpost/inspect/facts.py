@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost import __version__
@@ -22,7 +23,6 @@ from rlpost.schema import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rlpost.inspect.model import InputFacts, RoleFacts
 
@@ -41,7 +41,7 @@ def stored(
 
 
 def inspect(
-    inputs: Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path],
     *,
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
@@ -68,6 +68,7 @@ def inspect(
         ReadWriteError: an input can't be read.
     """
     start = time.perf_counter()
+    inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     source = Source(find_inputs([str(path) for path in inputs]))
     columns = resolve(source.columns, columns_map or {}, source.name)
     stored = input_facts(source, columns)

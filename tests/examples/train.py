@@ -30,9 +30,11 @@ class Rollouts(Dataset[Sample]):
     """The rows of an enriched file: tokens and advantages of one response each."""
 
     def __init__(self, path: str | Path) -> None:
-        table = pq.read_table(path, columns=[*TOKENS, "sample_mask"], memory_map=True)
+        masked = ["sample_mask"] if "sample_mask" in pq.read_schema(path).names else []
+        table = pq.read_table(path, columns=[*TOKENS, *masked], memory_map=True)
         # Responses that the sample masks drop have advantage 0 throughout: nothing is learnt there.
-        self.table = table.filter(table["sample_mask"]).combine_chunks()
+        kept = table.filter(table["sample_mask"]) if masked else table
+        self.table = kept.combine_chunks()
 
     def __len__(self) -> int:
         """How many responses are kept."""
