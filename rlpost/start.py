@@ -19,8 +19,8 @@ def leave() -> NoReturn:
     """
     try:
         code = _ran()
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    except (KeyboardInterrupt, SystemExit) as ended:  # a signal came before the command, or after
+        code = _code(ended)
     atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -31,20 +31,24 @@ def leave() -> NoReturn:
 
 
 def _ran() -> int:
-    """The exit code of the command line; by then nothing unfinished is left."""
+    """The exit code of the command line."""
     # Even these take a while to import, and Ctrl-C may come any time.
     from rlpost import leftovers, signals  # noqa: PLC0415
 
+    atexit.register(leftovers.undo_all)  # first, so it runs last: nothing unfinished is left
     signals.watch()
     try:
         from rlpost.cli import main  # noqa: PLC0415
 
         main()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except (KeyboardInterrupt, SystemExit) as ended:
+        return _code(ended)
     finally:
         signals.let_end()
-        leftovers.undo_all()
     return 0
+
+
+def _code(ended: BaseException) -> int:
+    if isinstance(ended, SystemExit):
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return INTERRUPTED

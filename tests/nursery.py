@@ -139,6 +139,12 @@ def live(words, told, counted, call, fault, memory) -> None:
         if counted is not None:
             watch_calls(counted, call, fault)
         leave()
+    except SystemExit as ended:  # a signal at the very beginning or end: as the interpreter does
+        atexit._run_exitfuncs()
+        os._exit(ended.code)
+    except KeyboardInterrupt:
+        atexit._run_exitfuncs()
+        os._exit(130)
     finally:
         os._exit(99)
 
