@@ -105,8 +105,11 @@ def _elsewhere(
     """`advantages` on another engine than this process."""
     if options.engine != "ray":
         raise UsageError(f"--engine {options.engine}: local or ray is needed")
-    if options.resume or options.verify:
-        raise UsageError("--resume and --verify are for --engine local")
+    if options.resume:
+        raise UsageError(
+            "--resume is for --engine local: Ray runs the tasks of lost workers again by itself, "
+            "and a run in shards (rlpost plan) goes on where it was stopped"
+        )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
     check_ours(targets)

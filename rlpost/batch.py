@@ -11,7 +11,7 @@ from torch import Tensor
 from rlpost.kernels.segments import count_true, lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,17 @@ class Batch:
         return replace(self, responses=columns, shared=shared)
 
 
-def concatenated(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The columns of consecutive pieces, joined."""
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+def joined(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
+    """The columns of consecutive pieces, [rows] each, joined as they come.
+
+    Were they kept apart until the last is there, their little tensors would lie scattered among
+    the blocks that pieces leave behind, and memory would grow with the input.
+    """
+    columns: dict[str, Tensor] = {}
+    first = 0
+    for part in parts:
+        for name, value in part.items():
+            column = columns.setdefault(name, value.new_empty(rows, *value.shape[1:]))
+            column[first : first + len(value)] = value
+        first += max(map(len, part.values()), default=0)
+    return columns

@@ -16,7 +16,6 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.output import TYPES
@@ -24,7 +23,7 @@ from rlpost.parquet.ragged import is_list
 from rlpost.parquet.ranges import close_file, open_file, read_at
 from rlpost.parquet.reader import ParquetReader
 from rlpost.parquet.staged import STEP, Staged
-from rlpost.summary import SPREADS
+from rlpost.tally import SPREADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.ledger import Tallied
     from rlpost.parquet.places import Place
     from rlpost.parquet.sink import Sink
     from rlpost.plan import Job
-    from rlpost.summary import Tally, Totals
+    from rlpost.tally import Totals
 
 ROUNDING = 1e-6  # of float32, in which is written what was counted in float64
 _TINY = 1e-36  # about float32's smallest normal number
@@ -49,7 +49,7 @@ _COUNTED = {
 }
 
 
-def check_written(job: Job, index: int, sink: Sink, names: Sequence[str], tally: Tally) -> None:
+def check_written(job: Job, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
     """Read a completed file again, from the disk where the system lets go of what it remembers.
 
     Args:
@@ -80,7 +80,7 @@ def check_written(job: Job, index: int, sink: Sink, names: Sequence[str], tally:
             else:
                 _check_decoded(before, after, names)
             _check_lengths(before, after, names, job.columns.column(job.lists))
-            _check_numbers(after, names, tally.over(torch.arange(tally.keys)))
+            _check_numbers(after, names, tally.total())
 
 
 class _Different(Exception):  # noqa: N818 - it never leaves this module

@@ -6,12 +6,13 @@ import io
 import os
 import re
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from typer._click.exceptions import ClickException
+from typer._click.exceptions import BadParameter, ClickException
 from typer.core import TyperGroup
 
 from rlpost import __version__
@@ -41,6 +42,9 @@ COMMANDS = {
     "schema": "Print the JSON Schema of recipe files, for editors.",
 }
 COMPLETING = "_RLPOST_COMPLETE"
+FOR_SHELLS = ("--show-completion", "--install-completion")
+SHELL_IS_NAMED = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""With it typer takes the shell's name as the value of these options; else it looks for one."""
 BROKEN_PIPE = 141
 
 
@@ -66,6 +70,8 @@ class _Lazy(TyperGroup):
             return super().invoke(ctx)
         except ClickException as error:
             error.message = shown(error.message)
+            if isinstance(error, BadParameter):
+                error.param_hint = _variable(error) or error.param_hint
             raise
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
@@ -75,6 +81,16 @@ class _Lazy(TyperGroup):
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         self._listing = True
         super().format_help(ctx, formatter)
+
+
+def _variable(error: BadParameter) -> str | None:
+    """The environment variable that gave a wrong value, where it was one."""
+    if error.ctx is None or error.param is None:
+        return None
+    source = error.ctx.get_parameter_source(str(error.param.name))
+    if source is None or source.name != "ENVIRONMENT":
+        return None
+    return str(error.param.envvar)
 
 
 def _completing(command: Command) -> Command:
@@ -121,8 +137,8 @@ def main() -> None:
     """Run the command line; raises SystemExit with the exit code.
 
     Exit codes: 0 done, 1 findings, 2 the command line or recipe is wrong, 3 the data is bad,
-    4 reading or writing failed, 5 a device or engine is missing, 130 interrupted. With --debug
-    anywhere on the line, errors keep their traceback.
+    4 reading or writing failed, 5 a device or engine is missing, 130 interrupted, 141 nobody reads
+    stdout any more. With --debug anywhere on the line, errors keep their traceback.
     """
     _mend_streams()
     debug = "--debug" in sys.argv
@@ -132,20 +148,36 @@ def main() -> None:
         from rlpost.completion import join_words  # noqa: PLC0415
 
         join_words(os.environ)
+    if sys.argv[1:2] and sys.argv[1] in FOR_SHELLS and len(sys.argv) > 2:  # noqa: PLR2004
+        os.environ[SHELL_IS_NAMED] = "1"
     try:
         app(prog_name="rlpost")
     except KeyboardInterrupt:
         _complain("interrupted")
         sys.exit(INTERRUPTED)
+    except SystemExit as ended:  # typer and rich make 1 of a closed pipe
+        if ended.code != 1 or not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        _hang_up()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(BROKEN_PIPE)
+        _hang_up()
     except Exception as error:
         told = _told(error)
         if debug or told is None:
             raise
         _complain(told[0])
         sys.exit(told[1])
+
+
+def _hang_up() -> NoReturn:
+    """End without another word, as a program does that SIGPIPE ends; raises SystemExit.
+
+    The reader is gone, as of `rlpost estimators | head -1`.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):  # either may be the pipe, and hold text that was not written
+        os.dup2(nowhere, number)
+    sys.exit(BROKEN_PIPE)
 
 
 def _told(error: Exception) -> tuple[str, int] | None:
@@ -183,6 +215,7 @@ def _mend_streams() -> None:
 
 
 def _complain(text: str) -> None:
-    """The error on stderr, without a colour or a traceback."""
-    for line in shown(text).splitlines():
-        typer.echo(f"rlpost: {line}", err=True)
+    """The error on stderr, without a colour or a traceback; the exit code says it, too."""
+    with suppress(BrokenPipeError):
+        for line in shown(text).splitlines():
+            typer.echo(f"rlpost: {line}", err=True)

@@ -9,7 +9,7 @@ from rlpost.parquet.ragged import holds
 from rlpost.schema import LOG_PROBS, missing, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from rlpost.parquet.memory import TableSource
     from rlpost.parquet.source import Source
@@ -26,26 +26,24 @@ def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
     Raises:
         UsageError, DataError: as `rlpost.schema.resolve`.
     """
-    columns = resolve(source.columns, recipe.columns, source.name)
     named = {f"component:{name}": name for name in recipe.reward_components or ()}
     named |= {f"teacher:{name}": name for name in recipe.teachers}
     if recipe.rollout_id is not None:
         named["rollout"] = recipe.rollout_id
-    for role, column in named.items():
-        columns = columns.with_column(role, column, source.columns, source.name)
-    return columns
+    return resolve(source.columns, recipe.columns, source.name, named)
 
 
-def absent(source: Source | TableSource, role: str, why: str, dump: str | None = None) -> DataError:
-    """The error for a role that no column serves, with columns that could.
+def absent(
+    source: Source | TableSource, needs: Mapping[str, str], lacks: Mapping[str, str]
+) -> DataError:
+    """The error for roles that no column serves, with columns that could.
 
     Args:
         source: the input.
-        role: what is missing.
-        why: what needs the role.
-        dump: why the dump that the input was converted from lacks it, where it is known.
+        needs: what is missing, and what needs it.
+        lacks: why the dump that the input was converted from lacks a role, where it is known.
     """
-    return missing(role, source.columns, source.name, why, dump, _held(source))
+    return missing(needs, source.columns, source.name, lacks, _held(source))
 
 
 def check_log_probs(source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]) -> None:

@@ -34,12 +34,18 @@ _HOME = Path(__file__).parent
 _DECLARED = re.compile(
     r'^\w+ = (?:Estimator|Loss)\(\s*"(\w+)".*?formula="(.*?)"', flags=re.DOTALL | re.MULTILINE
 )
+# name and title, as `FORMAT = Format(name="verl", title="...", ...)` has them
+_FORMAT = re.compile(r'^FORMAT = Format\(\s*name="(.*?)",\s*title="(.*?)"', flags=re.MULTILINE)
 
 
 def declared(package: str) -> dict[str, str]:
-    """Names and formulas in `estimators` or `losses`, read from the source: torch stays away."""
+    """Names in `estimators` or `losses` with formulas, or in `formats` with titles.
+
+    They are read from the source: torch and pyarrow stay away.
+    """
+    pattern = _FORMAT if package == "formats" else _DECLARED
     texts = (path.read_text(encoding="utf-8") for path in sorted((_HOME / package).glob("*.py")))
-    return dict(found for text in texts for found in _DECLARED.findall(text))
+    return dict(found for text in texts for found in pattern.findall(text))
 
 
 # What each option offers
@@ -65,6 +71,11 @@ def _losses(context: Context, incomplete: str) -> Offers:
     if context.params.get("preset") in presets.PRESETS:
         name = str(context.params["preset"])
         yield from ((one, f"as {name} has it") for one in presets.loss_variants(name))
+
+
+def _formats(context: Context, incomplete: str) -> Offers:
+    del context, incomplete
+    return declared("formats").items()
 
 
 def _presets(context: Context, incomplete: str) -> Offers:
@@ -162,6 +173,7 @@ def _words(context: Context, incomplete: str, *, words: tuple[str, ...]) -> Offe
 
 BY_FLAG: dict[str, Completer] = {
     "--estimator": _estimators,
+    "--from": _formats,
     "--loss": _losses,
     "--preset": _presets,
     "--map": _roles,
@@ -172,9 +184,14 @@ BY_FLAG: dict[str, Completer] = {
     "--numerics": _numerics,
     "--sweep": _sweeps,
     "--emit": _emitted,
+    "--layout": partial(_words, words=("response", "padded", "shifted", "compact", "left-padded")),
     "--device": partial(_words, words=("auto", "cpu", "cuda")),
 }
-BY_ARGUMENT: dict[str, Completer] = {"PRESET": _presets, "PRESET|default": _presets}
+BY_ARGUMENT: dict[str, Completer] = {
+    "PRESET": _presets,
+    "PRESET|default": _presets,
+    "ESTIMATOR": _estimators,
+}
 
 
 def attach(command: Command) -> Command:

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
 from rlpost.numerics import NonNegative, Positive
+from rlpost.option_model import OptionModel
 
 Level = Literal["token", "segment", "geometric", "sequence"]
 
@@ -79,7 +80,7 @@ def _as_written(text: str) -> str:
     return str(Filter.of(text))
 
 
-class CorrectionOptions(BaseModel):
+class CorrectionOptions(OptionModel):
     """Correction for the rollout engine's policy not being the trainer's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Batch
     from rlpost.recipe import Recipe
-    from rlpost.summary import Totals
+    from rlpost.tally import Totals
 
 Json = dict[str, Any]
 MOST_NATS = 300.0  # exp(2·300) can still be added up in float64

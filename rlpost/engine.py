@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from rlpost.batch import concatenated
+from rlpost.batch import joined
 from rlpost.device import lane
 from rlpost.errors import UnavailableError
 from rlpost.output import record_batch
 from rlpost.parallel import ahead, in_order
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
-from rlpost.summary import Tally, measure
+from rlpost.summary import measure
 from rlpost.table import Collector
+from rlpost.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,7 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = Clock()
-        self.tally: Callable[[Batch, torch.Tensor, int], Any] = partial(_tally, shape=job.shape)
+        self.tally: Callable[[Batch, torch.Tensor], Any] = partial(_tally, shape=job.shape)
         """Counts what the last pass made of a batch, by the key of each row; parts add with `+`."""
         self.splits = 0
         """Pieces that had to be halved because the device's memory did not hold them."""
@@ -143,7 +144,7 @@ class Engine:
                 batch = self._applied(step, piece, responses)
                 start = self._row(piece)
                 keys = responses["cell"][start : start + piece.table.num_rows]
-                tally = self.tally(batch, keys, responses.count("cell"))
+                tally = self.tally(batch, keys)
                 columns = record_batch(batch, self.job.shape, names)
             with self.clock.busy("encode"):
                 return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
@@ -260,7 +261,7 @@ def gathered(
 
 def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:
     """The table with the measurements of consecutive pieces as columns."""
-    return responses.with_(**concatenated(list(parts)))
+    return responses.with_(**joined(parts, len(responses)))
 
 
 def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
@@ -271,9 +272,9 @@ def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
     return found
 
 
-def _tally(batch: Batch, keys: torch.Tensor, count: int, *, shape: Shape) -> Tally:
+def _tally(batch: Batch, keys: torch.Tensor, *, shape: Shape) -> Tally:
     measured = measure(batch, shape)
-    return Tally.of(keys, count, measured.sums, measured.spans)
+    return Tally.of(keys, measured.sums, measured.spans)
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from rlpost.numerics import Finite, NonNegative, Positive, Unit
+from rlpost.option_model import OptionModel
 
 
-class EstimatorOptions(BaseModel):
+class EstimatorOptions(OptionModel):
     """Which estimator turns rewards into advantages, and its knobs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -70,7 +70,7 @@ def _by_rollout(
     means = {}
     for name, column in values.items():
         order = canonical_order(unit, column)
-        means[name] = group_moments(column[order], offsets).mean
+        means[name] = group_moments(column[order].to(torch.float64), offsets).mean
     return both[0], means, unit
 
 
@@ -78,19 +78,32 @@ def group_statistics(
     responses: Responses, values: Tensor, *, rows: Tensor | None = None
 ) -> tuple[Moments, Tensor]:
     """Size, mean and deviation of each row's group, and whether its values are all equal, [N]."""
-    codes, taken = responses["group"], values
+    own = _from_zero(responses["group"])
+    groups, equal = _by_group(own, responses, values, rows)
+    moments = groups.at(own)
+    if rows is None or bool(rows.all()):
+        return moments, equal[own]
+    return Moments(*(torch.where(rows, part, 0.0) for part in moments)), equal[own] & rows
+
+
+def _from_zero(codes: Tensor) -> Tensor:
+    """The codes less the least: those of one file of thousands need not begin at 0."""
+    low = int(codes.min()) if codes.numel() else 0
+    return codes - low if low else codes
+
+
+def _by_group(
+    codes: Tensor, responses: Responses, values: Tensor, rows: Tensor | None
+) -> tuple[Moments, Tensor]:
+    """Moments of each group, by its code, and whether its values are all equal, [G]."""
+    count, taken = int(codes.max()) + 1 if codes.numel() else 0, values
     if rows is not None and not bool(rows.all()):
         codes, taken = codes[rows], values[rows]
     if "rollout" in responses:
         rollout = responses["rollout"] if rows is None else responses["rollout"][rows]
         codes, found, _ = _by_rollout(codes, rollout, {"values": taken})
         taken = found["values"]
-    offsets = group_offsets(codes, responses.count("group"))
+    offsets = group_offsets(codes, count)
     ascending = taken[canonical_order(codes, taken)]
     equal = first_values(ascending, offsets) == last_values(ascending, offsets)
-    groups = group_moments(ascending, offsets, equal)
-    own = responses["group"]
-    moments = groups.at(own)
-    if rows is None or bool(rows.all()):
-        return moments, equal[own]
-    return Moments(*(torch.where(rows, part, 0.0) for part in moments)), equal[own] & rows
+    return group_moments(ascending, offsets, equal), equal

@@ -7,21 +7,18 @@ holds what occurs and nothing else, and can be written as JSON.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import torch
-
-from rlpost.summary import Totals
+from rlpost.tally import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor
-
-    from rlpost.summary import Tally
+    from rlpost.tally import Tally
 
 Json = dict[str, Any]
 Label = str | int
@@ -31,11 +28,14 @@ class Tallied(Protocol):
     """What was counted, by cell: a pair of step and domain that occurs."""
 
     @property
-    def keys(self) -> int:
-        """How many cells there are."""
+    def keys(self) -> list[int]:
+        """The cells that were counted, ascending."""
 
-    def over(self, chosen: Tensor) -> Totals:
-        """The totals over some cells, [k] int64."""
+    def total(self) -> Totals:
+        """The totals over all cells."""
+
+    def over(self, chosen: Sequence[int]) -> Totals:
+        """The totals over some cells."""
 
 
 @dataclass
@@ -54,11 +54,9 @@ class Ledger:
         """
         steps, domains = labels["step"], labels["domain"]
         found = {}
-        for place, code in enumerate(labels["cell"]):
-            totals = tally.over(torch.tensor([place]))
-            if totals.count("rows"):
-                step, domain = divmod(int(code), len(domains))
-                found[str(steps[step]), str(domains[domain])] = totals
+        for place in tally.keys:
+            step, domain = divmod(int(labels["cell"][place]), len(domains))
+            found[str(steps[step]), str(domains[domain])] = tally.over([place])
         return cls(found)
 
     def __iadd__(self, other: Ledger) -> Self:
@@ -110,14 +108,37 @@ class Arranged:
     cells: dict[int, Totals]
 
     @property
-    def keys(self) -> int:
-        """How many cells there are."""
-        return len(self.cells)
+    def keys(self) -> list[int]:
+        """The cells, by their place."""
+        return [*range(len(self.cells))]
 
-    def over(self, chosen: Tensor) -> Totals:
-        """The totals over some cells, [k] int64, by their place."""
+    def total(self) -> Totals:
+        """The totals over all cells."""
+        return joined([*self.cells.values()])
+
+    def over(self, chosen: Sequence[int]) -> Totals:
+        """The totals over some cells, by their place."""
         every = list(self.cells.values())
-        return joined([every[place] for place in chosen.tolist()])
+        return joined([every[place] for place in chosen])
+
+
+def cells_of(
+    labels: Mapping[str, list[Label]], cells: Sequence[int], column: str
+) -> list[tuple[Label, list[int]]]:
+    """The cells of each step, in order, or of each domain, by name.
+
+    Args:
+        labels: what the codes of `step`, `domain` and `cell` stand for.
+        cells: those that were counted; of many steps a file has few.
+        column: `step` or `domain`.
+    """
+    names, domains = labels[column], len(labels["domain"])
+    found: dict[int, list[int]] = defaultdict(list)
+    for cell in cells:
+        step, domain = divmod(int(labels["cell"][cell]), domains)
+        found[step if column == "step" else domain].append(cell)
+    order = sorted(found, key=None if column == "step" else lambda code: str(names[code]))
+    return [(names[code], found[code]) for code in order]
 
 
 def joined(parts: Sequence[Totals]) -> Totals:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".rlpost-lock"
 SCRATCH_PREFIX = ".rlpost-dump-"
+RUN_PREFIX = ".rlpost-run-"  # of folders in which files wait for the others of a run in tasks
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _TRIES, _PAUSE = 10, 0.02  # whoever cleans up holds a lock on all names, for a moment
 
@@ -137,10 +138,24 @@ class _Folder:
         """Remove what lies about under the names that are locked."""
         with suppress(OSError):
             for entry in os.scandir(self.path.parent):
-                found = _TEMPORARY.fullmatch(entry.name)
-                if found and found["name"] in self._names and entry.name not in keep:
+                if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
+                    self._clean_run(Path(entry.path))
+                elif self._is_temporary(entry.name) and entry.name not in keep:
                     with suppress(OSError):
                         Path(entry.path).unlink()
+
+    def _clean_run(self, folder: Path) -> None:
+        """Remove what a run in tasks has waiting under the names, and its folder with the last."""
+        with suppress(OSError):
+            for entry in os.scandir(folder):
+                if entry.name in self._names or self._is_temporary(entry.name):
+                    with suppress(OSError):
+                        Path(entry.path).unlink()
+            folder.rmdir()
+
+    def _is_temporary(self, name: str) -> bool:
+        found = _TEMPORARY.fullmatch(name)
+        return found is not None and found["name"] in self._names
 
     def _locked(self, names: Sequence[str], *, last: bool) -> bool:
         """Try once; False where the lock file was removed meanwhile, or was locked as a whole."""

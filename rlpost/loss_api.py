@@ -94,7 +94,6 @@ def loss(
 def _tally(
     batch: Batch,
     keys: Tensor,
-    _: int,
     *,
     settings: Sequence[Setting],
     scope: Scope,

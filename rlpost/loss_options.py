@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -19,6 +18,7 @@ from pydantic import (
 from rlpost.errors import UsageError
 from rlpost.loss_catalogue import ABOUT
 from rlpost.numerics import Bound, Count, NonNegative, Positive, Unit
+from rlpost.option_model import OptionModel
 from rlpost.schema import closest
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ KlLossEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
 AGGREGATIONS = get_args(Aggregation)
 
 
-class LossOptions(BaseModel):
+class LossOptions(OptionModel):
     """Every option of a policy loss; a field left at None takes the loss's own default.
 
     Raises UsageError (through `LossOptions.of`) naming options that do not fit together.
@@ -175,16 +175,9 @@ class LossOptions(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            lines = dict.fromkeys(_sentence(one, where, origins or {}) for one in error.errors())
-            raise UsageError("\n".join(lines)) from None
+            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
 
-
-def _sentence(item: Any, default: str, origins: Mapping[str, str]) -> str:
-    """One problem: where, what came, what is needed."""
-    name = str(item["loc"][0]) if item["loc"] else ""
-    where = origins.get(name, default)
-    if item["type"] == "extra_forbidden":
-        return f"{where}: no option {name!r}{closest(name, LossOptions.model_fields)}"
-    if item["type"] == "value_error":
-        return f"{where}: {item['msg'].removeprefix('Value error, ')}"
-    return f"{where}: {name} is {item['input']!r}: {item['msg'].lower()}"
+    @classmethod
+    def called(cls, loc: tuple[int | str, ...]) -> str:
+        """The field: what follows in `loc` is which of its kinds did not take the value."""
+        return str(loc[0]) if loc else ""

@@ -102,18 +102,14 @@ def _check(
     recipe: Recipe,
     settings: Sequence[Setting],
 ) -> None:
-    """Raise DataError for the first role that is needed and has no column, or one that can't do."""
-    lacks = lacks_of(source)
-    for role, why in (
-        ("log_probs", "the policy being trained, whose loss is asked for"),
-        *([] if behaviour_of(settings) == "infer" else [("old_log_probs", _BEFORE)]),
-    ):
-        if role not in columns:
-            raise absent(source, role, why, lacks.get(role))
-    rewarded = "reward" in columns or recipe.reward_components
-    if "advantages" not in columns and not rewarded:
-        why = "the loss weighs tokens by them, and there is no reward to make them of"
-        raise absent(source, "advantages", why, lacks.get("advantages"))
+    """Raise DataError for roles that are needed and have no column, or one that can't do."""
+    needed = {"log_probs": "the policy being trained, whose loss is asked for"}
+    if behaviour_of(settings) != "infer":
+        needed["old_log_probs"] = _BEFORE
+    if "reward" not in columns and not recipe.reward_components:
+        needed["advantages"] = (
+            "the loss weighs tokens by them, and there is no reward to make them of"
+        )
     for setting in settings:
         options, name = setting.options, setting.loss.name
         for role, why, needs in (
@@ -121,8 +117,11 @@ def _check(
             ("ref_log_probs", f"loss {name}", name == "ref_kl"),
             ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
         ):
-            if needs and role not in columns:
-                raise absent(source, role, why, lacks.get(role))
+            if needs:
+                needed.setdefault(role, why)
+    absent_ones = {role: why for role, why in needed.items() if role not in columns}
+    if absent_ones:
+        raise absent(source, absent_ones, lacks_of(source))
     check_log_probs(source, columns, sorted(_POLICIES))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.stretches import PLACES, bounds
+from rlpost.ledger import cells_of
 from rlpost.loss_resolved import ratio_bounds, resolved
 from rlpost.loss_tally import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.losses.base import DUAL, HIGH, LOW
@@ -45,7 +44,7 @@ def summarise_losses(
         settings: the same that the tally was made with.
         scope: likewise.
     """
-    whole = tally.over(torch.arange(tally.cells.keys))
+    whole = tally.total()
     parts = _details(responses, tally) if scope.details else {}
     sums = whole.sums
     return {
@@ -101,18 +100,12 @@ def _positions(tally: LossTally) -> list[_Part]:
 
 def _cut(responses: Responses, tally: LossTally, column: str) -> list[_Part]:
     """Each step or domain, where the input has that column."""
-    labels = responses.labels[column]
-    if labels == ["all"]:
+    labels = responses.labels
+    if labels[column] == ["all"]:
         return []
-    domains = responses.count("domain")
-    cells = torch.tensor(responses.labels["cell"], dtype=torch.int64)
-    codes = cells // domains if column == "step" else cells % domains
-    order = list(enumerate(labels))
-    if column == "domain":
-        order.sort(key=lambda item: str(item[1]))
     return [
-        _Part({column: label}, tally.over((codes == code).nonzero().squeeze(1)))
-        for code, label in order
+        _Part({column: label}, tally.over(cells))
+        for label, cells in cells_of(labels, tally.cells.keys, column)
     ]
 
 

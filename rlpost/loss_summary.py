@@ -35,7 +35,7 @@ from rlpost.loss_tally import (
     LossTally,
 )
 from rlpost.losses import clamped, estimated, kl_loss
-from rlpost.summary import Tally
+from rlpost.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,15 +79,15 @@ def measure_losses(
         done.append(block)
     kinds = torch.stack([block.kinds for block in done]).sum(0).cpu()
     bins = torch.stack([block.bins for block in done]).sum(0).cpu()
+    counts = kinds.sum(2).transpose(0, 1), bins
     empty = LossTally.empty(scope, len(settings))
     batch = scope.batch_of[keys]
     return LossTally(
-        _tally(done, lambda block: (block.rows, block.row_spans), cells, scope.cells),
+        _tally(done, lambda block: (block.rows, block.row_spans), cells, counts),
         _by_place(done, scope),
-        _tally(done, lambda block: (block.added, block.sizes), batch, scope.batches),
-        empty.cell_kinds.index_copy(1, here, kinds.sum(2)),
+        _tally(done, lambda block: (block.added, block.sizes), batch),
         kinds.sum(1),
-        empty.bins.index_copy(0, here, bins),
+        scope.batches,
         sum((block.odd for block in done), empty.odd),
     )
 
@@ -245,22 +245,21 @@ def _state(found: Surrogate) -> Tensor:
 def _by_place(blocks: list[_Block], scope: Scope) -> Tally:
     """The tally of the stretches of all blocks, by their range of positions."""
     if not scope.details:
-        return Tally(scope.places)
+        return Tally()
     places = torch.cat([block.stretches.places for block in blocks]).cpu()
-    return _tally(blocks, lambda block: (block.sums, block.spans), places, scope.places)
+    return _tally(blocks, lambda block: (block.sums, block.spans), places)
 
 
 def _tally(
     blocks: list[_Block],
     numbers: Callable[[_Block], tuple[dict[str, Tensor], Spans]],
     keys: Tensor,
-    count: int,
+    counts: tuple[Tensor, ...] = (),
 ) -> Tally:
     """The tally of the rows, or of the stretches, of all blocks."""
     sums, spans = zip(*map(numbers, blocks), strict=True)
     return Tally.of(
         keys,
-        count,
         {name: torch.cat([one[name] for one in sums]) for name in sums[0]},
         {
             name: (
@@ -269,4 +268,5 @@ def _tally(
             )
             for name in spans[0]
         },
+        counts,
     )

@@ -10,15 +10,16 @@ import torch
 
 from rlpost.kernels.aggregate import Parts
 from rlpost.kernels.exact import rounded
-from rlpost.kernels.quantiles import BINS
 from rlpost.kernels.stretches import PLACES
 from rlpost.loss_oddities import Oddities
-from rlpost.summary import Tally
+from rlpost.tally import Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from rlpost.summary import Totals
+    from rlpost.tally import Totals
 
 SIGNS, FLAT, CLIPS = 4, 2, 4
 """A kind of token is which sign its advantage has (0, positive, negative, or it is masked out),
@@ -71,28 +72,25 @@ class LossTally:
     """
 
     cells: Tally
+    """It counts kinds, [settings, KINDS], and the bins of log ratios, [BINS], too."""
     places: Tally
     """By range of positions; without details empty."""
     batches: Tally
     """What the loss of each batch is made of."""
-    cell_kinds: Tensor
-    """[settings, cells, KINDS] int64."""
     place_kinds: Tensor
     """[settings, places, KINDS] int64."""
-    bins: Tensor
-    """[cells, BINS] int64 of the log ratios."""
+    batch_count: int
     odd: Oddities
 
     @classmethod
     def empty(cls, scope: Scope, settings: int) -> LossTally:
         """The tally of no rows."""
         return cls(
-            Tally(scope.cells),
-            Tally(scope.places),
-            Tally(scope.batches),
-            torch.zeros(settings, scope.cells, KINDS, dtype=torch.int64),
+            Tally(),
+            Tally(),
+            Tally(),
             torch.zeros(settings, scope.places, KINDS, dtype=torch.int64),
-            torch.zeros(scope.cells, BINS, dtype=torch.int64),
+            scope.batches,
             Oddities.none(settings),
         )
 
@@ -101,33 +99,37 @@ class LossTally:
             self.cells + other.cells,
             self.places + other.places,
             self.batches + other.batches,
-            self.cell_kinds + other.cell_kinds,
             self.place_kinds + other.place_kinds,
-            self.bins + other.bins,
+            self.batch_count,
             self.odd + other.odd,
         )
 
-    def over(self, cells: Tensor) -> LossTotals:
-        """The totals over some cells, [k] int64."""
-        kinds = self.cell_kinds[:, cells].sum(1)
-        return LossTotals(self.cells.over(cells), _unpacked(kinds), self.bins[cells].sum(0))
+    def total(self) -> LossTotals:
+        """The totals over all cells."""
+        return self.over(self.cells.keys)
+
+    def over(self, cells: Sequence[int]) -> LossTotals:
+        """The totals over some cells."""
+        kinds, bins = self.cells.counted(cells)
+        return LossTotals(self.cells.over(cells), _unpacked(kinds), bins)
 
     def at(self, place: int) -> LossTotals:
         """The totals at a range of positions."""
-        sums = self.places.over(torch.tensor([place]))
+        sums = self.places.over([place])
         return LossTotals(sums, _unpacked(self.place_kinds[:, place]), None)
 
     def parts(self, name: str) -> Parts:
         """A sum by batch, with what it may be divided by."""
-        return Parts(self.batches.sums[name], *self._counts)
+        return Parts(self.batches.digits(name, self.batch_count), *self._counts)
 
     @cached_property
     def _counts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Policy tokens, responses with one, responses, and the longest one of each batch."""
         tokens, valid, rows = (
-            rounded(self.batches.sums[name]).to(torch.int64) for name in ("tokens", "valid", "rows")
+            rounded(self.batches.digits(name, self.batch_count)).to(torch.int64)
+            for name in ("tokens", "valid", "rows")
         )
-        longest = self.batches.highs["length"].clamp(min=0).to(torch.int64)
+        longest = self.batches.highest("length", self.batch_count).clamp(min=0).to(torch.int64)
         return tokens, valid, rows, longest
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from rlpost.option_model import OptionModel
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -41,7 +43,7 @@ Bound = Annotated[
 ]
 
 
-class Numerics(BaseModel):
+class Numerics(OptionModel):
     """What frameworks do differently, each with rlpost's own choice as the default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -141,19 +141,17 @@ def job_of(
     """Bind a recipe to an input.
 
     Raises:
-        DataError: a role that the recipe needs has no column (with the nearest names).
+        DataError: roles that the recipe needs have no columns (with the nearest names).
     """
-    lacks = lacks_of(source)
-    for role, why in _needed_roles(shape).items():
-        if role not in columns:
-            raise absent(source, role, why, lacks.get(role))
+    needs = {role: why for role, why in _needed_roles(shape).items() if role not in columns}
     lists = next(
         (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
         None,
     )
-    if lists is None:
-        why = "no list column says how many tokens"
-        raise absent(source, "mask", why, lacks.get("mask"))
+    if lists is None and needs.keys().isdisjoint(_TOKEN_ROLES):
+        needs["mask"] = "no list column says how many tokens"
+    if needs or lists is None:
+        raise absent(source, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(shape))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlpost.parquet.inputs import InputFile
 
 KEY = "rlpost.run"
+PRESET = "rlpost.preset"
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,17 @@ class Part:
     """Of all files."""
     running: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The running moments that the run began with, by domain, where it used any."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """The preset that the recipe was made of, and the estimator by the framework's name."""
 
     @property
     def note(self) -> dict[str, str]:
-        """The entry of the file's metadata."""
+        """The entries of the file's metadata."""
         values = asdict(self)
+        asked = values.pop("asked")
         if not self.running:
             del values["running"]
-        return {KEY: json.dumps(values)}
+        return {KEY: json.dumps(values)} | ({PRESET: json.dumps(asked)} if asked else {})
 
     @classmethod
     def of(cls, text: str) -> Part:
@@ -56,14 +60,18 @@ class Whole:
     files: int
     rows: int
     running: dict[str, dict[str, Any]]
+    asked: dict[str, str] = field(default_factory=dict)
 
     def part(self, index: int) -> Part:
         """One of its files."""
-        return Part(self.run, index, self.files, self.rows, self.running)
+        return Part(self.run, index, self.files, self.rows, self.running, self.asked)
 
 
 def whole_of(
-    files: Sequence[InputFile], first_rows: Sequence[int], running: Mapping[str, RunningMoments]
+    files: Sequence[InputFile],
+    first_rows: Sequence[int],
+    running: Mapping[str, RunningMoments],
+    asked: Mapping[str, str],
 ) -> Whole:
     """A run over these files.
 
@@ -71,7 +79,10 @@ def whole_of(
         files: the inputs.
         first_rows: the row number of each one's first row, and that of all rows.
         running: the moments that the run begins with, where it uses any.
+        asked: the preset and the estimator that were asked for, where a preset was.
     """
     text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
     moments = {name: asdict(one) for name, one in running.items()}
-    return Whole(sha256(text.encode()).hexdigest()[:32], len(files), first_rows[-1], moments)
+    return Whole(
+        sha256(text.encode()).hexdigest()[:32], len(files), first_rows[-1], moments, dict(asked)
+    )

@@ -43,8 +43,8 @@ EXTRA = (
 class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Every option of the pipeline, validated; the defaults are the reference pipeline's.
 
-    A field left at None takes the estimator's own default. Raises UsageError (through
-    `Recipe.of` and `Recipe.from_toml`) naming the options that do not fit together.
+    A field left at None takes the estimator's own default. Raises UsageError, with a line for each
+    wrong value and name, or naming the options that do not fit together.
     """
 
     model_config = ConfigDict(
@@ -113,9 +113,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     @model_validator(mode="before")
     @classmethod
     def _synonyms(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("kl_estimator") in KL_SYNONYMS:
-            return {**data, "kl_estimator": KL_SYNONYMS[data["kl_estimator"]]}
-        return data
+        kl = data.get("kl_estimator") if isinstance(data, dict) else None
+        return {**data, "kl_estimator": KL_SYNONYMS.get(kl, kl)} if isinstance(kl, str) else data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -178,7 +177,14 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(_sentences(error, where, origins or {}))) from None
+            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
+
+    @classmethod
+    def hint(cls, name: Any) -> str:
+        """What an unknown name may have meant: it may be one of the policy loss."""
+        if name in LossOptions.model_fields:
+            return ": it is one of the policy loss, in a table of its own: [loss]"
+        return super().hint(name)
 
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:
@@ -207,22 +213,3 @@ def load_toml(path: Path) -> dict[str, Any]:
         if isinstance(table.get(name), dict):
             table[name] = {key.replace("-", "_"): value for key, value in table[name].items()}
     return table
-
-
-def _sentences(error: ValidationError, default: str, origins: Mapping[str, str]) -> list[str]:
-    """One line per problem: where, what came, what is needed."""
-    lines = []
-    for item in error.errors():
-        where = origins.get(str(item["loc"][0]), default) if item["loc"] else default
-        name = ".".join(str(part) for part in item["loc"])
-        model = Numerics if item["loc"][:1] == ("numerics",) else Recipe
-        if item["type"] == "extra_forbidden":
-            hint = closest(str(item["loc"][-1]), model.model_fields)
-            if name in LossOptions.model_fields:
-                hint = ": it is one of the policy loss, in a table of its own: [loss]"
-            lines.append(f"{where}: no option {name!r}{hint}")
-        elif item["type"] == "value_error":
-            lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
-        else:
-            lines.append(f"{where}: {name} is {item['input']!r}: {item['msg'].lower()}")
-    return lines

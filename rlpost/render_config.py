@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
         @property
         def source(self) -> str:
-            """`default`, or what set it."""
+            """`default`, `default of` an estimator, or what set it."""
+
+        @property
+        def is_set(self) -> bool:
+            """Whether it is at no default."""
 
 
 HEADINGS = ("field", "value", "from")
@@ -91,7 +95,7 @@ def _print(found: Sequence[Setting]) -> None:
     for heading in HEADINGS:
         table.add_column(heading, header_style="bold", overflow="fold")
     for one in found:
-        own = one.source != "default"
+        own = one.is_set
         style = "bold" if own else "dim"
         table.add_row(
             Text(one.field, style),
@@ -99,8 +103,9 @@ def _print(found: Sequence[Setting]) -> None:
             Text(one.source, "" if own else "dim"),
         )
     out.print(table)
-    changed = sum(one.source != "default" for one in found)
-    out.print(Text(f"\n{changed} fields are set; the others are defaults", "dim"))
+    number = sum(one.is_set for one in found)
+    told = "1 field is set" if number == 1 else f"{number} fields are set"
+    out.print(Text(f"\n{told}; the others are defaults", "dim"))
 
 
 def _word(value: Any) -> str:

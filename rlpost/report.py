@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rlpost.correction_summary import facts as correction_facts
 from rlpost.correction_summary import warnings as correction_warnings
+from rlpost.ledger import cells_of
 from rlpost.row_facts import row_facts
 from rlpost.schema import LOG_PROBS
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rlpost.plan import Job
     from rlpost.row_facts import RowFacts
     from rlpost.shape import Shape
-    from rlpost.summary import Tally, Totals
+    from rlpost.tally import Tally, Totals
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
@@ -39,7 +38,7 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
 def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
     """The summary of rows from their facts and from what was counted of them, by cell."""
     shape = job.shape
-    every = tally.over(torch.arange(tally.keys))
+    every = tally.total()
     by = [job.columns.column(role) for role in ("batch", "group") if role in job.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
@@ -60,6 +59,7 @@ def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
         summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
     warnings = [
         *warnings_of(job, facts, summary, edges),
+        *_unwhitened(facts.unwhitened),
         *_positive(job, every),
         *correction_warnings(summary),
     ]
@@ -121,23 +121,12 @@ def _tables(
     labels: Mapping[str, list[str | int]], tally: Tallied, shape: Shape, column: str
 ) -> list[Json]:
     """The facts of each step or domain, where the input has that column and it varies."""
-    names, domains = labels[column], len(labels["domain"])
-    if names == ["all"]:
+    if labels[column] == ["all"]:
         return []
-    cells = torch.tensor(labels["cell"], dtype=torch.int64)
-    codes = cells // domains if column == "step" else cells % domains
-    found = []
-    order = enumerate(names) if column == "step" else sorted(enumerate(names), key=_label)
-    for code, label in order:
-        chosen = (codes == code).nonzero().squeeze(1)
-        totals = tally.over(chosen) if chosen.numel() else None
-        if totals is not None and totals.count("rows"):
-            found.append({column: label, **_facts(totals, shape)})
-    return found
-
-
-def _label(item: tuple[int, str | int]) -> str:
-    return str(item[1])
+    return [
+        {column: label, **_facts(tally.over(cells), shape)}
+        for label, cells in cells_of(labels, tally.keys, column)
+    ]
 
 
 def warnings_of(job: Job, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
@@ -181,7 +170,14 @@ def warnings_of(job: Job, facts: RowFacts, summary: Json, edges: dict[str, int])
         (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
         (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
     ]
-    return [*(text for true, text in said if true), *facts.warnings]
+    return [text for true, text in said if true]
+
+
+def _unwhitened(number: int) -> list[str]:
+    """Batches of a single token, whose deviation is not defined."""
+    which = "1 batch is" if number == 1 else f"{number:,} batches are"
+    text = f"{which} not whitened: that takes two policy tokens, and there is one"
+    return [text] if number else []
 
 
 def _positive(job: Job, totals: Totals) -> list[str]:

@@ -209,21 +209,33 @@ def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Res
     credit = responses["credit"]
     count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
     parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
-    mean, scale = _scales(responses, parts, recipe)
+    mean, scale, lone = _scales(responses, parts, recipe)
     whitened = (credit - mean) * scale
     returns = whitened if estimator.returns == "whitened" else responses["credit_returns"]
-    return responses.with_(credit=whitened, credit_returns=returns, raw_credit=credit)
+    return responses.with_(
+        credit=whitened, credit_returns=returns, raw_credit=credit, unwhitened=lone
+    )
 
 
 def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
-    """Adds the mean and scale of a token column over each response's batch."""
+    """Adds the mean and scale of a token column over each response's batch.
+
+    `unwhitened` says where a batch has a single token that counts: it stays as it is.
+    """
     parts = TokenMoments(*(responses[f"{column}:{name}"] for name in TokenMoments._fields))
-    mean, scale = _scales(responses, parts, recipe)
-    return responses.with_(**{f"{column}:mean": mean, f"{column}:scale": scale})
+    mean, scale, lone = _scales(responses, parts, recipe)
+    lone = lone | responses.columns.get("unwhitened", torch.zeros_like(lone))
+    made = {f"{column}:mean": mean, f"{column}:scale": scale}
+    return responses.with_(**made, unwhitened=lone)
 
 
-def _scales(responses: Responses, parts: TokenMoments, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count."""
+def _scales(
+    responses: Responses, parts: TokenMoments, recipe: Recipe
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count.
+
+    And which rows have the one token that counts in their batch.
+    """
     codes, numerics = responses["batch"], recipe.numerics
     moments = pooled(parts, codes, responses.count("batch"))
     variance = moments.std.square()
@@ -236,7 +248,8 @@ def _scales(responses: Responses, parts: TokenMoments, recipe: Recipe) -> tuple[
     if numerics.whiten_scale == "none":
         scale = torch.ones_like(scale)
     mean = torch.where(enough, moments.mean, 0.0)
-    return mean[codes], torch.where(enough, scale, 1.0)[codes]
+    lone = ~enough[codes] & (parts.number > 0)
+    return mean[codes], torch.where(enough, scale, 1.0)[codes], lone
 
 
 def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:

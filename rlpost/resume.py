@@ -12,9 +12,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import zlib
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ import torch
 from rlpost import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.parquet.stamps import footer_digest, stamp_of
-from rlpost.summary import Tally
+from rlpost.tally import Block, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 FORMAT = 1
+_NUMBERS = ("keys", "digits", "lows", "highs")  # of a tally's block
 
 
 def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
@@ -256,28 +257,19 @@ def _input_changes(before: list[Any], now: list[Any]) -> Any:
 
 
 def _text_of(tally: Tally) -> str:
-    """A tally as text, to the last bit."""
-    parts = {
-        kind: {name: [list(tensor.shape), _packed(tensor)] for name, tensor in found.items()}
-        for kind, found in (("sums", tally.sums), ("lows", tally.lows), ("highs", tally.highs))
-    }
-    packed = zlib.compress(json.dumps({"keys": tally.keys, **parts}).encode())
-    return base64.b64encode(packed).decode()
-
-
-def _packed(tensor: torch.Tensor) -> str:
-    return base64.b64encode(zlib.compress(tensor.contiguous().numpy().tobytes(), 1)).decode()
+    """A tally as text, to the last bit; of a file without rows it is empty."""
+    if not tally:
+        return ""
+    joined, file = tally.joined, BytesIO()
+    numbers = {name: getattr(joined, name).numpy() for name in _NUMBERS}
+    np.savez_compressed(file, sums=np.array(tally.sums), spans=np.array(tally.spans), **numbers)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _tally_of(text: str) -> Tally:
-    table = json.loads(zlib.decompress(base64.b64decode(text)))
-    tally = Tally(table["keys"])
-    for kind, own, dtype in (
-        ("sums", tally.sums, np.int64),
-        ("lows", tally.lows, np.float64),
-        ("highs", tally.highs, np.float64),
-    ):
-        for name, (shape, data) in table[kind].items():
-            values = np.frombuffer(zlib.decompress(base64.b64decode(data)), dtype)
-            own[name] = torch.from_numpy(values.reshape(shape).copy())
-    return tally
+    if not text:
+        return Tally()
+    with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
+        keys, digits, lows, highs = (torch.from_numpy(table[name]) for name in _NUMBERS)
+        block = Block(keys, digits, lows, highs)
+        return Tally(tuple(table["sums"].tolist()), tuple(table["spans"].tolist()), (block,))

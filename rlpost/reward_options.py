@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from rlpost.numerics import Count, Finite, NonNegative, Positive
+from rlpost.option_model import OptionModel
 
 Scope = Literal["batch", "group", "others", "running", "none"]
 
 
-class RewardOptions(BaseModel):
+class RewardOptions(OptionModel):
     """How rewards are put together, shaped, normalised and clipped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

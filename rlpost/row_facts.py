@@ -77,7 +77,8 @@ class RowFacts:
     """Responses without a policy token."""
     coefficients: list[Json] | None = None
     """β of each batch, where it adapts."""
-    warnings: tuple[str, ...] = ()
+    unwhitened: int = 0
+    """Responses that have the only token that counts in their batch, where that is whitened."""
 
 
 def row_facts(job: Job, responses: Responses) -> RowFacts:
@@ -87,7 +88,7 @@ def row_facts(job: Job, responses: Responses) -> RowFacts:
         groups=_groups(responses) if "group" in job.columns else None,
         empty=int((responses["tokens"] == 0).sum()),
         coefficients=_coefficients(job, responses),
-        warnings=tuple(responses.notes.get("warnings", ())),
+        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
     )
 
 

@@ -18,7 +18,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.memory import TableSource
-from rlpost.parquet.sink import open_sink
+from rlpost.parquet.sink import encoder_for, open_sink
 from rlpost.parquet.staged import Staged
 from rlpost.plan import Job, job_of
 from rlpost.provenance import whole_of
@@ -28,7 +28,7 @@ from rlpost.resume import identity_of
 from rlpost.schema import kind_of
 from rlpost.shape import shape_of
 from rlpost.state import load_state, save_state
-from rlpost.summary import Tally
+from rlpost.tally import Tally
 from rlpost.targets import check_writable
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Responses
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.encode import Encoder
     from rlpost.parquet.places import Place
     from rlpost.parquet.sink import Sink
     from rlpost.parquet.source import Source
@@ -61,9 +62,8 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     with single_threaded_torch():
         responses = engine.responses()
         with engine.clock.wall("write"):
-            whole = whole_of(
-                source.files, source.first_rows, running if "running" in job.shape.norm else {}
-            )
+            used = running if "running" in job.shape.norm else {}
+            whole = whole_of(source.files, source.first_rows, used, options.asked)
             summary = _write(engine, responses, outputs, names, whole, verify=options.verify)
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
@@ -82,7 +82,7 @@ def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         responses = engine.responses()
         engine.reporter.start("write", job.source.rows)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((part.tally for part in made), Tally(responses.count("cell")))
+    tally = sum((part.tally for part in made), Tally())
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     made_columns = pa.Table.from_batches([part.columns for part in made])
@@ -157,7 +157,7 @@ def _write(
 ) -> Json:
     """Write every file that is not finished, and publish them when the last is complete."""
     job, reporter = engine.job, engine.reporter
-    total = Tally(responses.count("cell"))
+    total = Tally()
     reporter.start("write", job.source.rows)
     for index in range(len(job.source.files)):
         first, last = job.source.first_rows[index : index + 2]
@@ -206,13 +206,14 @@ def fill(
         part: the file's place in the whole run, noted in it for `rlpost verify`.
     """
     first, last = engine.job.source.first_rows[index : index + 2]
-    tally = Tally(responses.count("cell"))
+    tally = Tally()
     for made in engine.written(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
             sink.append(made.row_group, made.columns)
         tally += made.tally
     with engine.clock.busy("copy"):
-        metadata = _metadata(engine.job, responses.rows(first, last), tally, index)
+        summary = summarise(engine.job, responses.rows(first, last), tally)
+        metadata = metadata_of(engine.job, index, summary)
         sink.complete(metadata | (part.note if part else {}))
     return tally
 
@@ -227,7 +228,6 @@ def sink_of(
 ) -> Sink:
     """Where the rows of one input file go, with these columns beside the kept ones."""
     recipe = job.shape.recipe
-    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
     return open_sink(
         job.source.files[index].path,
         target,
@@ -235,9 +235,20 @@ def sink_of(
         drop=names if recipe.replace else (),
         keep=_keys(job) if recipe.emit_only else None,
         constant=constant_per_response(job.shape),
-        aliases={"returns": "advantages"} if same else {},
+        aliases=_aliases(job, names),
         begun=begun,
     )
+
+
+def encoder_of(job: Job, names: tuple[str, ...]) -> Encoder:
+    """What a sink from `sink_of` encodes new columns with, where it copies the kept ones."""
+    constant = constant_per_response(job.shape)
+    return encoder_for(schema_of(names), constant=constant, aliases=_aliases(job, names))
+
+
+def _aliases(job: Job, names: tuple[str, ...]) -> dict[str, str]:
+    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
+    return {"returns": "advantages"} if same else {}
 
 
 def _keys(job: Job) -> list[str]:
@@ -246,11 +257,11 @@ def _keys(job: Job) -> list[str]:
     return [column for role, column in found if kind_of(role) == "key"]
 
 
-def _metadata(job: Job, responses: Responses, tally: Tally, index: int) -> dict[str, str]:
-    """What the file says of how it was made; the same bytes for the same input and recipe."""
+def metadata_of(job: Job, index: int, summary: Json) -> dict[str, str]:
+    """What a file says of how it was made; the same bytes for the same input and recipe."""
     return {
         "rlpost.version": __version__,
         "rlpost.recipe": job.shape.recipe.model_dump_json(),
         "rlpost.input": job.source.files[index].path.name,
-        "rlpost.summary": json.dumps(summarise(job, responses, tally)),
+        "rlpost.summary": json.dumps(summary),
     }

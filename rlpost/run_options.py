@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.progress import Reporter, Silent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -32,3 +33,6 @@ class Options:
     """`local`, or `ray`: tasks on a Ray cluster, with the same result."""
     ray_address: str | None = None
     """The cluster; None: RAY_ADDRESS, else one of this machine's own."""
+    asked: Mapping[str, str] = field(default_factory=dict)
+    """What the recipe was made of: `preset`, and `asked_estimator` by the framework's name; noted
+    in the files' metadata."""

@@ -111,10 +111,10 @@ TELLING: tuple[tuple[str, str, frozenset[str]], ...] = (
 )
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean a or b?` with the nearest known names, or nothing."""
+def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """`; did you mean a or b?` with the nearest known names, each after the prefix, or nothing."""
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=_NEAR)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"; did you mean {' or '.join(prefix + one for one in near)}?" if near else ""
 
 
 def kind_of(role: str) -> Kind:
@@ -139,49 +139,59 @@ class ColumnMap:
     def __contains__(self, role: object) -> bool:
         return role in self.columns
 
-    def with_column(
-        self, role: str, column: str, available: Collection[str], where: str
-    ) -> ColumnMap:
-        """The same with one more role; raises DataError if there is no such column."""
-        if column not in available:
-            raise DataError(
-                f"{where}: no column {column!r}{closest(column, available) or _listing(available)}"
-            )
-        return ColumnMap({**self.columns, role: column}, {**self.how, role: "map"})
 
-
-def resolve(available: Collection[str], chosen: Mapping[str, str], where: str) -> ColumnMap:
+def resolve(
+    available: Collection[str],
+    chosen: Mapping[str, str],
+    where: str,
+    more: Mapping[str, str] | None = None,
+) -> ColumnMap:
     """Find the column of every role in these names.
 
     Args:
         available: the column names of the input.
         chosen: role to column, as the user says; it beats names and aliases.
         where: the input's name, for errors.
+        more: roles of no fixed name, as those of reward components, and their columns.
 
     Raises:
         UsageError: `chosen` names an unknown role.
-        DataError: `chosen` names a column that is not there.
+        DataError: `chosen` or `more` name columns that are not there; a line for each.
     """
     columns: dict[str, str] = {}
     how: dict[str, str] = {}
+    gone: list[tuple[str, str]] = []
     for role, column in chosen.items():
         if role in ROLES and column == "none" and column not in available:
             continue  # the role is left empty, whatever names there are
         if role not in ROLES:
             raise UsageError(f"--map {role}={column}: no role {role!r}{closest(role, ROLES)}")
         if column not in available:
-            raise DataError(
-                f"{where}: --map {role}={column}: no column {column!r}"
-                f"{closest(column, available) or _listing(available)}"
-            )
+            gone.append((f"--map {role}={column}: ", column))
         columns[role], how[role] = column, "map"
+    gone += [("", column) for column in (more or {}).values() if column not in available]
+    if gone:
+        raise _no_columns(gone, available, where)
     for name, meaning in ROLES.items():
         found = next((alias for alias in meaning.aliases if alias in available), None)
         if name not in chosen and found is not None:
             columns[name] = found
             how[name] = "name" if found == meaning.aliases[0] else "alias"
     _tell(available, chosen, columns, how)
-    return ColumnMap(columns, how)
+    named = more or {}
+    return ColumnMap({**columns, **named}, {**how, **dict.fromkeys(named, "map")})
+
+
+def _no_columns(
+    gone: Sequence[tuple[str, str]], available: Collection[str], where: str
+) -> DataError:
+    """The error for columns that are named and not there: what named each, and the column."""
+    near = [closest(column, available) for _, column in gone]
+    lines = [
+        f"{where}: {by}no column {column!r}{hint}"
+        for (by, column), hint in zip(gone, near, strict=True)
+    ]
+    return _said(lines, where, [] if all(near) else available)
 
 
 def _tell(
@@ -208,50 +218,59 @@ def fits(role: str, holds: str) -> bool:
 
 
 def missing(
-    role: str,
+    needs: Mapping[str, str],
     available: Collection[str],
     where: str,
-    why: str,
-    dump: str | None = None,
-    holds: Mapping[str, str] | None = None,
+    dumps: Mapping[str, str],
+    holds: Mapping[str, str],
 ) -> DataError:
-    """The error for a role that no column serves, with the nearest names there are.
+    """The error for roles that no column serves, a line each, with the nearest names there are.
 
     Args:
-        role: what is missing.
+        needs: what is missing, and what needs it.
         available: the columns.
         where: the input.
-        why: what needs the role.
-        dump: why the dump that the input was converted from lacks it, where it is known.
+        dumps: why the dump that the input was converted from lacks a role, where it is known.
         holds: what each column holds, so that none is suggested that can't serve.
     """
-    aliases = ROLES[role].aliases
-    if dump is not None:
-        return DataError(
-            f"{where}: no column for {role} ({why}): {dump}; where another column holds it, "
-            f"--map {role}=COLUMN names it{_listing(available)}"
+    lines = [
+        f"{where}: no column for {role} ({why}): "
+        + (
+            f"{dumps[role]}; where another column holds it, --map {role}=COLUMN names it"
+            if role in dumps
+            else _named(role, available, holds)
         )
+        for role, why in needs.items()
+    ]
+    return _said(lines, where, available)
+
+
+def _said(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:
+    """An error of these lines, and what columns there are, if they are to be told."""
+    names = sorted(available)
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
+    here = f"Columns here: {', '.join(names[:12])}{more}"
+    if not names:
+        return DataError("\n".join(lines))
+    if len(lines) == 1:
+        return DataError(f"{lines[0]}. {here}")
+    return DataError("\n".join([*lines, f"{where}: {here}"]))
+
+
+def _named(role: str, available: Collection[str], held: Mapping[str, str]) -> str:
+    """What a missing role would be called, and the column that may have been meant."""
+    aliases = ROLES[role].aliases
     # A column that has a role of its own is no candidate, however much its name looks like one.
     taken = {alias for other in ROLES.values() for alias in other.aliases}
-    held = holds or {}
     fitting = [name for name in available if name not in held or fits(role, held[name])]
     free = [name for name in fitting if name not in taken]
     near = max(free, key=lambda name: _likeness(name, aliases), default="")
     hint = f"--map {role}=COLUMN names another one"
     if near and _likeness(near, aliases) >= _NEAR:
         hint = f"did you mean {near}? then say --map {role}={near}"
-    return DataError(
-        f"{where}: no column for {role} ({why}): it would be called {' or '.join(aliases[:4])}"
-        f"; {hint}{_listing(available)}"
-    )
+    return f"it would be called {' or '.join(aliases[:4])}; {hint}"
 
 
 def _likeness(name: str, aliases: Sequence[str]) -> float:
     """How much a name looks like the nearest of some others, 0 to 1."""
     return max(difflib.SequenceMatcher(None, name, alias).ratio() for alias in aliases)
-
-
-def _listing(available: Collection[str]) -> str:
-    names = sorted(available)
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
-    return f". Columns here: {', '.join(names[:12])}{more}"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
+from rlpost.numerics import Numerics
+from rlpost.recipe import Recipe
+from rlpost.schema import closest
 
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
-    from rlpost.recipe import Recipe
     from rlpost.reward_options import Scope
     from rlpost.schema import ColumnMap
 
@@ -103,6 +105,30 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             raise UsageError(
                 f"{name} {scope}: estimator {estimator.name} normalises within groups; "
                 f"{name} group, others or none is needed"
+            )
+    if recipe.rollout_id is not None and _compares_rows(estimator):
+        raise UsageError(
+            f"rollout_id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, so "
+            "rows of one rollout would count several times; leave rollout_id out, or keep one row "
+            "of each rollout"
+        )
+    _check_knobs(estimator)
+
+
+def _compares_rows(estimator: Estimator) -> bool:
+    """Whether an estimator makes statistics of rows, where stages would count a rollout once."""
+    of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
+    return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)
+
+
+def _check_knobs(estimator: Estimator) -> None:
+    """Raise UsageError where a function asks for an option that recipes lack: users' own may."""
+    known = {*Recipe.model_fields, *Numerics.model_fields}
+    for name in estimator.knobs:
+        if name not in known:
+            raise UsageError(
+                f"estimator {estimator.name}: no option {name!r}{closest(name, known)}; "
+                "keyword-only parameters are options of the recipe, or its numerics"
             )
 
 

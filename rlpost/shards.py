@@ -4,38 +4,59 @@
 shard makes the last pass over every N-th lot of files. Shards share no more than that directory
 and the output; they may run at any time, on any machine that sees both, and again where one was
 killed. The one that finds all files complete gives them their names.
+
+The state directory has `plan.json`, and a folder of the run that is planned there, with the sheets
+of settled responses and a note of each lot that is complete. So shards of an earlier plan, should
+some still run, do not disturb a later one.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost.errors import ReadWriteError, UsageError
+from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.leftovers import Claim
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.ours import check_ours
 from rlpost.parquet.places import place_of
 from rlpost.parquet.staged import naming
 from rlpost.parquet.survey import survey
 from rlpost.state import load_state, save_state
-from rlpost.targets import check_writable, targets_of
-from rlpost.tasks.drive import busy, calls_to_write, settled, summary_from
-from rlpost.tasks.folder import FolderCrew, read, write_whole
+from rlpost.targets import Outputs, check_writable, targets_of
+from rlpost.tasks.crew import Done
+from rlpost.tasks.drive import settled
+from rlpost.tasks.folder import FolderCrew, drop, keep, read, write_whole
+from rlpost.tasks.last import (
+    busy,
+    call_to_join,
+    calls_to_write,
+    files_of,
+    summary_from,
+)
 from rlpost.tasks.manifest import Manifest
 from rlpost.tasks.prepare import prepare
+from rlpost.tasks.shelf import Shelf, shelves, turn
 from rlpost.tasks.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.parquet.inputs import InputFile
+    from rlpost.parquet.places import Place
     from rlpost.recipe import Recipe
     from rlpost.run_options import Options
+    from rlpost.tasks.crew import Call
     from rlpost.tasks.lots import Json, Work
+    from rlpost.tasks.steps import Outcome
 
-_MANIFEST, _SHEETS, _DONE, _SUMMARY = "plan.json", "sheets", "done", "summary.json"
+_MANIFEST, _SUMMARY = "plan.json", "summary.json"
 _SLOTS = 64  # shards that an input is divided finely enough for
 
 
@@ -60,46 +81,63 @@ def plan(
         raise UsageError(
             f"{state_dir}: has a plan already; --overwrite replaces it, another folder keeps it"
         )
-    running = load_state(options.state)
     check_writable(options.state)
     paths = [str(path) for path in inputs]
     files = find_inputs(paths)
     targets = targets_of(files, paths, place_of(output), overwrite=options.overwrite)
+    check_ours(targets)
     targets = [target.absolute() if isinstance(target, Path) else target for target in targets]
-    waiting = Waiting(targets)
+    with Outputs(targets):
+        _forget(state_dir)
+        return _planned(files, targets, state_dir, recipe, options)
+
+
+def _planned(
+    files: Sequence[InputFile],
+    targets: Sequence[Place],
+    state_dir: Path,
+    recipe: Recipe,
+    options: Options,
+) -> Json:
+    """Plan a run over outputs that are claimed, and leave it in the state directory."""
+    running, waiting = load_state(options.state), Waiting(targets)
     run = prepare(survey(files), waiting.places, recipe, running, options, _SLOTS)
-    sheets = _emptied(state_dir)
-    crew = FolderCrew(sheets, options.reporter)
-    found = settled(replace(run.work, workers=_threads(options)), run.lots, crew)
-    crew.drop_all_but({part.sheet for parts in found.parts for part in parts})
-    for target in targets:
-        if isinstance(target, Path):
-            with naming(target, "cannot be written"):
-                target.parent.mkdir(parents=True, exist_ok=True)
-    waiting.begin()
-    state = None if options.state is None else str(options.state.absolute())
-    manifest = Manifest(run.work, run.lots, found, [str(f.path) for f in files], targets, state)
-    write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
+    shelf = Shelf(state_dir / waiting.run, run.lots)
+    try:
+        shelf.make()
+        crew = FolderCrew(shelf.sheets, options.reporter)
+        found = settled(replace(run.work, workers=_threads(options)), run.lots, crew)
+        crew.drop_all_but({part.sheet for parts in found.parts for part in parts})
+        waiting.begin()
+        state = None if options.state is None else str(options.state.absolute())
+        names = [str(file.path) for file in files]
+        manifest = Manifest(run.work, run.lots, found, names, [*targets], waiting.run, state)
+        write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
+    except BaseException:
+        waiting.discard()
+        shutil.rmtree(shelf.folder, ignore_errors=True)
+        raise
+    waiting.stay()
     return {
         "responses": run.job.source.rows,
         "files": len(files),
         "lots": len(run.lots),
         "tables": run.work.bundles,
         "together": run.job.together,
-        "bytes": sum(path.stat().st_size for path in sheets.iterdir()),
+        "bytes": sum(path.stat().st_size for path in shelf.sheets.iterdir()),
     }
 
 
-def _emptied(state_dir: Path) -> Path:
-    """Make the state directory, without what an earlier plan left; the folder of its sheets."""
+def _forget(state_dir: Path) -> None:
+    """Remove an earlier plan, and what its shards have complete."""
+    with suppress(RlpostError):
+        earlier = planned(state_dir)
+        Waiting(earlier.targets, earlier.run).discard()
+    for folder in shelves(state_dir):
+        shutil.rmtree(folder, ignore_errors=True)
     with naming(state_dir, "cannot be written"):
         for name in (_MANIFEST, _SUMMARY):
             (state_dir / name).unlink(missing_ok=True)
-        for name in (_SHEETS, _DONE):
-            (state_dir / name).mkdir(parents=True, exist_ok=True)
-            for path in (state_dir / name).iterdir():
-                path.unlink()
-    return state_dir / _SHEETS
 
 
 def _threads(options: Options) -> int:
@@ -115,7 +153,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
         state_dir: from `plan`.
         index: of the shard, from 0.
         count: how many shards there are; it may differ from one call to the next.
-        options: `workers`, `device`, `reporter` count here.
+        options: `workers`, `device`, `verify`, `reporter` count here.
 
     Returns:
         The summary of the whole run once every file has its name; None before.
@@ -130,12 +168,13 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     if (state_dir / _SUMMARY).exists():
         return _read_json(state_dir / _SUMMARY)
     device = options.device if options.device != "auto" else manifest.work.device
-    work = replace(manifest.work, workers=_threads(options), device=device)
-    _write(state_dir, manifest, work, range(index, len(manifest.lots), count), options)
-    notes = [_note_of(state_dir, place) for place in range(len(manifest.lots))]
-    if not all(path.exists() for path in notes):
+    work = replace(manifest.work, workers=_threads(options), device=device, verify=options.verify)
+    shelf = Shelf(state_dir / manifest.run, manifest.lots)
+    _write(shelf, manifest, work, range(index, len(manifest.lots), count), options)
+    _join(shelf, manifest, work)
+    if not all(note.exists() for note in shelf.notes):
         return None
-    return _publish(state_dir, manifest, [_read_json(path) for path in notes])
+    return _publish(state_dir, manifest, [_read_json(note) for note in shelf.notes])
 
 
 def planned(state_dir: Path) -> Manifest:
@@ -149,20 +188,45 @@ def planned(state_dir: Path) -> Manifest:
         return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
 
 
-def _write(state_dir: Path, manifest: Manifest, work: Work, own: range, options: Options) -> None:
+def _write(shelf: Shelf, manifest: Manifest, work: Work, lots: range, options: Options) -> None:
     """Write the lots of a shard that are not complete."""
-    todo = [place for place in own if not _note_of(state_dir, place).exists()]
+    todo = [place for place in lots if not shelf.of_lots[place].exists()]
     options.reporter.start("write", sum(manifest.lots[place].rows for place in todo))
     calls = list(calls_to_write(manifest.lots, manifest.settled))
     for place in todo:
-        call = calls[place]
-        outcome = call.task(work, *call.given, read(state_dir / _SHEETS, call.parts))
-        write_whole(_note_of(state_dir, place), json.dumps(outcome.note).encode())
-        options.reporter.advance(call.rows)
+        lot, note = manifest.lots[place], shelf.of_lots[place]
+        files = lot.files if lot.part is None else ()  # a part is not written to its file
+        targets = manifest.targets[lot.first : lot.first + len(files)]
+        with Claim([note]), Waiting(targets, manifest.run).claimed():
+            if not note.exists():  # another process wrote it before this one had the lock
+                outcome = _done(shelf, work, calls[place])
+                if outcome.rows is not None:
+                    keep(shelf.sheets, shelf.encoded(place), outcome.rows)
+                write_whole(note, json.dumps(outcome.note).encode())
+        options.reporter.advance(lot.rows)
 
 
-def _note_of(state_dir: Path, lot: int) -> Path:
-    return state_dir / _DONE / f"{lot:06d}.json"
+def _join(shelf: Shelf, manifest: Manifest, work: Work) -> None:
+    """Put divided files together, whose parts are complete, and which nobody else is at."""
+    for own, note in zip(shelf.joins, shelf.of_joins, strict=True):
+        parts = shelf.of_lots[own.start : own.stop]
+        if note.exists() or not all(part.exists() for part in parts):
+            continue
+        with turn(note) as mine:
+            if not mine or note.exists():
+                continue
+            done = [Done(_read_json(shelf.of_lots[lot]), shelf.encoded(lot)) for lot in own]
+            call = call_to_join(manifest.lots, manifest.settled, own, done)
+            first = manifest.lots[own.start].first
+            with Waiting([manifest.targets[first]], manifest.run).claimed():
+                outcome = _done(shelf, work, call)
+            write_whole(note, json.dumps(outcome.note).encode())
+        for lot in own:
+            drop(shelf.sheets, shelf.encoded(lot))
+
+
+def _done(shelf: Shelf, work: Work, call: Call) -> Outcome:
+    return call.task(work, *call.given, read(shelf.sheets, call.parts))
 
 
 def _read_json(path: Path) -> Json:
@@ -171,17 +235,29 @@ def _read_json(path: Path) -> Json:
     return found
 
 
-def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json:
-    """Give all files their names; two shards that do so at once do no harm."""
-    Waiting(manifest.targets).publish()
-    after = {name: RunningMoments(**values) for name, values in manifest.settled.running.items()}
-    if manifest.state is not None:
-        save_state(Path(manifest.state), {**manifest.work.running, **after})
+def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | None:
+    """Give all files their names; None where another shard is about it."""
+    with turn(state_dir / _SUMMARY) as mine:
+        if not mine:
+            return None
+        if (state_dir / _SUMMARY).exists():
+            return _read_json(state_dir / _SUMMARY)
+        waiting = Waiting(manifest.targets, manifest.run)
+        with waiting.claimed():
+            waiting.publish([file["mark"] for file in files_of(notes)])
+        if manifest.state is not None:
+            after = manifest.settled.running.items()
+            moments = {name: RunningMoments(**values) for name, values in after}
+            save_state(Path(manifest.state), {**manifest.work.running, **moments})
+        summary = _summary_of(manifest, notes)
+        write_whole(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode())
+        return summary
+
+
+def _summary_of(manifest: Manifest, notes: list[Json]) -> Json:
     job, taken = manifest.work.job_on_responses(), sum(note["seconds"] for note in notes)
-    summary = {
+    return {
         **summary_from(job, manifest.settled, notes, manifest.inputs, manifest.targets),
         "engine": {"name": "shards", "lots": len(manifest.lots)},
         "seconds": {"total": taken, "passes": {"write": taken}, "busy": busy(notes)},
     }
-    write_whole(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode())
-    return summary

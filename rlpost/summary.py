@@ -3,134 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rlpost import correction_summary
-from rlpost.kernels.exact import add_digits, exact_digits, fraction_of
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
-from rlpost.kernels.weights import keyed_extremes
 from rlpost.schema import LOG_PROBS
+from rlpost.tally import SPREADS
 from rlpost.token_stages import kept_mask, mean_kl, partial_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from rlpost.batch import Batch
     from rlpost.shape import Shape
 
 ROUNDING = 1e-4
 """Nats above 0 that a log-softmax in few bits may give."""
-SPREADS = ("count", "total", "squares")
-
-
-class Tally:
-    """Exact sums, minima and maxima of named numbers, by key.
-
-    Tallies of the same names and keys add with `+`, in any order, to the same bits.
-
-    Args:
-        keys: how many keys there are.
-    """
-
-    def __init__(self, keys: int) -> None:
-        self.keys = keys
-        self.sums: dict[str, Tensor] = {}
-        self.lows: dict[str, Tensor] = {}
-        self.highs: dict[str, Tensor] = {}
-
-    @classmethod
-    def of(
-        cls,
-        keys: Tensor,
-        count: int,
-        sums: Mapping[str, Tensor],
-        spans: Mapping[str, tuple[Tensor, Tensor]],
-    ) -> Tally:
-        """The tally of some rows.
-
-        Args:
-            keys: [n] the key of each row.
-            count: how many keys there are.
-            sums: numbers to add up, [n] each.
-            spans: lowest and highest, [n] each, of what makes up a row.
-        """
-        one = cls(count)
-        stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
-        places = torch.arange(len(sums))[:, None] * count + keys
-        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * count)
-        one.sums = dict(zip(sums, digits.view(len(sums), count, -1), strict=True))
-        for name, (low, high) in spans.items():
-            one.lows[name], _ = keyed_extremes(low.to("cpu", torch.float64), keys, count)
-            _, one.highs[name] = keyed_extremes(high.to("cpu", torch.float64), keys, count)
-        return one
-
-    def __add__(self, other: Tally) -> Tally:
-        if not (self.sums and other.sums):
-            return self if self.sums else other
-        joined = Tally(self.keys)
-        joined.sums = _joined(self.sums, other.sums, add_digits)
-        joined.lows = _joined(self.lows, other.lows, torch.minimum)
-        joined.highs = _joined(self.highs, other.highs, torch.maximum)
-        return joined
-
-    def over(self, chosen: Tensor) -> Totals:
-        """The totals over some keys, [k] int64."""
-        return Totals(
-            {name: fraction_of(digits[chosen].sum(0)) for name, digits in self.sums.items()},
-            {name: float(low[chosen].amin()) for name, low in self.lows.items()},
-            {name: float(high[chosen].amax()) for name, high in self.highs.items()},
-        )
-
-
-def _joined(
-    left: dict[str, Tensor], right: dict[str, Tensor], join: Callable[[Tensor, Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """All names at once: one call of torch instead of one a name."""
-    if not left:
-        return {}
-    both = join(torch.stack([*left.values()]), torch.stack([right[name] for name in left]))
-    return dict(zip(left, both, strict=True))
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums (exact), minima and maxima of a set of rows."""
-
-    sums: dict[str, Fraction]
-    lows: dict[str, float]
-    highs: dict[str, float]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.sums or f"{name}.count" in self.sums
-
-    def count(self, name: str) -> int:
-        """A sum of whole numbers."""
-        return int(self.sums.get(name, 0))
-
-    def share(self, part: str, whole: str) -> float:
-        """One sum over another, 0 where the latter is 0."""
-        base = self.sums.get(whole, Fraction(0))
-        return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
-
-    def statistic(self, name: str) -> dict[str, float | None]:
-        """Mean, Bessel standard deviation, min and max; all None where there is no number."""
-        count, total, squares = (self.sums.get(f"{name}.{part}", Fraction(0)) for part in SPREADS)
-        if not count:
-            return {"mean": None, "std": None, "min": None, "max": None}
-        mean = total / count
-        # `squares` is the sum of x², kept exactly, so nothing cancels before it is rounded
-        variance = max((squares - total * mean) / (count - 1), Fraction(0)) if count > 1 else 0
-        return {
-            "mean": float(mean),
-            "std": float(variance) ** 0.5,
-            "min": self.lows[name] + 0.0,  # -0 and 0 are equal, and which came first is chance
-            "max": self.highs[name] + 0.0,
-        }
 
 
 @dataclass(frozen=True)

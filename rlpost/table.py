@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rlpost.batch import Responses, concatenated
+from rlpost.batch import Responses
 from rlpost.kernels.moments import dense
 from rlpost.kernels.rewards import component_sum
 from rlpost.parquet.bridge import to_numpy
@@ -26,7 +26,7 @@ class Collector:
     """Takes the row columns and measurements of piece after piece, in input order."""
 
     def __init__(self) -> None:
-        self._numbers: list[Mapping[str, Tensor]] = []
+        self._numbers: list[dict[str, Tensor]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
 
     def add(self, rows: Mapping[str, Tensor | pa.Array], measured: Mapping[str, Tensor]) -> None:
@@ -43,8 +43,9 @@ class Collector:
         What was collected is let go of as the table grows: there may be many millions of rows.
         """
         parts, self._numbers = self._numbers, []
-        columns = concatenated(parts)
-        parts.clear()
+        columns = {name: torch.cat([part.pop(name) for part in parts]) for name in [*parts[0]]}
+        if torch.equal(columns["tokens"], columns["length"]):
+            columns["tokens"] = columns["length"]
         weights = recipe.component_weight
         if weights:
             components = torch.stack([columns[f"component:{name}"] for name in weights], dim=1)
@@ -63,11 +64,7 @@ class Collector:
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
         own = codes.get("group", torch.arange(count))
-        finite = torch.ones(count, dtype=torch.bool)
-        skip = recipe.numerics.missing_components == "skip"
-        for name, column in columns.items():  # with `--nonfinite error` none of them gets here
-            if column.is_floating_point() and not (skip and name.startswith("component:")):
-                finite &= torch.isfinite(column).view(count, -1).all(1)
+        finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         columns |= {
             "reward": torch.where(finite, columns["reward"], 0.0),
             "valid": finite,
@@ -77,11 +74,26 @@ class Collector:
             "domain": domain,
             "group": _joined(batch, len(batches), own),
         }
-        cells, columns["cell"] = dense(step * len(domains) + domain, len(steps) * len(domains))
+        cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
         ids = {"rollout", "traj_id", "state_id"}
         columns |= {name: code for name, code in codes.items() if name in ids}
         labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
         return Responses(columns, labels)
+
+
+def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
+    """Whether all numbers of each row are finite; with `--nonfinite error` all are by now.
+
+    Args:
+        columns: [count] or [count, k] each.
+        count: rows.
+        skip: leave components of the reward out.
+    """
+    finite = torch.ones(count, dtype=torch.bool)
+    for name, column in columns.items():
+        if column.is_floating_point() and not (skip and name.startswith("component:")):
+            finite &= torch.isfinite(column).view(count, -1).all(1)
+    return finite
 
 
 def _encoded(chunks: list[pa.DictionaryArray]) -> tuple[Tensor, pa.Array]:
@@ -104,6 +116,8 @@ def _as_strings(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
 def _in_order(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
     """Batches in order: their codes, and what these stand for."""
     order = ordered(labels)
+    if order == [*range(len(labels))]:
+        return codes, labels
     rank = torch.empty(len(labels), dtype=torch.int64)
     rank[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(labels))
     return rank[codes], [labels[place] for place in order]
@@ -128,11 +142,17 @@ def _batches(
         return torch.zeros_like(step), ["all"]
     if scope == "step":
         return step, steps
-    both, codes = dense(step * len(domains) + domain, len(steps) * len(domains))
+    both, codes = _cells(step, len(steps), domain, len(domains))
     names = [
         f"{steps[code // len(domains)]}/{domains[code % len(domains)]}" for code in both.tolist()
     ]
     return codes, [*names]
+
+
+def _cells(step: Tensor, steps: int, domain: Tensor, domains: int) -> tuple[Tensor, Tensor]:
+    """The pairs of step and domain that occur, as one number each, and the place of each row's."""
+    both = step if domains == 1 else step * domains + domain
+    return dense(both, steps * domains)
 
 
 def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:

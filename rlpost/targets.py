@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlpost.parquet.sink import Sink
     from rlpost.parquet.upload import Upload
     from rlpost.resume import Finished, Journal
-    from rlpost.summary import Tally
+    from rlpost.tally import Tally
 
 
 JOURNAL = ".rlpost-run.jsonl"

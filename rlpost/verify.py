@@ -30,7 +30,7 @@ from rlpost.report import summarise
 from rlpost.run import bind, engine_of
 from rlpost.run_options import Options
 from rlpost.shape import shape_of
-from rlpost.summary import Tally
+from rlpost.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,7 +197,7 @@ def _verdict(engine: Engine, responses: Responses, index: int, claim: _Claim) ->
     there = [name for name in names if name not in missing]
     differences = {name: Difference(name) for name in there}
     rows = SourceRows(claim.file.path, there, ())
-    tally = Tally(responses.count("cell"))
+    tally = Tally()
     for made in engine.written(index, responses, names, lambda columns: columns):
         tally += made.tally
         left = made.columns

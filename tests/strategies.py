@@ -15,6 +15,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from reference import Response
 
+from rlpost.parquet.bridge import dtype_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
@@ -301,7 +303,7 @@ def same_length(rows: Sequence[Response]) -> list[Response]:
 def ragged(lists: Sequence[Sequence[float]], kind: str, item: pa.DataType) -> pa.Array:
     """A list column of one of the three list types."""
     lengths = [len(xs) for xs in lists]
-    flat = np.array([x for xs in lists for x in xs], dtype=item.to_pandas_dtype())
+    flat = np.array([x for xs in lists for x in xs], dtype=dtype_of(item))
     values = pa.array(flat, type=item)
     if kind == "fixed_size_list" and lengths and lengths[0] and len(set(lengths)) == 1:
         return pa.FixedSizeListArray.from_arrays(values, lengths[0])

@@ -85,6 +85,7 @@ LAYERS = [
         "loss_summary",
         "loss_tally",
         "summary",
+        "tally",
         "groups",
         "batch",
     ),
@@ -95,6 +96,7 @@ LAYERS = [
 ]
 # These stand apart: anyone may import them, and they import only each other.
 OPTIONS = (
+    "option_model",
     "recipe",
     "numerics",
     "estimator_options",

@@ -305,3 +305,49 @@ def test_a_stream_of_ascii_gets_what_ascii_can_say():
     ran = finished(start("estimators", env={"PYTHONIOENCODING": "ascii"}))
     assert ran.code == 0
     assert "grpo" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("convert --list", 141),
+        ("inspect --help", 141),
+        ("schema", 141),
+        ("inspect nosuch.parquet", 4),
+    ],
+)
+def test_a_closed_pipe_ends_a_command_without_a_word(words, code, tmp_path):
+    for streams in (("stdout",), ("stdout", "stderr")):
+        listening, telling = os.pipe()
+        os.close(listening)
+        with (tmp_path / "told").open("w") as told:
+            where = {"stdout": told, "stderr": told, **dict.fromkeys(streams, telling)}
+            ended = subprocess.run([PROGRAM, *words.split()], **where, cwd=tmp_path, check=False)
+        os.close(telling)
+        lines = (tmp_path / "told").read_text().splitlines()
+        assert ended.returncode == code, (streams, lines)
+        assert len(lines) == (code != 141 and "stderr" not in streams), lines
+
+
+@pytest.mark.parametrize("gone", ["gone.parquet", "gone*.parquet", "gone", "empty"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "advantages {} out.parquet",
+        "plan {} out --state-dir state",
+        "inspect {}",
+        "inspect {} --row 1",
+        "report {} -o out.html",
+        "compare {} --estimator grpo --estimator rloo",
+        "loss {}",
+        "convert {} out.parquet",
+        "verify {}",
+    ],
+)
+def test_an_input_that_is_not_there_is_code_4_for_every_command(words, gone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    ran = run(*words.format(gone).split())
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.startswith(f"rlpost: {gone}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -19,6 +20,8 @@ import pytest
 
 from rlpost.completion import declared, join_words
 from rlpost.estimators import ESTIMATORS
+from rlpost.formats import FORMATS
+from rlpost.formats.layout import LAYOUTS
 from rlpost.losses import LOSSES
 from rlpost.parquet.glance import columns_of
 from rlpost.presets import PRESETS
@@ -54,9 +57,10 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
 def test_names_are_read_from_the_source_without_torch():
     assert declared("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
     assert declared("losses") == {name: one.formula for name, one in LOSSES.items()}
+    assert declared("formats") == {name: one.title for name, one in FORMATS.items()}
     code = (
         "import sys; from rlpost.completion import columns_of, declared;"
-        "declared('estimators'); columns_of(['in.parquet']);"
+        "declared('estimators'); declared('formats'); columns_of(['in.parquet']);"
         "print({'torch', 'pyarrow', 'polars', 'numpy', 'rich'} & {*sys.modules})"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -68,6 +72,32 @@ def test_estimators(tmp_path):
     offered = asked("advantages", "in.parquet", "--estimator", "", cwd=tmp_path)
     assert {*offered} == {*ESTIMATORS} | installed
     assert asked("compare", "in.parquet", "--estimator", "rl", cwd=tmp_path) == ["rloo"]
+
+
+def test_the_estimators_that_are_listed(tmp_path):
+    assert asked("estimators", "gae", "rl", cwd=tmp_path) == ["rloo"]
+    listed = subprocess.run(
+        [PROGRAM, "estimators", "rloo", "gae", "--format", "json"], capture_output=True, check=True
+    )
+    assert [one["estimator"] for one in json.loads(listed.stdout)] == ["rloo", "gae"]
+
+
+def test_formats_and_layouts_of_dumps(tmp_path):
+    assert {*asked("convert", "--from", "", cwd=tmp_path)} == {*FORMATS}
+    assert asked("convert", "in.jsonl", "out", "--from", "sli", cwd=tmp_path) == [
+        "slime-rollout",
+        "slime-train",
+    ]
+    assert {*asked("convert", "--layout", "", cwd=tmp_path)} == {*LAYOUTS}
+
+
+@pytest.mark.parametrize(
+    ("shell", "begins"), [("zsh", "#compdef rlpost"), ("bash", "_rlpost_"), ("fish", "complete ")]
+)
+def test_the_script_is_that_of_the_shell_that_is_named(shell, begins):
+    words = [PROGRAM, "--show-completion", shell]
+    ran = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith(begins)
 
 
 def test_estimators_of_a_preset(tmp_path):

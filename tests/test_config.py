@@ -12,8 +12,8 @@ from test_cli import rollout, run, save
 from typer.main import get_command
 
 from rlpost.cli import COMMANDS, _Lazy
-from rlpost.commands.options import FLAGS, unknown_variables, variable_of
 from rlpost.commands.schema import json_schema
+from rlpost.commands.variables import FLAGS, unknown_variables, variable_of
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.loss_options import LossOptions
 from rlpost.losses import LOSSES
@@ -62,7 +62,7 @@ def test_each_layer_is_named_and_beats_those_below(monkeypatch):
     assert found["numerics.norm_eps"] == (1e-3, "r.toml")
     assert found["numerics.single"] == ("raw", "preset verl")
     assert found["numerics.norm_ddof"] == (1, "default")
-    assert found["norm_mean"] == ("none", "estimator gae")
+    assert found["norm_mean"] == ("none", "default of gae")
     assert found["columns.mask"] == ("m", "r.toml")
     assert found["columns.reward"] == ("score", "--map")
 
@@ -87,10 +87,9 @@ def test_every_field_is_listed_or_only_those_that_are_set():
     found = shown()
     fields = {*Recipe.model_fields} - {"numerics", "columns", "teachers"}
     assert {*found} == fields | {f"numerics.{name}" for name in Numerics.model_fields}
-    assert {source for _, source in found.values()} == {"default", "estimator grpo"}
-    assert shown("--gamma", "0.5", "--changed").keys() == {
-        "gamma", "norm_mean", "norm_std", "whiten_advantages",
-    }  # fmt: skip
+    assert {source for _, source in found.values()} == {"default", "default of grpo"}
+    assert shown("--gamma", "0.5", "--changed").keys() == {"gamma"}
+    assert shown("--norm-mean", "group", "--changed") == {"norm_mean": ("group", "--norm-mean")}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_the_toml_gives_the_same_recipe(words):
 def test_tables_in_pipes_and_markdown():
     table = run("config", "show", "--gamma", "0.5").out
     assert "\x1b" not in table
-    assert "3 fields are set" not in table  # the estimator's are among them
+    assert "1 field is set; the others are defaults" in table
     assert any(line.split() == ["gamma", "0.5", "--gamma"] for line in table.splitlines())
     assert (
         "| gamma | 0.5 | --gamma |"
@@ -160,9 +159,44 @@ def test_an_unknown_variable_is_warned_of_with_the_nearest_name(monkeypatch, tmp
     monkeypatch.setenv("RLPOST_GAMA", "0.5")
     ran = run("advantages", path, tmp_path / "out.parquet")
     assert ran.code == 0
-    assert "RLPOST_GAMA is set, and no option reads it; did you mean GAMMA" in ran.err
+    assert "RLPOST_GAMA is set, and no option reads it; did you mean RLPOST_GAMMA?" in ran.err
     quiet = run("advantages", path, tmp_path / "quiet.parquet", "--quiet")
     assert (quiet.code, quiet.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("RLPOST_REWARD_CLIP=abc", "Invalid value for RLPOST_REWARD_CLIP: "),
+        ("RLPOST_CHUNK_TOKENS=0", "Invalid value for RLPOST_CHUNK_TOKENS: "),
+        ("RLPOST_REWARD_CLIP=-3", "rlpost: RLPOST_REWARD_CLIP: reward_clip is -3.0"),
+        ("RLPOST_KL_TARGET=0.1", "rlpost: RLPOST_KL_TARGET: kl_target needs kl_coef"),
+        ("RLPOST_DEVICE=gpu", "rlpost: RLPOST_DEVICE=gpu: auto, cpu, cuda or cuda:N"),
+        ("RLPOST_MAP=abc", "rlpost: RLPOST_MAP=abc: write it NAME=VALUE"),
+        ("RLPOST_NUMERICS=sngle=1", "rlpost: RLPOST_NUMERICS=sngle: no such field"),
+        ("RLPOST_PRESET=verll", "rlpost: RLPOST_PRESET: no preset 'verll'; did you mean verl"),
+        ("RLPOST_ESTIMATOR=grop", "rlpost: RLPOST_ESTIMATOR: no estimator 'grop'"),
+        ("RLPOST_CONFIG=nosuch.toml", "rlpost: RLPOST_CONFIG: nosuch.toml: cannot read"),
+        ("RLPOST_PG_CLIP=-1", "rlpost: RLPOST_PG_CLIP: pg_clip is '-1'"),
+        ("RLPOST_LOSS=pppo", "rlpost: RLPOST_LOSS: no policy loss 'pppo'"),
+    ],
+)
+def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(value, told, monkeypatch, tmp_path):
+    table = rollout()
+    table = table.append_column("log_probs", table["old_log_probs"])
+    path = save(table, tmp_path / "in.parquet")
+    name, _, text = value.partition("=")
+    monkeypatch.setenv(name, text)
+    ran = run("loss", path)
+    assert ran.code == (4 if name == "RLPOST_CONFIG" else 2)
+    assert told in " ".join(ran.err.replace("│", " ").split())
+
+
+def test_a_flag_that_beats_a_variable_is_blamed_itself(monkeypatch, tmp_path):
+    path = save(rollout(), tmp_path / "in.parquet")
+    monkeypatch.setenv("RLPOST_REWARD_CLIP", "2")
+    ran = run("advantages", path, tmp_path / "out.parquet", "--reward-clip", "-3")
+    assert ran.err.startswith("rlpost: command line: reward_clip is -3.0")
 
 
 # The schema

@@ -18,7 +18,7 @@ from test_cli import rollout, run, save
 
 from rlpost import formats, render_convert
 from rlpost.convert import convert
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect, format_named, layout, writer
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.inputs import canonical, canonical_inputs
@@ -81,6 +81,13 @@ def test_globs_mean_their_matches(tmp_path):
     assert names(tmp_path / "out") == ["train_data_step1.parquet", "train_data_step13.parquet"]
 
 
+def test_a_glob_keeps_the_folders_below_those_that_it_names(tmp_path):
+    steps(tmp_path / "a" / "run1", 1)
+    steps(tmp_path / "a" / "run2", 1)
+    convert(str(tmp_path / "a" / "run*" / "*.jsonl"), tmp_path / "out")
+    assert names(tmp_path / "out") == [f"run{n}/train_data_step1.parquet" for n in (1, 2)]
+
+
 def test_dumps_of_one_name_need_the_directory_above_them(tmp_path):
     steps(tmp_path / "a", 1)
     steps(tmp_path / "b", 1)
@@ -130,7 +137,7 @@ def test_a_file_of_no_known_format_is_refused_with_those_there_are(tmp_path):
     path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
     with pytest.raises(UsageError, match="its contents do not tell its format"):
         convert(path, tmp_path / "out.parquet")
-    with pytest.raises(UsageError, match="holds no file of a known format"):
+    with pytest.raises(ReadWriteError, match="holds no file of a known format"):
         convert(tmp_path, tmp_path / "out")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -427,6 +429,17 @@ def test_strict_exits_with_1_where_there_are_findings(tmp_path):
     assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
     assert "no findings" in run(app, [well]).stdout
+
+
+def test_quiet_leaves_the_exit_code_and_data_that_is_asked_for(tmp_path):
+    bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
+    run = CliRunner().invoke
+    for words, code in [(["-q"], 0), (["--quiet", "--strict"], 1), (["-q", "--footer"], 0)]:
+        ran = run(app, [bad, *words])
+        assert (ran.exit_code, ran.output) == (code, "")
+    ran = run(app, [bad, "-q", "--format", "json"])
+    assert json.loads(ran.stdout)["findings"]
+    assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
 
 
 def finding(columns, name, tmp_path, **options):

@@ -79,6 +79,19 @@ def test_a_glob_is_its_files_in_sorted_order(dumps):
     assert found("*") == ["a.parquet", "b.parquet", "c.txt"]
 
 
+def test_a_glob_keeps_the_folders_below_those_that_it_names(dumps):
+    dumps("h/step=1/a.parquet", "h/step=2/a.parquet", "h/step=2/d/b.parquet")
+    for glob, kept in [
+        ("h/step=*/a.parquet", ["step=1/a.parquet", "step=2/a.parquet"]),
+        ("./h/**/*.parquet", ["step=1/a.parquet", "step=2/a.parquet", "step=2/d/b.parquet"]),
+        ("h/step=2/*.parquet", ["a.parquet"]),
+        ("*/step=2/*/b.parquet", ["h/step=2/d/b.parquet"]),
+        (str(Path("h/step=[1]/*").absolute()), ["step=1/a.parquet"]),
+    ]:
+        assert [str(file.relative) for file in find_inputs([glob])] == kept
+        assert all(file.partitions for file in find_inputs([glob]))
+
+
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(dumps):
     dumps("a[1].parquet", "a1.parquet")
     assert found("a[1].parquet") == ["a[1].parquet"]
@@ -106,7 +119,7 @@ def test_a_path_that_does_not_exist_is_a_reading_error(dumps):
 
 def test_a_glob_that_matches_nothing_is_an_error(dumps):
     dumps("a.txt", "d.parquet/e.txt")
-    with pytest.raises(UsageError, match=r"^\*\.parquet: the pattern matches no file$"):
+    with pytest.raises(ReadWriteError, match=r"^\*\.parquet: the pattern matches no file$"):
         find_inputs(["*.parquet"])
 
 

@@ -215,6 +215,10 @@ def test_a_rollout_in_three_rows_by_hand():
     for name, want in (("dr_grpo", [0.5] * 3 + [-0.5]), ("rloo", [1.0] * 3 + [-1.0])):
         got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
         assert flat(written(got, "advantages")) == want
+    # Of two rollouts, of one token each, one earns.
+    for name, want in (("opo", [0.5] * 3 + [-0.5]), ("gpg", [1.0] * 3 + [-1.0])):
+        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
+        assert flat(written(got, "advantages")) == want
     plain, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo"))
     assert flat(written(plain, "advantages")) == [0.25] * 3 + [-0.75]
 

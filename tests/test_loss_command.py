@@ -731,3 +731,12 @@ def test_stretches_cut_responses_at_fixed_positions():
     values = torch.arange(122, dtype=torch.float64)
     assert made.sum(values).sum() == values.sum()
     assert made.any(values > 120).tolist() == [False] * 8 + [True]
+
+
+def test_a_third_path_is_refused_with_what_is_meant():
+    ran = run("loss", "a.parquet", "b.parquet", "c.parquet", "d.parquet", "--pg-clip", "0.1")
+    assert ran.code == 2
+    assert ran.err.startswith(
+        "rlpost: 4 paths, a.parquet to d.parquet: one IN and one OUT are meant"
+    )
+    assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2

@@ -15,9 +15,9 @@ from rlpost.estimators import all_estimators, estimator_named, own
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
 SOURCE = '''
-def centred(rewards, offsets, *, gamma=1.0, sharpness=2.0):
+def centred(rewards, offsets, *, gamma=1.0, norm_eps=0.5):
     """2(r - mean of the batch)"""
-    return sharpness * (rewards - rewards.mean())
+    return 2 * gamma * (rewards - rewards.mean())
 
 
 def returns(token_rewards, values, offsets):
@@ -26,6 +26,14 @@ def returns(token_rewards, values, offsets):
 
 def wrong(reward_s):
     return reward_s
+
+
+def sharp(rewards, offsets, *, gama=1.0):
+    return gama * rewards
+
+
+def own_groups(rewards, group):
+    return rewards - rewards.mean()
 
 
 def unfinished(
@@ -70,6 +78,21 @@ def test_its_columns_are_needed_and_its_first_line_is_its_formula(file):
 def test_what_is_no_estimator_is_refused(file, function, says):
     with pytest.raises(UsageError, match=says.replace("?", r"\?")):
         estimator_named(f"{file}:{function}")
+
+
+def test_a_knob_that_no_recipe_has_is_refused(file):
+    with pytest.raises(UsageError, match=r"sharp: no option 'gama'; did you mean gamma"):
+        written(responses([1.0, 3.0]), f"{file}:sharp")
+
+
+def test_one_that_compares_rows_itself_cannot_count_a_rollout_once(file):
+    table = to_table(responses([1.0, 3.0])).append_column("fork", [["a", "a"]])
+    for name in (f"{file}:own_groups", "rae", "gigpo", "hierarchical_grpo"):
+        columns = dict.fromkeys(("step_score", "episode_score", "turn"), "reward")
+        columns |= dict.fromkeys(("traj_id", "state_id", "domain", "group"), "fork")
+        recipe = rlpost.Recipe(estimator=name, rollout_id="fork", columns=columns)
+        with pytest.raises(UsageError, match=r"rollout_id fork: estimator .* compares rows itself"):
+            rlpost.enrich(table, recipe)
 
 
 def test_a_file_that_is_not_there_or_cannot_be_imported_is_named(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import format_writers as writers
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,7 @@ from test_cli import rollout, run, save
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.parquet import ranges, staged, transfers, upload
+from rlpost.parquet import patience, ranges, staged, transfers, upload
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.places import Remote, place_of
 from rlpost.parquet.reader import ParquetReader
@@ -243,7 +245,9 @@ def test_globs_directories_and_files_on_s3(s3):
         ("s3://lab/d/b.parquet", "b.parquet"),
         ("s3://lab/d/c.txt", "c.txt"),
     ]
-    assert [url for url, _ in found("s3://lab/**/f.parquet")] == ["s3://lab/d/e/step=3/f.parquet"]
+    deep = "s3://lab/d/e/step=3/f.parquet"
+    assert found("s3://lab/**/f.parquet") == [(deep, "d/e/step=3/f.parquet")]
+    assert found("s3://lab/d/e/step=*/*.parquet") == [(deep, "step=3/f.parquet")]
     assert len(found("s3://lab")) == 3
     (file,) = find_inputs(["s3://lab/d/e/step=3/f.parquet"])
     assert file.partitions == (("step", "3"),)
@@ -309,6 +313,12 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     assert s3.get("far.parquet") == near.read_bytes()
     assert run("convert", "s3://lab/d", "s3://lab/e/", "--from", "jsonl", "-q").code == 0
     assert s3.get("e/a.parquet") == near.read_bytes()
+    s3.put("g/run1/a.jsonl", text)
+    s3.put("g/run2/a.jsonl", text)
+    assert run("convert", "s3://lab/g/run*/a.jsonl", tmp_path / "g", "--from", "jsonl").code == 0
+    assert [(tmp_path / "g" / f"run{n}" / "a.parquet").is_file() for n in (1, 2)] == [True, True]
+    for n in (1, 2):
+        s3.client.delete_object(Bucket="lab", Key=f"g/run{n}/a.jsonl")
     s3.put("d/a.jsonl", b'{"reward": "much"}\n')
     ran = run("convert", url, "s3://lab/bad.parquet", "--from", "jsonl")
     assert ran.code == 3
@@ -333,7 +343,7 @@ def test_what_is_not_there(s3, tmp_path):
     said = "s3://lab/no.parquet: no such object, and none below it"
     assert failed(4, "s3://lab/no.parquet", out) == said
     assert failed(4, "s3://nowhere/a", out) == "s3://nowhere/a: there is no bucket nowhere"
-    assert failed(2, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
+    assert failed(4, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
     said = "s3://nowhere/out.parquet: cannot be written: there is no such bucket"
     assert failed(4, source, "s3://nowhere/out.parquet") == said
     s3.put("d/notes.txt", b"")
@@ -492,6 +502,41 @@ def test_a_server_that_is_not_there(aws, tmp_path):
     aws.setattr("s3fs.S3FileSystem.retries", 1)
     said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
     assert said.startswith("s3://lab/in.parquet: cannot be looked at: the connection failed")
+
+
+@pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
+def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # noqa: ARG001
+    whole = [one for one in writers.made() if 0 not in one.mask]
+    dump = writers.grail(tmp_path / "grail", whole)
+    place_of(f"{where}/{dump.name}").client.pipe(f"{where}/{dump.name}", dump.read_bytes())
+    near = tmp_path / "near.parquet"
+    assert run("advantages", dump, near, "-q").code == 0
+    for number, path in enumerate((f"{where}/{dump.name}", f"{where}/*.parquet", where)):
+        far = tmp_path / f"far{number}.parquet"
+        ran = run("advantages", path, far)
+        assert ran.code == 0, ran.err
+        assert f"{where}/{dump.name}: read as grail" in ran.err
+        assert pq.read_table(far).equals(pq.read_table(near))
+    assert run("inspect", f"{where}/{dump.name}", "-q").code == 0
+
+
+def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
+    caplog.set_level("WARNING", "rlpost")
+    aws.setattr("rlpost.parquet.places.QUICK", 0.05)
+    aws.setattr(patience._Last, "time", float("-inf"))
+    silent = socket.create_server(("127.0.0.1", 0))  # connections are taken, and never answered
+    aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    aws.setenv("AWS_ACCESS_KEY_ID", "key")
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws.setenv("AWS_MAX_ATTEMPTS", "1")
+    aws.setattr("s3fs.S3FileSystem.retries", 2)
+    aws.setattr("s3fs.S3FileSystem.read_timeout", 0.5)
+    with silent:
+        ran = run("inspect", "s3://lab/in.parquet")
+    assert ran.code == 4
+    assert ran.err.startswith("rlpost: s3://lab/in.parquet: cannot be looked at: the connection")
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
+    assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; waiting")
 
 
 @pytest.mark.usefixtures("s3", "small_steps")

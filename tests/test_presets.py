@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from test_cli import run
+from test_cli import rollout, run, save
 from test_recipe import asked  # noqa: F401 - a fixture
 
 import rlpost
@@ -100,6 +101,32 @@ def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypa
     assert asked("--config", str(config))[2] == preset("trl")
     monkeypatch.setenv("RLPOST_PRESET", "slime")
     assert asked()[2] == preset("slime")
+
+
+@pytest.mark.parametrize("words", [("--preset", "verl"), ("--config", "r.toml")])
+def test_preset_and_asked_estimator_are_told_on_screen_in_json_and_in_the_file(
+    words, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("r.toml").write_text('preset = "verl"\n')
+    save(rollout(), Path("in.parquet"))
+    ran = run("advantages", "in.parquet", "out.parquet", *words, "--summary-json", "-")
+    assert ran.err.startswith("rlpost advantages · grpo, as verl has it\n")
+    told = {"preset": "verl", "asked_estimator": "grpo"}
+    assert told.items() <= json.loads(ran.out).items()
+    noted = pq.read_schema("out.parquet").metadata
+    assert json.loads(noted[b"rlpost.preset"]) == told
+    assert json.loads(noted[b"rlpost.recipe"])["estimator"] == "raw"
+    assert run("verify", "out.parquet").code == 0
+    assert run("advantages", "in.parquet", "plain.parquet").err.startswith(
+        "rlpost advantages · grpo\n"
+    )
+    assert b"rlpost.preset" not in pq.read_schema("plain.parquet").metadata
+    save(rollout(), Path("d/in.parquet"))
+    assert run("plan", "d", "out", *words, "--state-dir", "state").code == 0
+    ran = run("advantages", "--state-dir", "state", "--num-shards", "1", "--shard-index", "0")
+    assert ran.err.startswith("rlpost advantages · grpo, as verl has it\n")
+    assert json.loads(pq.read_schema("out/in.parquet").metadata[b"rlpost.preset"]) == told
 
 
 def test_a_variant_goes_by_the_framework_s_name_for_it():

@@ -285,6 +285,26 @@ def test_dashes_are_as_good_as_underscores_in_every_table_of_a_file(tmp_path):
     assert Recipe.from_toml(path) == Recipe(kl_coef=0.5, numerics=Numerics(norm_eps=0.5))
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"gama": 1}, "Recipe: no option 'gama'; did you mean gamma?"),
+        ({"kl_estimator": "k9"}, "Recipe: kl_estimator is 'k9': input should be 'k1', 'abs', "),
+        ({"reward_clip": -1, "lam": 2}, "Recipe: lam is 2: input should be less than or equal to"),
+        ({"numerics": {"norm_esp": 1}}, "'numerics.norm_esp'; did you mean norm_eps?"),
+        ({"kl_target": 1}, "Recipe: kl_target needs kl_coef above 0"),
+        ({"emit": ("advantage",)}, "Recipe: emit: no column 'advantage' to write; did you mean"),
+    ],
+)
+def test_python_is_told_in_the_same_words(values, said):
+    with pytest.raises(UsageError) as refused:
+        Recipe(**values)
+    assert said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == len(values)
+    with pytest.raises(UsageError, match=r"^Numerics: norm_eps is -1: input should be greater"):
+        Numerics(norm_eps=-1)
+
+
 def test_recipes_are_values():
     assert Recipe() == Recipe(gamma=1)
     with pytest.raises(ValueError, match="frozen"):

@@ -24,7 +24,7 @@ from rlpost import shards
 from rlpost.batch import Responses
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
-from rlpost.tasks import drive
+from rlpost.tasks import drive, lots
 from rlpost.tasks.sheets import sheet_of
 
 MANNER = {"outputs", "seconds", "engine"}
@@ -70,13 +70,17 @@ def same_files(got, want):
         assert (got / name).read_bytes() == (want / name).read_bytes(), name
 
 
-def check(table, recipe, files, count, rows_a_bundle):
+def check(table, recipe, files, count, rows_a_bundle, *, divide=False):
     """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
+    least = 1 if divide else lots.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         write_files(table, top / "in", files)
         want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, PIECES))
-        with mock.patch.object(drive, "ROWS_A_BUNDLE", rows_a_bundle):
+        with (
+            mock.patch.object(drive, "ROWS_A_BUNDLE", rows_a_bundle),
+            mock.patch.object(lots, "PART_BYTES", least),
+        ):
             got = attempt(lambda: in_shards(top, recipe, count))
         if isinstance(want, tuple):
             assert got == want
@@ -97,7 +101,8 @@ def spread_over(rows, steps):
 def test_shards_leave_the_bytes_of_a_run_in_one_process(rows, options, files, count, data):
     if data.draw(st.booleans()):
         rows = spread_over(rows, data.draw(st.integers(2, 5)))
-    check(to_table(rows), rlpost.Recipe(**options), files, count, rows_a_bundle=3)
+    divide = data.draw(st.booleans())
+    check(to_table(rows), rlpost.Recipe(**options), files, count, 3, divide=divide)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -107,7 +112,7 @@ def test_every_estimator_gives_the_same_in_bundles(estimator):
         "opd": {"teachers": {"log_probs": 1.0}},
     }.get(estimator, {})
     recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
-    check(steps_table(), recipe, files=3, count=2, rows_a_bundle=9)
+    check(steps_table(), recipe, files=3, count=2, rows_a_bundle=9, divide=True)
 
 
 def steps_table(rows=60, step=str):
@@ -160,7 +165,7 @@ STATEFUL = {
 @pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
 def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
     recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
-    check(steps_table(), recipe, files=4, count=3, rows_a_bundle=9)
+    check(steps_table(), recipe, files=2, count=3, rows_a_bundle=9, divide=True)
 
 
 @pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])

@@ -85,7 +85,7 @@ def share(flags, rows):
 def facts(out, recipe):
     """What the summary says of these rows, from the columns alone."""
     rows, valid = out.height, out.filter(pl.col("reward").is_finite())
-    tokens = out.select(TOKENS).explode(TOKENS, empty_as_null=False)
+    tokens = out.filter(pl.col("response_mask").list.len() > 0).select(TOKENS).explode(TOKENS)
     kept = tokens.filter(pl.col("final_response_mask") == 1)
     policy = tokens.filter(pl.col("response_mask") == 1)
     lengths = out["response_mask"].list.sum()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost.commands import shard
-from rlpost.commands.options import recipe_of, with_recipe_options
+from rlpost.commands.options import asked_for, recipe_of, with_recipe_options
 from rlpost.commands.saying import say
 from rlpost.errors import ReadWriteError, UsageError
 
@@ -108,7 +108,7 @@ def advantages(
     paths, one = paths or [], shard.asked(state_dir, shard_index, num_shards)
     if one is None and len(paths) < (1 if show_plan else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
-    recipe = recipe_of(options, config, preset)
+    recipe, asked = recipe_of(options, config, preset), asked_for(options, config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api, render  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
@@ -123,7 +123,7 @@ def advantages(
     check_writable(None if summary_json == "-" else summary_json)
     if one is not None:
         with render.progress(quiet=quiet) as reporter:
-            run = api.Options(device, workers=workers, reporter=reporter)
+            run = api.Options(device, workers=workers, reporter=reporter, verify=verify)
             _tell(shard.run(one, paths, recipe, run, quiet=quiet), summary_json, quiet=quiet)
         return
     output = place_of(paths[-1])
@@ -136,14 +136,12 @@ def advantages(
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
         run = api.Options(
             device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
-            ray_address,
+            ray_address, asked if asked["preset"] else {},
         )  # fmt: skip
         summary = api.advantages(inputs, paths[-1], recipe, run)
     if inputs != paths[:-1]:
         summary["inputs"] = paths[:-1]  # what was converted for this run is gone
-    # A preset may put another estimator, with other norms, in place of the one that was asked for.
-    summary |= {"preset": preset, "asked_estimator": options["estimator"] or recipe.estimator}
-    _tell(summary, summary_json, quiet=quiet)
+    _tell(summary | asked, summary_json, quiet=quiet)
 
 
 @contextmanager

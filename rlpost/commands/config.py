@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rlpost.commands.options import OFF, flag_of, recipe_of, variable_of, with_recipe_options
+from rlpost.commands.options import OFF, recipe_of, with_recipe_options
 from rlpost.commands.schema import schema
+from rlpost.commands.variables import flag_of, variable_of
 from rlpost.presets import values_of
 from rlpost.recipe import Recipe, load_toml, without_loss
 
@@ -49,6 +50,11 @@ class Setting(NamedTuple):
     value: Any
     source: str
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it is neither at the default of all recipes nor at that of the estimator."""
+        return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
+
 
 @app.callback(epilog=EPILOG)
 def config() -> None:
@@ -86,10 +92,10 @@ def show(
 
     estimator = estimator_named(recipe.estimator)
     left = {name: x for name, x in estimator.defaults.items() if getattr(recipe, name) is None}
-    sources = dict.fromkeys(left, f"estimator {estimator.name}") | sources
+    sources = dict.fromkeys(left, f"{UNSET} of {estimator.name}") | sources
     found = settings_of(recipe.model_copy(update=left), sources)
     if changed:
-        found = [one for one in found if one.source != UNSET]
+        found = [one for one in found if one.is_set]
     render_config.show(found, style.value)
 
 

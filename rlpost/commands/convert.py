@@ -9,6 +9,7 @@ import typer
 
 from rlpost.commands.advantages import write_json
 from rlpost.commands.options import FORMAT, Format, name_values
+from rlpost.commands.saying import be_quiet
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -94,6 +95,8 @@ def convert(
     from rlpost.targets import check_writable  # noqa: PLC0415
 
     assert paths is not None
+    if quiet:
+        be_quiet()
     check_writable(None if summary_json == "-" else summary_json)
     chosen = name_values(mapped or [], "--map")
     options = ReadOptions(chosen, layout, group_size, nonfinite.value)

@@ -12,9 +12,15 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
-def estimators(how: Annotated[Format, FORMAT] = Format.table) -> None:
+def estimators(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="ESTIMATOR", help="Only these; all if none.")
+    ] = None,
+    how: Annotated[Format, FORMAT] = Format.table,
+) -> None:
     """List the estimators: formula, needed columns, source."""
     from rlpost import render_lists  # noqa: PLC0415
-    from rlpost.estimators import all_estimators  # noqa: PLC0415
+    from rlpost.estimators import all_estimators, estimator_named  # noqa: PLC0415
 
-    render_lists.show_estimators(all_estimators(), how.value)
+    found = [estimator_named(name) for name in names] if names else all_estimators()
+    render_lists.show_estimators(found, how.value)

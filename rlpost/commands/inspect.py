@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlpost.commands.options import FORMAT, Format, name_values
-from rlpost.commands.saying import say
+from rlpost.commands.saying import be_quiet, say
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -85,6 +85,9 @@ def inspect(
         ),
     ] = None,
     how: Annotated[Format, FORMAT] = Format.table,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no table, only errors; for --strict.")
+    ] = False,
 ) -> None:
     """Say what is in rollout files, and what would hurt training on them.
 
@@ -93,13 +96,15 @@ def inspect(
     Then columns by role, groups, pass@k, rewards, lengths, log-probs, masks, and what is stored.
     """
     columns_map = name_values(roles or [], "--map")
+    if quiet:
+        be_quiet()
     # Pyarrow takes its time to import; a wrong command line is answered before.
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
-        if strict or footer or not tokens:
+        if strict or footer or quiet or not tokens:
             raise UsageError(
-                "--strict, --footer and --no-tokens are about the whole input; "
+                "--strict, --footer, --no-tokens and --quiet are about the whole input; "
                 "--prompt, --row, --top and --worst show single responses"
             )
         from rlpost.inspect import views  # noqa: PLC0415
@@ -119,29 +124,36 @@ def inspect(
         return
     if colour is not None:
         raise UsageError("--colour is for single responses: --prompt, --row, --top or --worst")
-    with canonical_inputs(paths, tell=say) as inputs:
-        _whole(inputs, paths, columns_map, how, (tokens, footer, strict, pass_threshold))
+    with canonical_inputs(paths, tell=None if quiet else say) as inputs:
+        shown = None if quiet and how is Format.table else how
+        _whole(inputs, paths, columns_map, shown, (tokens, footer, strict, pass_threshold))
 
 
 def _whole(
     paths: list[str],
     named: list[str],
     columns_map: dict[str, str],
-    how: Format,
+    how: Format | None,
     asked: tuple[bool, bool, bool, float],
 ) -> None:
-    """Facts of the whole input, which the user calls `named`: dumps are converted somewhere."""
+    """Facts of the whole input, which the user calls `named`: dumps are converted somewhere.
+
+    With no `how` nothing is printed: the exit code is all that is asked for.
+    """
     # Polars and pyarrow take half a second to import; a wrong command line is answered before.
     from rlpost import render_inspect  # noqa: PLC0415
     from rlpost.inspect import facts  # noqa: PLC0415
 
     tokens, footer, strict, pass_threshold = asked
     if footer:
-        render_inspect.show_stored(*facts.stored(paths, columns_map=columns_map), how.value)
+        found_stored = facts.stored(paths, columns_map=columns_map)
+        if how is not None:
+            render_inspect.show_stored(*found_stored, how.value)
         return
     found = facts.inspect(
         paths, columns_map=columns_map, tokens=tokens, pass_threshold=pass_threshold
     )
-    render_inspect.show(replace(found, inputs=named), how.value)
+    if how is not None:
+        render_inspect.show(replace(found, inputs=named), how.value)
     if strict and found.findings:
         raise typer.Exit(FOUND)

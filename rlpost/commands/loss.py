@@ -9,12 +9,11 @@ import typer
 
 from rlpost.commands.advantages import write_json
 from rlpost.commands.loss_options import (
-    asked_for,
     given_by_hand,
     settings_of,
     with_loss_options,
 )
-from rlpost.commands.options import FORMAT, Format, recipe_of, with_recipe_options
+from rlpost.commands.options import FORMAT, Format, asked_for, recipe_of, with_recipe_options
 from rlpost.commands.saying import say
 from rlpost.errors import UsageError
 from rlpost.recipe import Recipe
@@ -56,10 +55,14 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
     raise typer.Exit
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@app.command(
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True},
+)
 @with_loss_options
 @with_recipe_options
 def loss(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -133,6 +136,11 @@ def loss(
     IN holds log_probs of the policy being trained and old_log_probs of the one that sampled. Where
     it has no advantages they are made first, as `rlpost advantages` makes them, with its options.
     """
+    if more := context.args:
+        raise UsageError(
+            f"{2 + len(more)} paths, {source} to {more[-1]}: one IN and one OUT are meant; several "
+            "inputs are their directory, or a glob in quotes: rlpost loss 'dumps/*.parquet' OUT"
+        )
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT holds the loss of one setting")
     asked = {name: value for name, value in options.items() if _of_recipe(name)}

@@ -12,7 +12,7 @@ from rlpost.errors import UsageError
 from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, defaults_of, word
 from rlpost.loss_options import LossOptions
 from rlpost.numerics import Bound
-from rlpost.presets import DEFAULT, loss_values_of, usual_estimator
+from rlpost.presets import DEFAULT, loss_values_of
 from rlpost.recipe import Recipe, load_toml
 from rlpost.schema import closest
 
@@ -136,17 +136,6 @@ def given_by_hand(options: Mapping[str, Any], config: Path | None) -> tuple[set[
     given = {name.removeprefix(OFF) for name in given}
     of_recipe = (given | {*file}) & {*Recipe.model_fields}
     return of_recipe, (given | {*_table(file, config)}) & {*LossOptions.model_fields}
-
-
-def asked_for(options: Mapping[str, Any], config: Path | None, preset: str | None) -> Values:
-    """The preset and the estimator that were asked for, by the names they were asked by.
-
-    A preset may put another estimator, with other norms, in place of the one it is asked for.
-    """
-    file = load_toml(config) if config is not None else {}
-    preset = file.get("preset") if preset is None else preset
-    asked = options["estimator"] or file.get("estimator") or usual_estimator(preset or DEFAULT)
-    return {"preset": preset, "asked_estimator": asked}
 
 
 def _table(file: Values, config: Path | None) -> Values:

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from rlpost.commands.saying import say
+from rlpost.commands.saying import be_quiet, say
+from rlpost.commands.variables import (
+    FLAGS,
+    flag_of,
+    naming_variables,
+    unknown_variables,
+    variable_of,
+)
 from rlpost.errors import UsageError
-from rlpost.loss_options import LossOptions
 from rlpost.numerics import Numerics
-from rlpost.presets import values_of
+from rlpost.presets import DEFAULT, usual_estimator, values_of
 from rlpost.recipe import Recipe, load_toml, without_loss
 from rlpost.schema import closest
 
@@ -103,10 +109,6 @@ PANELS = {
     ),
     "Numerics": ("numerics",),
 }
-FLAGS = {"columns": "--map", "teachers": "--teacher"}
-PREFIX = "RLPOST_"
-OF_RUNS = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
-"""Options beside those of the recipe and the loss that environment variables set."""
 PAIRS = ("columns", "numerics", "teachers")
 REPEATED = (*PAIRS, "is_filter")
 LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
@@ -138,9 +140,12 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**given: Any) -> None:
+        if given.get("quiet"):
+            be_quiet()
         for text in [] if given.get("quiet") else unknown_variables(os.environ):
             say(f"rlpost: {text}")
-        function(**given)
+        with naming_variables():
+            function(**given)
 
     own = [
         parameter
@@ -155,28 +160,6 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     ]
     run.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
     return run
-
-
-def flag_of(name: str) -> str:
-    """The option of a field of Recipe."""
-    return FLAGS.get(name, "--" + name.replace("_", "-"))
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a field of Recipe, or of another option."""
-    return PREFIX + flag_of(name)[2:].upper().replace("-", "_")
-
-
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What to say of each RLPOST_* variable that no option reads: it is a slip, or another's."""
-    fields = (*Recipe.model_fields, *LossOptions.model_fields, *OF_RUNS)
-    known = {variable_of(name).removeprefix(PREFIX) for name in fields}
-    set_ones = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
-    return [
-        f"{PREFIX}{name} is set, and no option reads it{closest(name, known)}"
-        for name in set_ones
-        if name not in known
-    ]
 
 
 def _options(name: str, info: FieldInfo, panel: str) -> list[inspect.Parameter]:
@@ -274,6 +257,19 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
     origins = dict.fromkeys(values.keys() - given.keys(), str(config))
     own = {**values, **given}
     return Recipe.of(own if preset is None else values_of(preset, own), "command line", origins)
+
+
+def asked_for(
+    options: Mapping[str, Any], config: Path | None, preset: str | None
+) -> dict[str, Any]:
+    """The preset and the estimator that were asked for, by the names they were asked by.
+
+    A preset may put another estimator, with other norms, in place of the one it is asked for.
+    """
+    file = load_toml(config) if config is not None else {}
+    preset = file.get("preset") if preset is None else preset
+    asked = options["estimator"] or file.get("estimator") or usual_estimator(preset or DEFAULT)
+    return {"preset": preset, "asked_estimator": asked}
 
 
 def _turned_off(name: str, options: Mapping[str, Any]) -> bool:

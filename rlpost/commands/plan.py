@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rlpost.commands.advantages import write_json
-from rlpost.commands.options import recipe_of, with_recipe_options
+from rlpost.commands.options import asked_for, recipe_of, with_recipe_options
 from rlpost.commands.saying import say
 from rlpost.errors import UsageError
 
@@ -80,7 +80,11 @@ def plan(
     from rlpost.run_options import Options  # noqa: PLC0415
 
     with render.progress(quiet=quiet) as reporter:
-        run = Options(device, chunk_tokens, workers, overwrite, state, reporter)
+        asked = asked_for(options, config, preset)
+        run = Options(
+            device, chunk_tokens, workers, overwrite, state, reporter,
+            asked=asked if asked["preset"] else {},
+        )  # fmt: skip
         found = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
         say(_told(found, state_dir))

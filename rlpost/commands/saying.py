@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import typer
 
 from rlpost.controls import shown
@@ -10,3 +12,8 @@ from rlpost.controls import shown
 def say(text: str) -> None:
     """Say a line or several; control characters of names and texts are shown, not sent."""
     typer.echo(shown(text), err=True)
+
+
+def be_quiet() -> None:
+    """Let no warnings be said that are logged: only errors."""
+    logging.getLogger("rlpost").setLevel(logging.ERROR)

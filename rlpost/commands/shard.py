@@ -63,7 +63,8 @@ def run(
 
     if paths:
         raise UsageError(f"{paths[0]}: `rlpost plan` has read IN and OUT; a shard takes neither")
-    planned = shards.planned(one.state_dir).work.recipe
+    work = shards.planned(one.state_dir).work
+    planned = work.recipe
     if recipe not in (Recipe(), planned):
         raise UsageError(f"{one.state_dir}: planned with another recipe; a shard takes none")
     summary = shards.shard(*one, options)
@@ -74,4 +75,5 @@ def run(
                 err=True,
             )
         return None
-    return summary | {"preset": None, "asked_estimator": planned.estimator}
+    asked = work.whole.asked if work.whole is not None else {}
+    return summary | {"preset": None, "asked_estimator": planned.estimator} | asked

@@ -59,12 +59,12 @@ class RecipeSide:
         """Its advantages, in the order of the input; the rates are known at the end."""
         from rlpost import api, run  # noqa: PLC0415 - torch takes a second to import
         from rlpost.report import summarise  # noqa: PLC0415
-        from rlpost.summary import Tally  # noqa: PLC0415
+        from rlpost.tally import Tally  # noqa: PLC0415
 
         job = api.plan(self.inputs, self.recipe)
         engine = run.engine_of(job, self.options)
         responses = engine.responses()
-        tally = Tally(responses.count("cell"))
+        tally = Tally()
         for file in range(len(job.source.files)):
             for made in engine.written(file, responses, ("advantages",), lambda batch: batch):
                 tally += made.tally

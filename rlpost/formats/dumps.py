@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
@@ -13,6 +13,7 @@ from rlpost.formats.canonical import CANONICAL
 from rlpost.formats.pickles import first_texts
 from rlpost.formats.records import first_fields
 from rlpost.formats.tables import columns_in
+from rlpost.parquet.places import below
 from rlpost.schema import ROLES, closest
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.writer import CanonicalFile
+    from rlpost.parquet.places import Place
     from rlpost.progress import Reporter
 
 _SPLIT = ("slime-rollout", "miles", "prime-rl")
@@ -66,9 +68,10 @@ def find_dumps(inputs: Sequence[str | Path], one: Format | None) -> Found:
         one: the format of all of them; None: each file's is found by its contents.
 
     Raises:
-        ReadWriteError: a path does not exist.
-        UsageError: a file's format is not known, a directory has none that is, or it mixes
-            formats, or the `all` and the `effective` traces of one run.
+        ReadWriteError: a path does not exist, a glob matches nothing, or a directory has no file of
+            a known format.
+        UsageError: a file's format is not known, or a directory mixes formats, or the `all` and the
+            `effective` traces of one run.
     """
     found = Found()
     for text in map(str, inputs):
@@ -89,9 +92,9 @@ def _expanded(text: str, one: Format | None) -> Found:
     if not glob.has_magic(text):
         raise ReadWriteError(f"{text}: no such file or directory")
     matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207
-    dumps = [_single(match, one) for match in matches if match.is_file()]
+    dumps = [_single(file, one, below(path, file)) for file in matches if file.is_file()]
     if not dumps:
-        raise UsageError(f"{text}: the pattern matches no file")
+        raise ReadWriteError(f"{text}: the pattern matches no file")
     return Found(dumps)
 
 
@@ -100,7 +103,7 @@ def _visible(file: Path, top: Path) -> bool:
     return not hidden and file.is_file()
 
 
-def _single(path: Path, one: Format | None) -> Dump:
+def _single(path: Path, one: Format | None, relative: Path | None = None) -> Dump:
     found = one or detect(path)
     if found is None and is_empty(path):
         raise DataError(f"{path}: the file is empty, so there is nothing to convert")
@@ -110,7 +113,7 @@ def _single(path: Path, one: Format | None) -> Dump:
             "--from NAME (rlpost convert --list lists them; jsonl and parquet, with --map, read "
             "anybody's)"
         )
-    return Dump(path, found, Path(path.name))
+    return Dump(path, found, relative or Path(path.name))
 
 
 def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) -> Found:
@@ -125,7 +128,7 @@ def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) 
     names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
     if not names:
         what = f"no {' or '.join(one.suffixes)} file" if one else "no file of a known format"
-        raise UsageError(f"{text}: holds {what}; rlpost convert --list says what is known")
+        raise ReadWriteError(f"{text}: holds {what}; rlpost convert --list says what is known")
     if len(names) > 1:
         raise UsageError(
             f"{text}: holds dumps of {', '.join(names)}; say which with --from NAME, or name the "
@@ -133,6 +136,21 @@ def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) 
         )
     _check_cohorts(text, found.dumps)
     return found
+
+
+def is_dumped_table(table: Place) -> bool:
+    """Whether a Parquet file, local or remote, has to be converted before others can read it.
+
+    It has neither rewards nor a mask under their canonical names, and is laid out as a framework
+    does.
+
+    Raises:
+        UsageError: it may be of several.
+        ReadWriteError: it is remote, and can't be read.
+    """
+    # What knows Parquet by its columns reads the footer alone, wherever that lies.
+    named = cast("Path", table)
+    return not {"reward", "response_mask"} & columns_in(table) and detect(named) is not None
 
 
 def is_empty(path: Path) -> bool:

@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost.errors import ReadWriteError, RlpostError, UsageError
+from rlpost.errors import ReadWriteError, RlpostError
+from rlpost.formats.dumps import is_dumped_table
 from rlpost.leftovers import scratch_folder
-from rlpost.parquet.places import Remote, absence, files_below, matching, place_of, reaching
+from rlpost.parquet.places import (
+    Remote,
+    absence,
+    below,
+    files_below,
+    matching,
+    place_of,
+    reaching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,11 +50,12 @@ def fetched(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Fetched]:
 
     Args:
         paths: files, directories and globs, local and remote.
-        tables: whether Parquet files are fetched, too; else their URLs are given back as they are.
+        tables: whether Parquet files of responses are fetched, too, and not only dumps; else their
+            URLs are given back as they are.
 
     Raises:
-        ReadWriteError: a URL can't be read, or the temporary folder is full.
-        UsageError: a glob matches nothing.
+        ReadWriteError: a URL can't be read, a glob matches nothing, or the temporary folder is
+            full.
     """
     found = Fetched()
     with scratch_folder(None) as folder:
@@ -62,8 +72,10 @@ def fetched(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Fetched]:
 
 
 def _holds_tables(place: Remote) -> bool:
-    """Whether a URL means Parquet files, or nothing that could be fetched."""
-    return any(file.suffix == ".parquet" for file, _ in _files(place)) or not _files(place)
+    """Whether a URL means Parquet files of responses, or nothing that could be fetched."""
+    files = _files(place)
+    tables = [file for file, _ in files if file.suffix == ".parquet"]
+    return not is_dumped_table(tables[0]) if tables else not files
 
 
 def _files(place: Remote) -> list[tuple[Place, Path]]:
@@ -71,15 +83,15 @@ def _files(place: Remote) -> list[tuple[Place, Path]]:
     if place.is_file():
         return [(place, Path(place.name))]
     if glob.has_magic(place.url):
-        return [(file, Path(file.name)) for file in matching(place)]
+        return [(file, below(place, file)) for file in matching(place)]
     return files_below(place) if place.is_dir() else []
 
 
 def _fetch(place: Remote, top: Path, urls: dict[str, str]) -> list[str]:
-    """Fetch what a URL means; gives the local file, or the local directory, or all of a glob's."""
+    """Fetch what a URL means; gives the local file, directory or glob, or all files of one."""
     files = _files(place)
     if not files and glob.has_magic(place.url):
-        raise UsageError(f"{place}: the pattern matches no file")
+        raise ReadWriteError(f"{place}: the pattern matches no file")
     if not files:
         raise ReadWriteError(f"{place}: {absence(place)}")
     urls[str(top)] = place.url.rstrip("/")
@@ -90,5 +102,10 @@ def _fetch(place: Remote, top: Path, urls: dict[str, str]) -> list[str]:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with reaching(file, "cannot be read"):
             file.client.get_file(file.path, str(copy))
-    whole = not place.is_file() and not glob.has_magic(place.url)
-    return [str(top)] if whole else [str(top / relative) for _, relative in files]
+    if place.is_file():
+        return [str(top / place.name)]
+    if not glob.has_magic(place.url):
+        return [str(top)]
+    pattern = top / below(place, place)
+    copies = sorted(str(top / relative) for _, relative in files)
+    return [str(pattern)] if [*map(str, matching(pattern))] == copies else copies

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.dumps import Dump, fill, find_dumps, same_format
+from rlpost.formats.dumps import Dump, fill, find_dumps, is_dumped_table, same_format
 from rlpost.formats.fetched import fetched
-from rlpost.formats.tables import columns_in
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.leftovers import scratch_folder
 from rlpost.parquet.places import Remote, place_of
@@ -51,11 +50,10 @@ def canonical_inputs(
         UsageError, DataError, ReadWriteError: as `rlpost.convert.convert`.
     """
     if any(isinstance(place_of(path), Remote) for path in paths):
-        with (
-            fetched(paths, tables=False) as local,
-            _canonical_inputs(local.paths, beside, tell, overwrite=overwrite) as inputs,
-        ):
-            yield inputs
+        with fetched(paths, tables=False) as local:
+            named = None if tell is None else lambda line: tell(local.renamed(line))
+            with _canonical_inputs(local.paths, beside, named, overwrite=overwrite) as inputs:
+                yield inputs
         return
     with _canonical_inputs(paths, beside, tell, overwrite=overwrite) as inputs:
         yield inputs
@@ -102,7 +100,7 @@ def canonical(
     """
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
-        if len(dumps) > 1:
+        if len(dumps) > 1 or not Path(paths[0]).is_file():
             line = _convert(dumps, staging / JOINED)
             if tell is not None:
                 tell(line)
@@ -127,8 +125,7 @@ def canonical(
 def _is_dump(path: str | Path) -> bool:
     """Whether an input has to be converted before other commands can read it.
 
-    A Parquet file is one only if it has neither rewards nor a mask under their canonical names
-    and is laid out as a framework does.
+    What is remote was fetched before, if it has.
     """
     text = place_of(path)
     if isinstance(text, Remote):
@@ -143,7 +140,7 @@ def _is_dump(path: str | Path) -> bool:
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         return bool(matches) and _is_dump(matches[0])
     if text.suffix == ".parquet" and text.is_file():
-        return not {"reward", "response_mask"} & columns_in(text) and detect(text) is not None
+        return is_dumped_table(text)
     return text.suffix in {".jsonl", ".json", ".pt"} and text.is_file()
 
 

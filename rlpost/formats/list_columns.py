@@ -11,6 +11,7 @@ from rlpost.errors import DataError
 from rlpost.formats.canonical import CANONICAL
 from rlpost.formats.layout import response_lists
 from rlpost.formats.lengths import check_prompt
+from rlpost.parquet.bridge import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def _fitting(
 ) -> NDArray[Any]:
     """Values in their column's type: what float32 can't hold is infinite, ids have to fit."""
     with np.errstate(over="ignore", invalid="ignore"):
-        made: NDArray[Any] = values.astype(kind.to_pandas_dtype())
+        made: NDArray[Any] = values.astype(dtype_of(kind))
     if pa.types.is_integer(kind) and not np.array_equal(made, values):
         place, offsets = at
         token = int(np.flatnonzero(made != values)[0])

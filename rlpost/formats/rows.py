@@ -12,6 +12,7 @@ from rlpost.errors import DataError
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.finite import check_finite
 from rlpost.formats.layout import mask_of, numbers
+from rlpost.parquet.bridge import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -179,7 +180,7 @@ def _lists(name: str, rows: list[Row]) -> pa.Array:
     arrays = [row.values.get(name) for row in rows]
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int32)
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    wanted = kind.value_type.to_pandas_dtype()
+    wanted = dtype_of(kind.value_type)
     parts = [
         _fitting(name, row, array, wanted)
         for row, array in zip(rows, arrays, strict=True)

@@ -9,19 +9,26 @@ import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.records import Record
+from rlpost.parquet.reader import footer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rlpost.parquet.places import Place
+
 _ROWS = 256
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def columns_in(path: Path) -> set[str]:
-    """The names of a Parquet file's columns, for a sniff; none if it is no such file."""
+def columns_in(path: Place) -> set[str]:
+    """The names of a Parquet file's columns, for a sniff; none if it is no such file.
+
+    Raises:
+        ReadWriteError: it is remote, and can't be read.
+    """
     try:
-        return set(pq.read_schema(path).names)
+        return set(footer_of(path).schema.to_arrow_schema().names)
     except _DAMAGE:
         return set()
 
@@ -34,7 +41,7 @@ def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
         ReadWriteError: it can't be read.
     """
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with pq.ParquetFile(path, metadata=footer_of(path), pre_buffer=False) as file:
             names = file.schema_arrow.names
             for name in columns:
                 if name.partition(".")[0] not in names:

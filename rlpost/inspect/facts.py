@@ -63,9 +63,9 @@ def inspect(
         A tree of plain dataclasses; `.as_json()` gives it as JSON data.
 
     Raises:
-        UsageError: `columns_map` names an unknown role, or a glob matches nothing.
+        UsageError: `columns_map` names an unknown role.
         DataError: a file is not Parquet, or `columns_map` names a column that is not there.
-        ReadWriteError: an input can't be read.
+        ReadWriteError: an input can't be read, or a glob matches nothing.
     """
     start = time.perf_counter()
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs

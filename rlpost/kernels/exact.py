@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 _BIAS = 1152  # lifts the smallest subnormal's last bit (2^-1074) to a positive exponent
-_DIGITS = 70  # digits of 32 bits: 2^-1152 to beyond 2^1024, with room for carries
+DIGITS = 70  # digits of 32 bits: 2^-1152 to beyond 2^1024, with room for carries
 _LOW = 0xFFFFFFFF
 _MANTISSA = 53
 
 
 def exact_zero(keys: int) -> Tensor:
     """The digits of `keys` sums that are 0, [keys, digits] int64."""
-    return torch.zeros(keys, _DIGITS, dtype=torch.int64)
+    return torch.zeros(keys, DIGITS, dtype=torch.int64)
 
 
 def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
@@ -42,11 +42,11 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
     low = (mantissa & _LOW) << shift
     high = (mantissa >> 32) << shift
     flat = exact_zero(count).view(-1)
-    slot = keys * _DIGITS + digit
+    slot = keys * DIGITS + digit
     flat.index_add_(0, slot, sign * (low & _LOW))
     flat.index_add_(0, slot + 1, sign * ((low >> 32) + (high & _LOW)))
     flat.index_add_(0, slot + 2, sign * (high >> 32))
-    return _carried(flat.view(count, _DIGITS))
+    return _carried(flat.view(count, DIGITS))
 
 
 def add_digits(left: Tensor, right: Tensor) -> Tensor:

@@ -77,6 +77,8 @@ def dense(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = torch.unique(codes, return_inverse=True)
         return found
     there = torch.bincount(codes, minlength=count) > 0
+    if bool(there.all()):
+        return torch.arange(count), codes
     rank = there.cumsum(0) - 1
     return there.nonzero().squeeze(1), rank[codes]
 

@@ -25,6 +25,11 @@ _KINDS: dict[pa.DataType, str] = {
 }
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The numpy type of a type of numbers or bools."""
+    return np.dtype("?" if pa.types.is_boolean(kind) else _KINDS[kind])
+
+
 def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
     """A column as numpy; numbers without nulls share its memory."""
     kind = _KINDS.get(array.type)

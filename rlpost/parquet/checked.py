@@ -24,6 +24,7 @@ from rlpost.parquet.footer import (
     Struct,
     Wire,
     decode,
+    encode,
     footer_bytes,
 )
 from rlpost.parquet.plan import metas_of
@@ -50,8 +51,13 @@ class _Leaf(NamedTuple):
     definition: int
 
 
-def checked_metadata(place: Place) -> pq.FileMetaData:
+def checked_metadata(place: Place, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
     """A Parquet file's footer as pyarrow has it.
+
+    Args:
+        place: the file.
+        groups: the first row group that the footer shall have, and the one behind the last; None
+            for all.
 
     Raises:
         pyarrow.ArrowException: it is damaged, encrypted, or of no Parquet file.
@@ -63,12 +69,21 @@ def checked_metadata(place: Place) -> pq.FileMetaData:
         data, _ = footer_bytes(file, size)
         footer, _ = decode(data)
         _check(footer)
+        data = data if groups is None else _cut(footer, *groups)
     except FooterError as error:
         raise pa.ArrowInvalid(str(error)) from None
     finally:
         close_file(file)
     whole = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
     return pq.read_metadata(pa.BufferReader(whole))
+
+
+def _cut(footer: Struct, first: int, stop: int) -> bytes:
+    """A footer with some of its row groups only."""
+    kept = footer.structs(FileMeta.ROW_GROUPS)[first:stop]
+    footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, kept)
+    footer.put(FileMeta.ROWS, Wire.I64, sum(group.integer(Group.ROWS) for group in kept))
+    return encode(footer)
 
 
 def check_texts(table: pa.RecordBatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.parquet.places import Remote, absence, files_below, matching, place_of
+from rlpost.parquet.places import Remote, absence, below, files_below, matching, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,9 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
     """The files that these paths, URLs, directories and globs mean, each once, sorted in each.
 
     Raises:
-        ReadWriteError: a path does not exist, or a directory holds no Parquet file.
-        UsageError: a glob matches nothing, or two files would have the same output name.
+        ReadWriteError: a path does not exist, a glob matches nothing, or a directory holds no
+            Parquet file.
+        UsageError: two files would have the same output name.
     """
     found: dict[Place, InputFile] = {}
     for text in inputs:
@@ -45,7 +46,7 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
     if times > 1:
         raise UsageError(
             f"{times} input files are called {name}, and so would be their outputs: name the "
-            "directory above them, whose layout the output keeps"
+            "directory above them, or quote a glob of them: the output keeps the folders"
         )
     return files
 
@@ -58,19 +59,15 @@ def _expand(text: str) -> list[InputFile]:
         if path.is_dir():
             return _directory(path)
         if path.exists():
-            return [_named(path)]
+            return [InputFile(path, Path(path.name), _partitions(path))]
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if glob.has_magic(text):
         files = matching(path)
         if not files:
-            raise UsageError(f"{text}: the pattern matches no file")
-        return [_named(file) for file in files]
+            raise ReadWriteError(f"{text}: the pattern matches no file")
+        return [InputFile(file, below(path, file), _partitions(file)) for file in files]
     raise ReadWriteError(f"{text}: {absence(path)}")
-
-
-def _named(path: Place) -> InputFile:
-    return InputFile(path, Path(path.name), _partitions(path))
 
 
 def _directory(top: Place) -> list[InputFile]:

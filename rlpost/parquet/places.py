@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.extras import need
+from rlpost.parquet.patience import LONG, QUICK, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +159,7 @@ class Remote:
 
     def info(self) -> dict[str, Any] | None:
         """What the store tells of it; None where there is nothing."""
-        with reaching(self, "cannot be looked at"):
+        with reaching(self, "cannot be looked at"), waiting(self.url, QUICK):
             try:
                 found: dict[str, Any] = self.client.info(self.path)
             except FileNotFoundError:
@@ -190,7 +191,7 @@ def files_below(top: Place) -> list[tuple[Place, Path]]:
     """The files of a directory and of those below it, sorted; and where they lie in it."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
-    with reaching(top, "cannot be listed"):
+    with reaching(top, "cannot be listed"), waiting(top.url, LONG):
         paths = sorted(top.client.find(top.path))
     own = PurePosixPath(top.path)
     relatives = [Path(PurePosixPath(path).relative_to(own)) for path in paths]
@@ -202,11 +203,24 @@ def matching(pattern: Place) -> list[Place]:
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
-    with reaching(pattern, "cannot be listed"):
+    with reaching(pattern, "cannot be listed"), waiting(pattern.url, LONG):
         found = pattern.client.glob(pattern.path, detail=True)
     return [
         pattern.sibling(path) for path, info in sorted(found.items()) if info.get("type") == "file"
     ]
+
+
+def below(pattern: Place, match: Place) -> Path:
+    """Where a glob's match lies below the folder that the glob names without wildcards.
+
+    >>> below(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
+    PosixPath('step=3/a.parquet')
+    """
+    parts = pattern.parts
+    named = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    if match.parts[:named] != parts[:named]:  # a store may call a folder otherwise
+        return Path(match.name)
+    return Path(*match.parts[named:])
 
 
 def absence(place: Place) -> str:

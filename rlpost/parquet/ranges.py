@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
+from rlpost.parquet.patience import LONG, waiting
 from rlpost.parquet.places import Remote, reaching
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class RemoteFile:
         """The bytes at an offset."""
         if not size:
             return b""
-        with reaching(self.place, "cannot be read"):
+        with reaching(self.place, "cannot be read"), waiting(self.place.url, LONG):
             data = bytes(self.place.client.cat_file(self.place.path, start=at, end=at + size))
         if len(data) != size:
             raise ReadWriteError(f"{self.place}: changed while it was read; run again")

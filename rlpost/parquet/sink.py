@@ -74,6 +74,19 @@ class Sink(Protocol):
         """Remove what was written; never raises, and does nothing after `close`."""
 
 
+def encoder_for(
+    fields: pa.Schema,
+    *,
+    constant: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    codec: str = "zstd",
+    level: int | None = None,
+) -> Encoder:
+    """The encoder of a sink that `open_sink` opens with the same arguments."""
+    level = 1 if codec == "zstd" and level is None else level
+    return Encoder(fields, constant=constant, aliases=aliases, codec=codec, level=level)
+
+
 def open_sink(
     source: Place,
     target: Place,
@@ -111,13 +124,7 @@ def open_sink(
         ReadWriteError: the source cannot be opened or is encrypted, or the target's folder is
             not writable.
     """
-    encoder = partial(
-        Encoder,
-        constant=constant,
-        aliases=aliases,
-        codec=codec,
-        level=1 if codec == "zstd" and level is None else level,
-    )
+    encoder = partial(encoder_for, constant=constant, aliases=aliases, codec=codec, level=level)
     spliced: SpliceSink | str = "it was asked for"
     with ExitStack() as undone:
         if begun is not None:

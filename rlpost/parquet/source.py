@@ -69,6 +69,8 @@ class Source:
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
+        self.starts = [0] * len(self.files)
+        """Row number, in its file, of the first row that is read of each."""
         self._begun: tuple[tuple[list[str], int, str], Ahead[Piece]] | None = None
 
     @cached_property
@@ -161,7 +163,7 @@ class Source:
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
             with ParquetReader(file.path, footer) as reader:
-                row = 0
+                row = self.starts[index]
                 for group in range(footer.num_row_groups):
                     size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
                     for table in reader.batches(size, group, physical):

@@ -9,10 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlpost.parallel import in_order
+from rlpost.parquet.patience import LONG, SLOW, waiting
 from rlpost.parquet.places import reaching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rlpost.parquet.places import Remote
 
@@ -66,7 +67,7 @@ class Multipart:
         self._before = _tag(target)
         self._parts: list[dict[str, Any]] = []
         self._sent = 0
-        with reaching(target, _CANNOT):
+        with reaching(target, _CANNOT), waiting(target.url, LONG):
             begun = target.client.call_s3("create_multipart_upload", **self._where)
         self._upload: dict[str, str] | None = {**self._where, "UploadId": begun["UploadId"]}
 
@@ -79,7 +80,7 @@ class Multipart:
 
     def _put(self, part: tuple[int, bytes]) -> dict[str, Any]:
         number, data = part
-        with reaching(self._target, _CANNOT):
+        with reaching(self._target, _CANNOT), waiting(self._target.url, SLOW):
             put = self._target.client.call_s3(
                 "upload_part", **(self._upload or {}), PartNumber=number, Body=data
             )
@@ -90,7 +91,7 @@ class Multipart:
     def finish(self) -> None:
         """Complete the upload."""
         try:
-            with reaching(self._target, _CANNOT):
+            with reaching(self._target, _CANNOT), waiting(self._target.url, LONG):
                 self._target.client.call_s3(
                     "complete_multipart_upload",
                     **(self._upload or {}),
@@ -116,6 +117,31 @@ class Multipart:
             upload, self._upload = self._upload, None
             with suppress(Exception):
                 self._target.client.call_s3("abort_multipart_upload", **upload)
+
+
+def abandon(prefix: Remote, names: Collection[str]) -> None:
+    """Abort uploads that killed processes left: their parts cost, and no listing shows them.
+
+    Args:
+        prefix: what the keys begin with; nothing is done for stores other than S3.
+        names: the last parts of their keys.
+    """
+    if prefix.scheme not in _S3:
+        return
+    bucket, key, _ = prefix.client.split_path(prefix.path)
+    asked: dict[str, Any] | None = {"Bucket": bucket, "Prefix": key}
+    with suppress(Exception):  # not everybody may list them; a rule of the bucket ends them then
+        while asked:
+            told = prefix.client.call_s3("list_multipart_uploads", **asked)
+            for one in told.get("Uploads", []):
+                if one["Key"].rpartition("/")[2] in names:
+                    upload = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
+                    prefix.client.call_s3("abort_multipart_upload", **upload)
+            marker = told.get("IsTruncated") and {
+                "KeyMarker": told["NextKeyMarker"],
+                "UploadIdMarker": told["NextUploadIdMarker"],
+            }
+            asked = asked | marker if marker else None
 
 
 def _tag(target: Remote) -> str | None:

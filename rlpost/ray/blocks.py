@@ -13,7 +13,8 @@ from rlpost.parquet.memory import TableSource
 from rlpost.ray.crew import RayCrew, connected, slots
 from rlpost.run import bind, check_clash
 from rlpost.state import load_state
-from rlpost.tasks.drive import bundles_of, settled, written
+from rlpost.tasks.drive import bundles_of, settled
+from rlpost.tasks.last import written
 from rlpost.tasks.lots import Block, Work
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import exceptions
 
+from rlpost import __version__
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.parallel import cores
 from rlpost.parquet.survey import survey
-from rlpost.tasks.drive import Done
-from rlpost.tasks.lots import Block, go_to
+from rlpost.tasks.crew import Done
+from rlpost.tasks.lots import Block, Part, go_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
     from rlpost.parquet.inputs import InputFile
     from rlpost.parquet.survey import Survey
     from rlpost.progress import Reporter
-    from rlpost.tasks.drive import Call
+    from rlpost.tasks.crew import Call
     from rlpost.tasks.lots import Work
     from rlpost.tasks.steps import Outcome
 
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
 _PATIENCE = 10  # seconds for a cluster to answer
+_NO_IMPORT = "failed to import on the worker"  # Ray's words
 _LOOK = 0.5  # seconds between two looks at what is done
 
 
@@ -62,7 +65,8 @@ def connected(address: str | None) -> Iterator[None]:
             "--ray-address one of this machine's own is started"
         ) from None
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # where Ray tells of lost workers, whatever it is told
+            yield
     finally:
         ray.shutdown()
 
@@ -98,12 +102,17 @@ def _task(task: Callable[..., Outcome], work: Work, given: tuple[Any, ...], part
     go_to(work.folder)
     if given and isinstance(given[0], Block):
         given = (given[0]._replace(table=ray.get(given[0].table)), *given[1:])
-    read = ((ray.get(part.sheet), part.place) for part in parts)
+    read = (Part(ray.get(sheet), *rest) for sheet, *rest in parts)
     return task(work, *given, read) if parts else task(work, *given, ())
 
 
-def _look(folder: str, files: Sequence[InputFile]) -> Survey:
-    """Read some footers."""
+def _look(version: str, folder: str, files: Sequence[InputFile]) -> Survey:
+    """Read some footers; raises UnavailableError where the driver's rlpost is another."""
+    if version != __version__:
+        raise UnavailableError(
+            f"the Ray cluster's workers have rlpost {__version__}, and this is {version}: all "
+            "nodes need the same"
+        )
     go_to(folder)
     return survey(files)
 
@@ -126,7 +135,7 @@ class RayCrew:
     def look(self, parts: Sequence[Sequence[InputFile]]) -> list[Survey]:
         """Surveys of some files each."""
         look, folder = ray.remote(_look).options(max_retries=_RETRIES), str(Path.cwd())
-        return self._results([look.remote(folder, part) for part in parts])
+        return self._results([look.remote(__version__, folder, part) for part in parts])
 
     def described(self, tables: Sequence[Any]) -> list[tuple[Any, int]]:
         """Schema and rows of Arrow tables."""
@@ -134,7 +143,7 @@ class RayCrew:
         return self._results([describe.remote(table) for table in tables])
 
     def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
-        """Run all of these; see `rlpost.tasks.drive.Crew`."""
+        """Run all of these; see `rlpost.tasks.crew.Crew`."""
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
@@ -181,6 +190,12 @@ def _got(refs: Sequence[Any]) -> list[Any]:
     except exceptions.RayTaskError as error:
         if isinstance(error.cause, RlpostError):
             raise error.cause from None
+        if _NO_IMPORT in str(error):
+            line = str(error).strip().splitlines()[-1]
+            raise UnavailableError(
+                f"the Ray cluster's workers cannot import rlpost: {line}; install rlpost[ray] "
+                f"{__version__} on every node"
+            ) from None
         raise
     except exceptions.RayError as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -10,7 +10,8 @@ from rlpost.parquet.survey import joined
 from rlpost.ray.crew import RayCrew, connected, slots
 from rlpost.state import load_state, save_state
 from rlpost.targets import Outputs, check_writable
-from rlpost.tasks.drive import busy, settled, summary_from, written
+from rlpost.tasks.drive import settled
+from rlpost.tasks.last import busy, files_of, summary_from, written
 from rlpost.tasks.prepare import prepare
 from rlpost.tasks.waiting import Waiting
 
@@ -45,7 +46,7 @@ def advantages(
             found = settled(run.work, run.lots, crew)
             settle = time.perf_counter()
             notes, _ = written(run.work, run.lots, found, crew)
-            waiting.publish()
+            waiting.publish([file["mark"] for file in files_of(notes)])
         except BaseException:
             waiting.discard()
             raise

@@ -8,6 +8,8 @@
 3. `measure`: where a stage measures tokens after something was settled (whitening), one task a lot
    takes its rows' settled columns and measures; then 2 again.
 4. `write`: one task a lot takes its rows' settled columns and writes its files.
+   A large file is several lots: one task each encodes new columns (`encode`), and one more puts
+   the file together (`join`).
 
 Every task is a pure function of small arguments and of sheets that others gave, and uses the very
 same engine, stages and sinks as a run in one process. Who drives them holds names of sheets,

@@ -1,4 +1,4 @@
-"""Driving a run: which tasks there are, and what their notes come to.
+"""Driving a run up to the last pass: which tasks there are, and what their notes come to.
 
 A driver holds names of sheets, counts and labels: a few kilobytes a lot of files, whatever the
 number of responses.
@@ -7,63 +7,24 @@ number of responses.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from rlpost import __version__
-from rlpost.ledger import Ledger
-from rlpost.report import summary_of
 from rlpost.response_stages import nothing_left
 from rlpost.row_facts import GroupFacts, RowFacts
 from rlpost.table import ordered
 from rlpost.tasks import steps
+from rlpost.tasks.crew import Call, Named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from rlpost.parquet.places import Place
     from rlpost.plan import Job
+    from rlpost.tasks.crew import Crew, Done
     from rlpost.tasks.lots import Block, Json, Labels, Lot, Work
 
 ROWS_A_BUNDLE = 250_000
 MOST_BUNDLES = 512
-
-
-class Named(NamedTuple):
-    """A batch of a sheet that a task will read: the sheet by the name that the crew gave it."""
-
-    sheet: Any
-    place: int
-
-
-class Call(NamedTuple):
-    """One task to be run: `task(work, *given, parts)`."""
-
-    task: Callable[..., steps.Outcome]
-    given: tuple[Any, ...]
-    parts: tuple[Named, ...]
-    rows: int
-    """For progress."""
-    tokens: bool
-    """It works on tokens, on the device."""
-
-
-class Done(NamedTuple):
-    """What a task gave: its note, and its sheet by name."""
-
-    note: Json
-    sheet: Any
-
-
-class Crew(Protocol):
-    """Who runs tasks, keeps sheets and tells of progress."""
-
-    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
-        """Run all of these, in any order, each as often as it takes; in the order of the calls.
-
-        Raises:
-            RlpostError: what one of the tasks raised.
-        """
 
 
 def bundles_of(job: Job, rows: int) -> int:
@@ -138,7 +99,8 @@ class _Layout:
     def of_lot(self, lot: int, tables: Sequence[Done]) -> tuple[Named, ...]:
         """The lot's batches of the tables; for one without rows any batch, to tell the columns."""
         within = self._within[lot].items()
-        found = [Named(tables[self._numbers[bundle]].sheet, place) for bundle, place in within]
+        numbers = [(self._numbers[bundle], place) for bundle, place in within]
+        found = [Named(tables[number].sheet, place, number) for number, place in numbers]
         return tuple(found) or (Named(tables[0].sheet, 0),)
 
     def of_bundles(self, sheets: Sequence[Done]) -> list[list[Named]]:
@@ -214,51 +176,5 @@ def _facts(notes: Sequence[Json]) -> RowFacts:
         groups=sum(groups, GroupFacts()) if groups else None,
         empty=sum(note["empty"] for note in notes),
         coefficients=notes[0]["coefficients"],  # where β adapts, there is one bundle
+        unwhitened=sum(note["unwhitened"] for note in notes),
     )
-
-
-def written(
-    work: Work, lots: Sequence[Lot | Block], found: Settled, crew: Crew
-) -> tuple[list[Json], list[Any]]:
-    """The last pass, over all lots: their notes, and the sheets or tables they gave."""
-    calls = list(calls_to_write(lots, found))
-    done = crew.run("write", work, calls)
-    return [one.note for one in done], [one.sheet for one in done]
-
-
-def calls_to_write(lots: Sequence[Lot | Block], found: Settled) -> Iterator[Call]:
-    """The tasks of the last pass."""
-    for lot, labels, parts in zip(lots, found.own, found.parts, strict=True):
-        task = steps.enrich if hasattr(lot, "table") else steps.write
-        yield Call(task, (lot, labels), parts, lot.rows, tokens=True)
-
-
-def summary_from(
-    job: Job,
-    found: Settled,
-    notes: Sequence[Json],
-    inputs: Sequence[str],
-    targets: Sequence[Place],
-) -> Json:
-    """The summary of a run over files, from the notes of its last pass; all but its seconds."""
-    ledger = Ledger()
-    for note in notes:
-        ledger += Ledger.from_json(note["ledger"])
-    cells = ledger.arranged(found.labels["step"], found.labels["domain"])
-    labels: Labels = {**found.labels, "cell": list(cells.cells)}
-    named = zip(targets, (one for note in notes for one in note["reasons"]), strict=True)
-    return {
-        **summary_of(job, replace(found.facts, labels=labels), cells),
-        "rlpost_version": __version__,
-        "recipe": job.shape.recipe.model_dump(mode="json"),
-        "inputs": list(inputs),
-        "outputs": [str(target) for target in targets],
-        "rewritten": [f"{target.name}: {reason}" for target, reason in named if reason],
-        "halved_pieces": sum(note["halved"] for note in notes),
-    }
-
-
-def busy(notes: Sequence[Json]) -> dict[str, float]:
-    """Seconds that the tasks of the last pass spent on each kind of work, all together."""
-    names = dict.fromkeys(name for note in notes for name in note["busy"])
-    return {name: sum(note["busy"].get(name, 0.0) for note in notes) for name in names}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rlpost.parquet.staged import naming
-from rlpost.tasks.drive import Done
+from rlpost.tasks.crew import Done
+from rlpost.tasks.lots import Part
 from rlpost.tasks.sheets import Sheet
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlpost.progress import Reporter
-    from rlpost.tasks.drive import Call, Named
+    from rlpost.tasks.crew import Call, Named
     from rlpost.tasks.lots import Work
 
 _SUFFIX, _SHARED = ".arrow", ".shared.arrow"
@@ -40,7 +41,7 @@ class FolderCrew:
         self._rounds = 0
 
     def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
-        """Run all of these; see `rlpost.tasks.drive.Crew`."""
+        """Run all of these; see `rlpost.tasks.crew.Crew`."""
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
@@ -50,18 +51,12 @@ class FolderCrew:
             outcome = call.task(own, *call.given, read(self._folder, call.parts))
             name = f"{self._rounds}-{place:06d}"
             if isinstance(outcome.rows, Sheet):
-                self._keep(name, outcome.rows)
+                keep(self._folder, name, outcome.rows)
             found.append(Done(outcome.note, name))
             if total:
                 self._reporter.advance(call.rows)
         self._rounds += 1
         return found
-
-    def _keep(self, name: str, sheet: Sheet) -> None:
-        parts = {_SUFFIX: sheet.rows, _SHARED: sheet.shared}
-        for suffix, data in parts.items():
-            if data is not None:
-                write_whole(self._folder / (name + suffix), data)
 
     def drop_all_but(self, names: Iterable[str]) -> None:
         """Remove the sheets that nobody will read."""
@@ -71,12 +66,26 @@ class FolderCrew:
                 path.unlink()
 
 
-def read(folder: Path, parts: Iterable[Named]) -> Iterator[tuple[Sheet, int]]:
+def keep(folder: Path, name: str, sheet: Sheet) -> None:
+    """Keep a sheet under a name; raises ReadWriteError."""
+    for suffix, data in ((_SUFFIX, sheet.rows), (_SHARED, sheet.shared)):
+        if data is not None:
+            write_whole(folder / (name + suffix), data)
+
+
+def drop(folder: Path, name: str) -> None:
+    """Remove a sheet, if it is there; raises ReadWriteError."""
+    with naming(folder, "cannot be written"):
+        for suffix in (_SUFFIX, _SHARED):
+            (folder / (name + suffix)).unlink(missing_ok=True)
+
+
+def read(folder: Path, parts: Iterable[Named]) -> Iterator[Part]:
     """The batches that a task reads, one after another; of each file only what they take up."""
-    for name, place in parts:
+    for name, *rest in parts:
         shared = folder / (name + _SHARED)
         rows = _mapped(folder / (name + _SUFFIX))
-        yield Sheet(rows, _mapped(shared) if shared.exists() else None), place
+        yield Part(Sheet(rows, _mapped(shared) if shared.exists() else None), *rest)
 
 
 def _mapped(path: Path) -> pa.Buffer:

@@ -1,10 +1,11 @@
-"""Lots: the files that a task works on, and the rows of responses that belong to them."""
+"""Lots: the files that a task works on, or a part of one, and the rows that belong to them."""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from rlpost.batch import Responses
 from rlpost.engine import single_threaded_torch
 from rlpost.kernels.moments import dense
+from rlpost.parquet.divide import RangeSource, divided
 from rlpost.parquet.memory import TableSource
 from rlpost.parquet.source import Source
 from rlpost.plan import job_of
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.engine import Engine
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.parquet.divide import Range
     from rlpost.parquet.inputs import InputFile
     from rlpost.parquet.places import Place
     from rlpost.parquet.stamps import Stamp
@@ -38,11 +41,22 @@ if TYPE_CHECKING:
     from rlpost.tasks.sheets import Sheet
 
 MOST_BYTES = 256 << 20  # of a lot of several files, decompressed
+PART_BYTES = 256 << 20  # of a part of a file, about: smaller ones cost more than they gain
 ROW = "row"  # the column that says which row of its lot a response is
 Json = dict[str, Any]
 Labels = dict[str, list[str | int]]
-Part = tuple["Sheet", int]
-"""A sheet, and the batch of it that is meant."""
+
+
+class Part(NamedTuple):
+    """A batch of a sheet."""
+
+    sheet: Sheet
+    place: int
+    """Which of its batches."""
+    table: int = 0
+    """Which settled table the rows are of; groups are within one."""
+    shift: int = 0
+    """What is added to numbers of rows: a file in several lots is more than the first."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,8 @@ class Work:
     workers: int = 1
     folder: str = ""
     """Where relative paths begin; see `go_to`."""
+    verify: bool = False
+    """Files are read again before they wait for the others."""
 
     def job(self, source: Source | TableSource) -> Job:
         """The job on a part of the input."""
@@ -87,7 +103,7 @@ def go_to(folder: str) -> None:
 
 
 class Lot(NamedTuple):
-    """Consecutive files of the input, and where their twins go."""
+    """Consecutive files of the input, or a part of one, and where their twins go."""
 
     files: tuple[InputFile, ...]
     targets: tuple[Place, ...]
@@ -96,10 +112,12 @@ class Lot(NamedTuple):
     first: int
     """The number of the first file in the input."""
     rows: int
+    part: Range | None = None
+    """The row groups of the one file that are meant; None for all rows of all files."""
 
     def source(self) -> Source:
         """The files, opened; raises ReadWriteError where one is not what it was."""
-        source = Source(self.files)
+        source = Source(self.files) if self.part is None else RangeSource(self.files, self.part)
         source.stamps = list(self.stamps)
         source.check_unchanged()
         return source
@@ -119,30 +137,48 @@ class Block(NamedTuple):
 def lots_of(survey: Survey, targets: Sequence[Place], slots: int) -> list[Lot]:
     """The files in lots of about equal size: several for each slot, where there are that many.
 
+    A file that is more than half of what a slot gets is divided into several lots.
+
     Args:
         survey: of the input.
         targets: where each file's twin goes.
         slots: how many tasks may run at once.
     """
-    most = min(MOST_BYTES, sum(survey.sizes) // (4 * slots) + 1)
-    found: list[list[int]] = []
+    total = sum(survey.sizes)
+    most = min(MOST_BYTES, total // (4 * slots) + 1)
+    large = max(total // (2 * slots), 2 * PART_BYTES) if slots > 1 else total
+    found: list[Lot] = []
     filled = most
     for place, size in enumerate(survey.sizes):
-        if filled + size > most:
-            found.append([])
-            filled = 0
-        found[-1].append(place)
-        filled += size
-    return [
-        Lot(
-            tuple(survey.files[place] for place in places),
-            tuple(targets[place] for place in places),
-            tuple(survey.stamps[place] for place in places),
-            places[0],
-            sum(survey.counts[place] for place in places),
-        )
-        for places in found
-    ]
+        file = _lot(survey, targets, place)
+        parts = divided(file.files[0].path, max(most, PART_BYTES)) if size > large else []
+        if len(parts) > 1:
+            found += [file._replace(part=part, rows=part.rows) for part in parts]
+            filled = most  # another file does not join a part
+        elif filled + size > most:
+            found.append(file)
+            filled = size
+        else:
+            found[-1] = _both(found[-1], file)
+            filled += size
+    return found
+
+
+def _lot(survey: Survey, targets: Sequence[Place], place: int) -> Lot:
+    """A lot of one file."""
+    own = survey.files[place], targets[place], survey.stamps[place]
+    return Lot((own[0],), (own[1],), (own[2],), place, survey.counts[place])
+
+
+def _both(left: Lot, right: Lot) -> Lot:
+    """Two lots as one."""
+    return Lot(
+        left.files + right.files,
+        left.targets + right.targets,
+        left.stamps + right.stamps,
+        left.first,
+        left.rows + right.rows,
+    )
 
 
 def assembled(labels: Labels, parts: Iterable[Part], *, empty: bool) -> tuple[Responses, Tensor]:
@@ -153,23 +189,25 @@ def assembled(labels: Labels, parts: Iterable[Part], *, empty: bool) -> tuple[Re
         parts: the lot's batches of the settled tables.
         empty: the lot has no rows; the first part is one of another lot then.
     """
-    tables = [sheet.responses(place) for sheet, place in parts]
+    parts = list(parts)
+    tables = [part.sheet.responses(part.place) for part in parts]
     tables = [tables[0].rows(0, 0)] if empty else tables
-    only = tables[0]
+    only, alone = tables[0], len({part.table for part in parts}) == 1
     sizes = torch.tensor([len(table) for table in tables])
-    names = [name for name in only.columns if len(tables) == 1 or name != "batch"]
+    names = [name for name in only.columns if alone or name != "batch"]
     columns = {name: torch.cat([table[name] for table in tables]) for name in names}
     for name in ("step", "domain"):
         columns[name] = torch.cat([_relabelled(table, name, labels) for table in tables])
-    columns["group"] = _apart([table["group"] for table in tables])
-    order = columns.pop(ROW).argsort()
+    shifts = torch.tensor([part.shift for part in parts[: len(tables)]])
+    columns["group"] = _apart([table["group"] for table in tables], [part.table for part in parts])
+    order = (columns.pop(ROW) + shifts.repeat_interleave(sizes)).argsort()
     own = torch.arange(len(tables)).repeat_interleave(sizes)[order]
     columns = {name: column[order] for name, column in columns.items()}
     domains = len(labels["domain"])
     code = columns["step"] * domains + columns["domain"]
     cells, columns["cell"] = dense(code, len(labels["step"]) * domains)
     found: Labels = {**labels, "cell": cells.tolist()}
-    if len(tables) == 1:
+    if alone:
         found["batch"] = only.labels["batch"]
     whole = bool((columns["tokens"] == columns["length"]).all())
     return Responses(columns, found, {**only.notes, "all_policy": whole}, only.shared), own
@@ -182,10 +220,12 @@ def _relabelled(table: Responses, name: str, labels: Labels) -> Tensor:
     return torch.tensor(codes, dtype=torch.int64)[table[name]]
 
 
-def _apart(codes: Sequence[Tensor]) -> Tensor:
-    """One column of codes from 0 without gaps, where equal codes of two parts mean two things."""
-    first, shifted = 0, []
-    for part in codes:
-        shifted.append(part + first)
-        first += int(part.max()) + 1 if part.numel() else 0
-    return dense(torch.cat(shifted), max(first, 1))[1]
+def _apart(codes: Sequence[Tensor], tables: Sequence[int]) -> Tensor:
+    """One column of codes from 0 without gaps; equal codes of two tables mean two things."""
+    sizes: dict[int, int] = {}
+    for part, table in zip(codes, tables, strict=False):
+        size = int(part.max()) + 1 if part.numel() else 0
+        sizes[table] = max(sizes.get(table, 0), size)
+    firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+    shifted = [part + firsts[table] for part, table in zip(codes, tables, strict=False)]
+    return dense(torch.cat(shifted), max(sum(sizes.values()), 1))[1]

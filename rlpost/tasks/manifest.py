@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.parquet.divide import Range
 from rlpost.parquet.inputs import InputFile
 from rlpost.parquet.places import place_of
 from rlpost.parquet.stamps import Stamp
@@ -18,7 +19,8 @@ from rlpost.provenance import Whole
 from rlpost.recipe import Recipe
 from rlpost.row_facts import GroupFacts, RowFacts
 from rlpost.schema import ColumnMap
-from rlpost.tasks.drive import Named, Settled
+from rlpost.tasks.crew import Named
+from rlpost.tasks.drive import Settled
 from rlpost.tasks.lots import Lot, Work
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Manifest:
     """As the user named them."""
     targets: list[Place]
     """The names that the files will get."""
+    run: str
+    """The name of the run; see `Waiting`."""
     state: str | None = None
     """The file of running moments that the run goes on with."""
 
@@ -66,10 +70,12 @@ class Manifest:
                     "zero_variance": 0 if groups is None else groups.zero_variance,
                     "empty": found.facts.empty,
                     "coefficients": found.facts.coefficients,
+                    "unwhitened": found.facts.unwhitened,
                 },
                 "after": found.running,
                 "inputs": self.inputs,
                 "targets": [str(target) for target in self.targets],
+                "run": self.run,
                 "state": self.state,
             }
         )
@@ -99,6 +105,7 @@ class Manifest:
                 _settled_of(table),
                 table["inputs"],
                 [place_of(target) for target in table["targets"]],
+                table["run"],
                 table["state"],
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -127,7 +134,7 @@ def _settled_of(table: Json) -> Settled:
         [tuple(Named(*part) for part in parts) for parts in table["parts"]],
         table["labels"],
         table["own"],
-        RowFacts({}, groups, facts["empty"], facts["coefficients"]),
+        RowFacts({}, groups, facts["empty"], facts["coefficients"], facts["unwhitened"]),
         table["after"],
     )
 
@@ -139,6 +146,7 @@ def _lot_to_json(lot: Lot) -> Json:
         "stamps": lot.stamps,
         "first": lot.first,
         "rows": lot.rows,
+        "part": lot.part,
     }
 
 
@@ -158,4 +166,5 @@ def _lot_of(table: Json) -> Lot:
         tuple(None if stamp is None else Stamp(*stamp) for stamp in table["stamps"]),
         table["first"],
         table["rows"],
+        None if table["part"] is None else Range(*table["part"]),
     )

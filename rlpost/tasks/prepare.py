@@ -60,10 +60,11 @@ def prepare(
         job.columns,
         running,
         bundles_of(job, survey.rows),
-        whole_of(survey.files, survey.first_rows, used),
+        whole_of(survey.files, survey.first_rows, used, options.asked),
         "cpu" if options.device == "auto" else options.device,
         options.chunk_tokens,
         options.workers or 1,
         str(Path.cwd()),
+        options.verify,
     )
     return Prepared(job, work, lots_of(survey, places, slots))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from rlpost.checks import check_written
 from rlpost.engine import gathered, settled, tabled
 from rlpost.ledger import Ledger
 from rlpost.output import emitted, schema_of
+from rlpost.parquet.staged import Staged
 from rlpost.row_facts import row_facts
 from rlpost.run import beside, fill, sink_of
-from rlpost.summary import Tally
 from rlpost.table import Collector
+from rlpost.tally import Tally
 from rlpost.tasks.lots import ROW, assembled
 from rlpost.tasks.sheets import (
     columns_of,
@@ -27,17 +29,25 @@ from rlpost.tasks.sheets import (
     table_of,
     tensors_of,
 )
+from rlpost.tasks.waiting import mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from rlpost.batch import Responses
     from rlpost.engine import Engine
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.ledger import Tallied
+    from rlpost.parquet.places import Place
+    from rlpost.parquet.sink import Sink
     from rlpost.plan import Job
+    from rlpost.progress import Clock
     from rlpost.tasks.lots import Block, Json, Labels, Lot, Part, Work
+
+
+T = TypeVar("T", bound="Tallied")
 
 
 class Outcome(NamedTuple):
@@ -97,15 +107,15 @@ def settle(work: Work, number: int, parts: Iterable[Part]) -> Outcome:
     parts = iter(parts)
     if number == 0:
         collector, sizes = Collector(), []
-        for own, place in parts:
-            batch = own.batch(place)
+        for part in parts:
+            batch = part.sheet.batch(part.place)
             sizes.append(batch.num_rows)
             collector.add(columns_of(batch), {})
         responses = tabled(collector, job).noting(part=work.bundles > 1)
     else:
-        before, _ = next(parts)
+        before = next(parts).sheet
         responses, sizes = before.responses(), before.sizes
-        found = (tensors_of(own.batch(place)) for own, place in parts)
+        found = (tensors_of(part.sheet.batch(part.place)) for part in parts)
         responses = gathered(phases[number], responses, found)
     responses = settled(phases[number], responses)
     noted = responses.notes
@@ -134,6 +144,7 @@ def _facts(job: Job, responses: Responses) -> Json:
         "zero_variance": 0 if groups is None else groups.zero_variance,
         "empty": facts.empty,
         "coefficients": facts.coefficients,
+        "unwhitened": facts.unwhitened,
     }
 
 
@@ -155,21 +166,59 @@ def measure(
 def write(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outcome:
     """The last pass: the files of a lot, complete, under the names of its targets."""
     responses, _ = assembled(labels, parts, empty=lot.rows == 0)
-    total, reasons, whole = Tally(responses.count("cell")), [], work.whole
-    assert whole is not None
+    total, files = Tally(), []
     with work.engine(lot.source()) as engine:
-        names = emitted(engine.job.shape)
-        for index, target in enumerate(lot.targets):
-            sink = sink_of(engine.job, index, target, names=names)
-            try:
-                part = whole.part(lot.first + index)
-                total += fill(sink, engine, index, responses, names, part)
-                sink.publish()
-            except BaseException:
-                sink.abort()
-                raise
-            reasons.append(sink.reason)
-    return Outcome({**_counted(engine, total, responses), "reasons": reasons})
+        for index in range(len(lot.files)):
+            tally, file = _written(work, lot, engine, index, responses)
+            total += tally
+            files.append(file)
+    return Outcome({**counted(engine, total, responses), "files": files})
+
+
+def _written(
+    work: Work, lot: Lot, engine: Engine, index: int, responses: Responses
+) -> tuple[Tally, Json]:
+    """One file of a lot: what was counted, and what is noted of it."""
+    names, whole = emitted(engine.job.shape), work.whole
+    assert whole is not None
+    part = whole.part(lot.first + index)
+
+    def filled(sink: Sink) -> Tally:
+        return fill(sink, engine, index, responses, names, part)
+
+    return published(work, engine.job, index, lot.targets[index], engine.clock, filled)
+
+
+def published(
+    work: Work, job: Job, index: int, target: Place, clock: Clock, fill: Callable[[Sink], T]
+) -> tuple[T, Json]:
+    """Write one file of a job, check it if that is asked for, and let it wait for the others.
+
+    Args:
+        work: what all tasks have in common.
+        job: the work on a source that has the file.
+        index: the file's number there.
+        target: where it waits.
+        clock: is told how long checking takes.
+        fill: fills and completes a sink, and gives what it counted.
+
+    Returns:
+        What was counted; why the file was not spliced, if it was not, and its mark.
+    """
+    names = emitted(job.shape)
+    sink = sink_of(job, index, target, names=names)
+    try:
+        if isinstance(sink.output, Staged):
+            sink.output.summing = work.verify
+        tally = fill(sink)
+        if work.verify:
+            with clock.busy("verify"):
+                check_written(job, index, sink, names, tally)
+        sink.publish()
+    except BaseException:
+        sink.abort()
+        raise
+    return tally, {"reason": sink.reason, "mark": mark_of(target)}
 
 
 def enrich(work: Work, lot: Block, labels: Labels, parts: Iterable[Part]) -> Outcome:
@@ -178,14 +227,15 @@ def enrich(work: Work, lot: Block, labels: Labels, parts: Iterable[Part]) -> Out
     with work.engine(lot.source()) as engine:
         names = emitted(engine.job.shape)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((part.tally for part in made), Tally(responses.count("cell")))
+    tally = sum((part.tally for part in made), Tally())
     columns = pa.Table.from_batches([part.columns for part in made], schema_of(names))
     table = beside(engine.job, lot.table, columns)
-    return Outcome(_counted(engine, tally, responses), table)
+    return Outcome(counted(engine, tally, responses), table)
 
 
-def _counted(engine: Engine, tally: Tally, responses: Responses) -> Json:
-    ledger = Ledger.of(tally, responses.labels).to_json() if tally.sums else []
+def counted(engine: Engine, tally: Tally, responses: Responses) -> Json:
+    """The note of a task of the last pass, but for its files."""
+    ledger = Ledger.of(tally, responses.labels).to_json() if tally else []
     seconds = engine.clock.seconds
     return {
         "ledger": ledger,

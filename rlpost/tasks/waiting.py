@@ -3,25 +3,31 @@
 Tasks run in any process, on any machine that sees the output. So what is complete lies under a
 name that everyone can tell: the target's own, in a hidden folder beside it that is called after
 the run. Who drives the run gives all of them their names at the end.
+
+Of two runs over one output the later wins: its claim on the targets, or on a store without locks
+its beginning, removes what the earlier one has waiting there. The earlier one finds that out before
+it publishes anything, so files of two runs are never mixed.
 """
 
 from __future__ import annotations
 
+import secrets
 import shutil
-from contextlib import suppress
-from hashlib import blake2b
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.errors import ReadWriteError
+from rlpost.leftovers import RUN_PREFIX, Claim, settled, undo_at_exit
 from rlpost.parquet.places import Remote, reaching
 from rlpost.parquet.staged import naming, sync_folder
+from rlpost.parquet.stamps import footer_digest
+from rlpost.parquet.transfers import abandon
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rlpost.parquet.places import Place
-
-PREFIX = ".rlpost-run-"
 
 
 class Waiting:
@@ -29,12 +35,12 @@ class Waiting:
 
     Args:
         targets: the names that they will get; the folders exist, where they are local.
+        run: what the folders are called after; None for a new run.
     """
 
-    def __init__(self, targets: Sequence[Place]) -> None:
+    def __init__(self, targets: Sequence[Place], run: str | None = None) -> None:
         self.targets = list(targets)
-        names = "\n".join(str(target) for target in targets)
-        self._name = PREFIX + blake2b(names.encode(), digest_size=8).hexdigest()
+        self.run = run or secrets.token_hex(8)
 
     @property
     def places(self) -> list[Place]:
@@ -42,34 +48,69 @@ class Waiting:
         return [self._folder(target) / target.name for target in self.targets]
 
     def _folder(self, target: Place) -> Place:
-        if isinstance(target, Path):
-            return target.parent / self._name
-        return target.sibling(target.path.rpartition("/")[0]) / self._name
+        return _parent(target) / (RUN_PREFIX + self.run)
 
     def begin(self) -> None:
-        """Make the folders, and remove what a run over the same files left in them.
+        """Make the folders; on stores without locks, remove what other runs left of these files.
 
         Raises:
             ReadWriteError: a folder can't be made.
         """
-        self.discard()
+        undo_at_exit(self, self.discard)
+        for prefix, names in self._remote(RUN_PREFIX).items():
+            _clean(prefix, names)
         for folder in self._local():
             with naming(folder, "cannot be written"):
                 folder.mkdir(exist_ok=True)
 
-    def publish(self) -> None:
-        """Give every file its name. What has it already keeps it, so this may be done again.
+    def stay(self) -> None:
+        """Let the folders outlive this process: others go on with the run."""
+        settled(self)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Nobody else writes these files; what killed tasks of this run had begun is removed.
 
         Raises:
-            ReadWriteError: one can't be renamed; those before it are published then.
+            ReadWriteError: another process is writing one.
         """
+        targets = [target for target in self.targets if isinstance(target, Path)]
+        claim = Claim(targets)
+        try:
+            for folder in self._local():  # a run that came between may have removed it
+                with naming(folder, "cannot be written"):
+                    folder.mkdir(exist_ok=True)
+            for prefix, names in self._remote(RUN_PREFIX + self.run).items():
+                abandon(prefix, names)
+            with Claim([place for place in self.places if isinstance(place, Path)]):
+                yield
+        finally:
+            claim.release()
+
+    def publish(self, marks: Sequence[str]) -> None:
+        """Give every file its name. What has it already keeps it, so this may be done again.
+
+        Args:
+            marks: what `mark_of` gave for each file when it was complete.
+
+        Raises:
+            ReadWriteError: another run removed one, and none is published; or one can't be
+                renamed, and those before it are.
+        """
+        for place, target, mark in zip(self.places, self.targets, marks, strict=True):
+            if not place.exists() and not (target.exists() and mark_of(target) == mark):
+                self.discard()
+                raise ReadWriteError(
+                    f"{target}: what was written for it is gone: another run over the same output "
+                    "removed it; nothing was published. Run again, or plan again, from the start"
+                )
         for place, target in zip(self.places, self.targets, strict=True):
             if isinstance(place, Remote):
                 with reaching(place, "cannot be renamed"):
                     if place.exists():
                         place.client.mv(place.path, target.path)  # type: ignore[union-attr]
                 continue
-            with naming(Path(str(target)), "cannot be written"), suppress(FileNotFoundError):
+            with naming(target, "cannot be written"), suppress(FileNotFoundError):
                 place.replace(Path(str(target)))
         for folder in self._local():
             with naming(folder, "cannot be written"):
@@ -77,14 +118,50 @@ class Waiting:
         self.discard()
 
     def discard(self) -> None:
-        """Remove what waits; never raises."""
+        """Remove what waits, and what killed workers had begun; never raises."""
         for folder in self._local():
             shutil.rmtree(folder, ignore_errors=True)
-        for place in self.places:
-            if isinstance(place, Remote):
-                with suppress(Exception):
-                    place.client.rm(place.path)
+        for prefix, names in self._remote(RUN_PREFIX + self.run).items():
+            _clean(prefix, names)
+        settled(self)
 
     def _local(self) -> list[Path]:
         folders = {self._folder(target): None for target in self.targets}
         return [folder for folder in folders if isinstance(folder, Path)]
+
+    def _remote(self, start: str) -> dict[Remote, set[str]]:
+        """The names of remote targets, by what the hidden folders beside them begin with."""
+        found: dict[Remote, set[str]] = {}
+        for target in self.targets:
+            prefix = _parent(target) / start
+            if isinstance(prefix, Remote):
+                found.setdefault(prefix, set()).add(target.name)
+        return found
+
+
+def mark_of(place: Place) -> str:
+    """What tells a complete file from that of another run: a digest of its footer.
+
+    Raises:
+        ReadWriteError: it can't be read.
+    """
+    with naming(place, "cannot be read"):
+        return footer_digest(place)
+
+
+def _parent(target: Place) -> Place:
+    if isinstance(target, Path):
+        return target.parent
+    return target.sibling(target.path.rpartition("/")[0])
+
+
+def _clean(prefix: Remote, names: set[str]) -> None:
+    """Remove objects of these names in folders that begin so, and uploads to such; never raises."""
+    abandon(prefix, names)
+    with suppress(Exception):
+        prefix.forget()
+        for folder in prefix.client.glob(f"{prefix.path}*"):
+            for path in prefix.client.find(folder):
+                if path.rpartition("/")[2] in names:
+                    prefix.client.rm_file(path)
+        prefix.forget()

@@ -1,7 +1,8 @@
-"""Beyond one process: `python -m tests.bench.scale {same,driver,tiny} [--folder DIR]`.
+"""Beyond one process: `python -m tests.bench.scale {same,large,driver,tiny} [--folder DIR]`.
 
 same: 64 files, by one process and on Ray, with 1, 2 and 4 workers, turn about, and as 4 shards;
     whether the bytes are the same, and medians of seconds and of ratios, workers being warm.
+large: one file of some 300 MB, by one process and on Ray, with 1 and 2 workers, turn about.
 driver: what a Ray driver holds for 10 M responses in 1.2 M groups over 1,000 files, a task a file.
 tiny: 10,000 files of 8 responses, a task a file and pass: what a task costs to schedule.
 """
@@ -96,6 +97,35 @@ def same(top: Path) -> dict[str, object]:
     return found
 
 
+def large(top: Path) -> dict[str, object]:
+    """Seconds for one large file by workers, and whether the bytes are the same."""
+    rows, parts = 2048, 24
+    source = top / "in.parquet"
+    with pq.ParquetWriter(
+        source, responses(0, 0, 1, per_step=1).schema, compression="zstd"
+    ) as writer:
+        for place in range(parts):
+            writer.write_table(responses(0, place * rows, rows, per_step=8 * rows))
+    found: dict[str, object] = {"mb": source.stat().st_size / 1e6}
+    for workers in (1, WORKERS):
+        start(workers)
+        contenders = {
+            "local": rlpost.Options(overwrite=True, workers=workers),
+            "ray": rlpost.Options(overwrite=True, engine="ray"),
+        }
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(ROUNDS):
+            for name, options in contenders.items():
+                target = top / f"{name}.parquet"
+                run = partial(rlpost.advantages, source, target, RECIPE, options)
+                times[name].append(seconds(run))
+        warm = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+        same_bytes = (top / "ray.parquet").read_bytes() == (top / "local.parquet").read_bytes()
+        found[f"{workers} workers"] = {**warm, "same bytes": same_bytes}
+        ray.shutdown()
+    return found
+
+
 def short(rng: np.random.Generator, rows: int, groups: int, step: int, tokens: int) -> pa.Table:
     """Rows of one step with these many tokens each, and ids like those of prompts."""
     prompts = np.char.add("prompt-", rng.integers(0, groups, rows).astype(str))
@@ -139,6 +169,7 @@ def many(top: Path, files: int, rows: int, groups: int, tokens: int) -> dict[str
 
 PARTS = {
     "same": same,
+    "large": large,
     "driver": lambda top: many(top, files=1000, rows=10_000, groups=1_200_000, tokens=2),
     "tiny": lambda top: many(top, files=10_000, rows=8, groups=10_000, tokens=20),
 }

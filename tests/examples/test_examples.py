@@ -92,10 +92,10 @@ def test_good_data_gets_through(tmp_path):
     done = prepare(SAMPLE, out, "--estimator", "rloo")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("prepare: 512 responses")
-    assert json.loads((tmp_path / "summary.json").read_text())["estimator"] == "rloo"
+    assert json.loads((tmp_path / "out.summary.json").read_text())["estimator"] == "rloo"
     assert "advantages" in pq.read_schema(out).names
     assert {path.name for path in tmp_path.iterdir()} == {
-        "inspect.json", "out.parquet", "summary.json",
+        "out.inspect.json", "out.parquet", "out.summary.json",
     }  # fmt: skip
 
 
@@ -133,3 +133,11 @@ def test_each_failure_has_its_code(tmp_path, words, code, text):
 
 def test_a_missing_file_is_code_4(tmp_path):
     assert prepare(tmp_path / "gone.parquet", tmp_path / "out.parquet").returncode == 4
+    assert prepare(SAMPLE, tmp_path / "no" / "out.parquet").returncode == 4
+
+
+@pytest.mark.parametrize("words", [(), (SAMPLE,), ("--help",), (SAMPLE, "--estimator", "grpo")])
+def test_the_job_says_how_it_is_called(words):
+    done = prepare(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: prepare.sh IN OUT")

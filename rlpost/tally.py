@@ -1,0 +1,213 @@
+"""Exact sums, minima and maxima of named numbers, by key, which add up in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlpost.kernels.exact import DIGITS, add_digits, exact_digits, exact_zero, fraction_of
+from rlpost.kernels.weights import keyed_extremes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SPREADS = ("count", "total", "squares")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums (exact), minima and maxima of a set of rows."""
+
+    sums: dict[str, Fraction]
+    lows: dict[str, float]
+    highs: dict[str, float]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sums or f"{name}.count" in self.sums
+
+    def count(self, name: str) -> int:
+        """A sum of whole numbers."""
+        return int(self.sums.get(name, 0))
+
+    def share(self, part: str, whole: str) -> float:
+        """One sum over another, 0 where the latter is 0."""
+        base = self.sums.get(whole, Fraction(0))
+        return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
+
+    def statistic(self, name: str) -> dict[str, float | None]:
+        """Mean, Bessel standard deviation, min and max; all None where there is no number."""
+        count, total, squares = (self.sums.get(f"{name}.{part}", Fraction(0)) for part in SPREADS)
+        if not count:
+            return {"mean": None, "std": None, "min": None, "max": None}
+        mean = total / count
+        # `squares` is the sum of x², kept exactly, so nothing cancels before it is rounded
+        variance = max((squares - total * mean) / (count - 1), Fraction(0)) if count > 1 else 0
+        return {
+            "mean": float(mean),
+            "std": float(variance) ** 0.5,
+            "min": self.lows[name] + 0.0,  # -0 and 0 are equal, and which came first is chance
+            "max": self.highs[name] + 0.0,
+        }
+
+
+@dataclass(frozen=True)
+class Block:
+    """The numbers of the keys that occur in some rows."""
+
+    keys: Tensor
+    """[k] int64, ascending."""
+    digits: Tensor
+    """[sums, k, digits], from `exact_digits`."""
+    lows: Tensor
+    """[spans, k] float64."""
+    highs: Tensor
+    counts: tuple[Tensor, ...] = ()
+    """[k, ...] int64 each: what else is counted."""
+
+    def __add__(self, other: Block) -> Block:
+        keys = _distinct(torch.cat([self.keys, other.keys]))[0]
+        mine, its = torch.searchsorted(keys, self.keys), torch.searchsorted(keys, other.keys)
+        sums, spans = len(self.digits), len(self.lows)
+        joined = Block(
+            keys,
+            exact_zero(sums * len(keys)).view(sums, len(keys), DIGITS),
+            torch.full((spans, len(keys)), torch.inf, dtype=torch.float64),
+            torch.full((spans, len(keys)), -torch.inf, dtype=torch.float64),
+            tuple(one.new_zeros(len(keys), *one.shape[1:]) for one in self.counts),
+        )
+        joined.digits[:, mine], joined.lows[:, mine] = self.digits, self.lows
+        joined.highs[:, mine] = self.highs
+        joined.digits[:, its] = add_digits(joined.digits[:, its], other.digits)
+        joined.lows[:, its] = joined.lows[:, its].minimum(other.lows)
+        joined.highs[:, its] = joined.highs[:, its].maximum(other.highs)
+        for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
+            all_of[mine] = own
+            all_of[its] += more
+        return joined
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Exact sums, minima and maxima of named numbers, by key.
+
+    Tallies of the same names add with `+`, in any order, to the same bits. Only keys that occur
+    take room, and time to add: a piece of a file has rows of few of its steps.
+    """
+
+    sums: tuple[str, ...] = ()
+    """Names of what is added up."""
+    spans: tuple[str, ...] = ()
+    """Names of what has a lowest and a highest value."""
+    blocks: tuple[Block, ...] = ()
+    """What `+` has not joined yet: each is at least half as long again as those behind it."""
+
+    @classmethod
+    def of(
+        cls,
+        keys: Tensor,
+        sums: Mapping[str, Tensor],
+        spans: Mapping[str, tuple[Tensor, Tensor]],
+        counts: tuple[Tensor, ...] = (),
+    ) -> Tally:
+        """The tally of some rows.
+
+        Args:
+            keys: [n] the key of each row.
+            sums: numbers to add up, [n] each.
+            spans: lowest and highest, [n] each, of what makes up a row.
+            counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur.
+        """
+        found, place = _distinct(keys.cpu())
+        count = len(found)
+        stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
+        places = torch.arange(len(sums))[:, None] * count + place
+        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * count)
+        extremes = torch.empty(2, len(spans), count, dtype=torch.float64)
+        for row, (low, high) in enumerate(spans.values()):
+            extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), place, count)[0]
+            extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), place, count)[1]
+        block = Block(
+            found, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
+        )
+        return cls(tuple(sums), tuple(spans), (block,))
+
+    def __add__(self, other: Tally) -> Tally:
+        blocks = [*self.blocks]
+        for block in other.blocks:
+            blocks.append(block)
+            while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
+                blocks[-2:] = [blocks[-2] + blocks[-1]]
+        first = self if self.blocks else other
+        return Tally(first.sums, first.spans, tuple(blocks))
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    @property
+    def joined(self) -> Block:
+        """All there is; only of a tally of some rows."""
+        return reduce(Block.__add__, reversed(self.blocks))
+
+    @property
+    def keys(self) -> list[int]:
+        """The keys that occur, ascending."""
+        return sorted({*chain.from_iterable(block.keys.tolist() for block in self.blocks)})
+
+    def total(self) -> Totals:
+        """The totals over all keys."""
+        return self._over([(block, slice(None)) for block in self.blocks])
+
+    def over(self, chosen: Sequence[int]) -> Totals:
+        """The totals over some keys; those that do not occur add nothing."""
+        wanted = torch.tensor(chosen, dtype=torch.int64)
+        return self._over([(block, torch.isin(block.keys, wanted)) for block in self.blocks])
+
+    def _over(self, parts: Sequence[tuple[Block, slice | Tensor]]) -> Totals:
+        digits = exact_zero(len(self.sums))
+        lows = torch.full((len(self.spans),), torch.inf, dtype=torch.float64)
+        highs = -lows
+        for block, own in parts:
+            digits += block.digits[:, own].sum(1)
+            lows = torch.cat([lows[:, None], block.lows[:, own]], 1).amin(1)
+            highs = torch.cat([highs[:, None], block.highs[:, own]], 1).amax(1)
+        return Totals(
+            {name: fraction_of(row) for name, row in zip(self.sums, digits, strict=True)},
+            dict(zip(self.spans, lows.tolist(), strict=True)),
+            dict(zip(self.spans, highs.tolist(), strict=True)),
+        )
+
+    def counted(self, chosen: Sequence[int]) -> list[Tensor]:
+        """What else was counted, over some keys; only of a tally of some rows."""
+        wanted = torch.tensor(chosen, dtype=torch.int64)
+        found = [torch.zeros_like(one[0]) for one in self.blocks[0].counts]
+        for block in self.blocks:
+            own = torch.isin(block.keys, wanted)
+            found = [sum_ + one[own].sum(0) for sum_, one in zip(found, block.counts, strict=True)]
+        return found
+
+    def digits(self, name: str, count: int) -> Tensor:
+        """A sum of each key in [0, count), [count, digits]: 0 for those that do not occur."""
+        found, row = exact_zero(count), self.sums.index(name)
+        for block in self.blocks:
+            found[block.keys] = add_digits(found[block.keys], block.digits[row])
+        return found
+
+    def highest(self, name: str, count: int) -> Tensor:
+        """A maximum of each key in [0, count), [count]: -inf for those that do not occur."""
+        found = torch.full((count,), -torch.inf, dtype=torch.float64)
+        row = self.spans.index(name)
+        for block in self.blocks:
+            found[block.keys] = found[block.keys].maximum(block.highs[row])
+        return found
+
+
+def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys that occur, ascending, and the place of each among them."""
+    found: tuple[Tensor, Tensor] = torch.unique(keys, return_inverse=True)
+    return found

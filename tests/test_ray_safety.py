@@ -1,0 +1,190 @@
+"""Runs on Ray: who may write what, what killed ones leave, and what the files say of the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_ray import LOCAL, RAY, cluster, recipes_of, same_columns  # noqa: F401 - fixtures
+from test_shards import same_files, steps_table, write_files
+from test_shards_safety import below
+
+import rlpost
+from rlpost.errors import ReadWriteError
+from rlpost.leftovers import Claim
+from rlpost.verify import verify
+
+# Ray's own, of what Ray itself does.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+CHECKED = replace(RAY, verify=True)
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.rglob(".*"))
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"estimator": "gae", "whiten_advantages": True},
+        {"estimator": "gae", "norm_mean": "running", "norm_std": "running"},
+    ],
+)
+def test_files_of_a_run_on_ray_are_what_they_claim(tmp_path, options):
+    write_files(steps_table(), tmp_path / "in", 3)
+    recipe = rlpost.Recipe(**options)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
+    got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, CHECKED)
+    assert got["seconds"]["busy"]["verify"] > 0
+    told = verify([tmp_path / "out"])
+    assert told["ok"], told
+    assert len(told["files"]) == 4
+    same_files(tmp_path / "out", tmp_path / "local")
+
+
+HARMFUL = '''
+from rlpost.parquet.staged import Staged
+
+def harmful(token_rewards, offsets):
+    """The rewards; a bit of the file that is written flips, once in a process."""
+    complete = Staged.complete
+    if complete.__name__ == "harmed":
+        return token_rewards
+
+    def harmed(self):
+        complete(self)
+        with self.path.open("rb+") as file:
+            file.seek(40)
+            byte = file.read(1)[0]
+            file.seek(40)
+            file.write(bytes([byte ^ 1]))
+        Staged.complete = complete
+
+    Staged.complete = harmed
+    return token_rewards
+'''
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_bit_that_flips_on_a_workers_disk_is_found_before_anything_is_published(tmp_path):
+    write_files(steps_table(), tmp_path / "in", 1)
+    (tmp_path / "own.py").write_text(HARMFUL)
+    recipe = rlpost.Recipe(estimator=f"{tmp_path / 'own.py'}:harmful")
+    options = rlpost.Options(engine="ray", verify=True)
+    with pytest.raises(ReadWriteError, match="reads back wrong"):
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_second_run_on_the_same_output_is_refused(tmp_path):
+    write_files(steps_table(), tmp_path / "in", 2)
+    (tmp_path / "out").mkdir()
+    with (
+        Claim([tmp_path / "out" / "part-1.parquet"]),
+        pytest.raises(ReadWriteError, match=r"part-1\.parquet: another rlpost is writing it"),
+    ):
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
+    assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)["responses"] == 60
+
+
+def started(cluster, top, given, out):  # noqa: F811
+    """A run of the command line, some of whose files are complete, while one task waits."""
+    recipes_of(top, kill=False)
+    words = [given, out, "--estimator", "own.py:deadly", "--kl-coef", "0.1", "--engine", "ray"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    argv += ["--ray-address", cluster.address]
+    return subprocess.Popen(argv, cwd=top, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_what_a_killed_driver_leaves_goes_with_the_next_run(cluster, tmp_path):  # noqa: F811
+    write_files(steps_table(120), tmp_path / "in", 6)
+    out = tmp_path / "out"
+    with started(cluster, tmp_path, "in", "out") as run:
+        while not any(path.suffix == ".parquet" for path in out.rglob(".rlpost-run-*/*")):
+            assert run.poll() is None, run.stderr.read()
+            time.sleep(0.05)
+        with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
+            rlpost.advantages(tmp_path / "in", out, None, LOCAL)
+        run.send_signal(signal.SIGKILL)
+    (tmp_path / "go").touch()
+    assert list(out.glob("*.parquet")) == []
+    assert hidden(out)
+    rlpost.advantages(tmp_path / "in", out, None, RAY)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", None, LOCAL)
+    same_files(out, tmp_path / "local")
+
+
+def to_store(s3, top, files):  # noqa: F811
+    write_files(steps_table(), top / "in", files)
+    for path in (top / "in").iterdir():
+        s3.put(f"in/{path.name}", path.read_bytes())
+
+
+def test_what_a_killed_worker_had_sent_to_a_store_does_not_stay(s3, tmp_path, monkeypatch):  # noqa: F811
+    """Ray's workers get the environment of the driver: this cluster is one of the run's own."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    to_store(s3, tmp_path, 3)
+    recipes_of(tmp_path, kill=True)
+    words = ["s3://lab/in/", "s3://lab/out/", "--estimator", "own.py:deadly", "--engine", "ray"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words, "--summary-json", "-"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert s3.uploads() == []
+    assert len(below(s3, "out/")) == 4
+    assert done.stdout.startswith("{")
+    assert done.stdout.endswith("}\n")
+
+
+def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp_path):  # noqa: F811
+    to_store(s3, tmp_path, 3)
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    recipes_of(tmp_path, kill=False)
+    words = ["s3://lab/in/", "s3://lab/out/", "--estimator", "own.py:deadly", "--engine", "ray"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as run:
+        while not s3.uploads() and run.poll() is None:
+            time.sleep(0.1)
+        run.send_signal(signal.SIGKILL)
+    (tmp_path / "go").touch()
+    words = ["s3://lab/in/", "s3://lab/out/", "--engine", "ray", "--quiet"]
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert s3.uploads() == []
+    made = sorted(below(s3, "out/"))
+    assert made == [f"out/part-{place}.parquet" for place in range(4)]
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("kill", [False, True])
+def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
+    """And a worker that is killed while it encodes some row groups changes nothing."""
+    monkeypatch.setattr("rlpost.tasks.lots.PART_BYTES", 1)
+    write_files(steps_table(120), tmp_path / "in", 1)
+    own, harmless = recipes_of(tmp_path, kill=True)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)
+    options = replace(CHECKED, chunk_tokens=30)
+    recipe = own if kill else harmless
+    got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
+    assert got["engine"]["lots"] > 8
+    assert (tmp_path / "killed").exists() == kill
+    same_columns(tmp_path / "out", tmp_path / "local")
+    if not kill:
+        same_files(tmp_path / "out", tmp_path / "local")
+    assert counts_all_rows(tmp_path / "out" / "part-0.parquet")
+
+
+def counts_all_rows(path):
+    """Whether the summary of a file that was divided is of all its rows."""
+    footer = pq.read_metadata(path)
+    return json.loads(footer.metadata[b"rlpost.summary"])["responses"] == footer.num_rows
