@@ -320,3 +320,15 @@ def test_a_kl_coefficient_without_reference_log_probs_is_an_error():
     with pytest.raises(DataError, match="no column for ref_log_probs"):
         warnings(small(ref_log_probs=None), kl_coef=0.1)
     assert warnings(small(ref_log_probs=None)) == []
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])
+def test_a_batch_of_one_token_is_not_whitened_and_that_is_said(estimator):
+    recipe = rlpost.Recipe(estimator=estimator, whiten_advantages=True)
+    columns = {"prompt_id": ["a", "a", "b"], "step": [0, 0, 1], "reward": [1.0, 0.0, 0.5]}
+    data = pl.DataFrame({**columns, "response_mask": [[1, 1], [1], [1]]})
+    _, summary = rlpost.enrich(data, recipe)
+    (said,) = [text for text in summary["warnings"] if "whitened" in text]
+    assert said.startswith("1 batch is not whitened")
+    _, summary = rlpost.enrich(data.head(2), recipe)
+    assert [text for text in summary["warnings"] if "whitened" in text] == []
