@@ -211,6 +211,7 @@ def fill(
         with engine.clock.busy("copy"):
             sink.append(made.row_group, made.columns)
         tally += made.tally
+    tally = tally.compact()
     with engine.clock.busy("copy"):
         summary = summarise(engine.job, responses.rows(first, last), tally)
         metadata = metadata_of(engine.job, index, summary)

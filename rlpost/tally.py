@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
-from itertools import chain
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rlpost.kernels.exact import DIGITS, add_digits, exact_digits, exact_zero, fraction_of
+from rlpost.kernels.exact import DIGITS, add_digits, exact_digits, exact_zero, fractions_of
 from rlpost.kernels.weights import keyed_extremes
 
 if TYPE_CHECKING:
@@ -149,62 +148,59 @@ class Tally:
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
-    @property
+    @cached_property
     def joined(self) -> Block:
-        """All there is; only of a tally of some rows."""
+        """All there is, in one; only of a tally of some rows."""
         return reduce(Block.__add__, reversed(self.blocks))
+
+    def compact(self) -> Tally:
+        """The same in one block, to ask for many totals."""
+        return Tally(self.sums, self.spans, (self.joined,)) if self else self
 
     @property
     def keys(self) -> list[int]:
         """The keys that occur, ascending."""
-        return sorted({*chain.from_iterable(block.keys.tolist() for block in self.blocks)})
+        return self.joined.keys.tolist() if self else []
 
     def total(self) -> Totals:
         """The totals over all keys."""
-        return self._over([(block, slice(None)) for block in self.blocks])
+        return self.over(self.keys)
 
     def over(self, chosen: Sequence[int]) -> Totals:
         """The totals over some keys; those that do not occur add nothing."""
-        wanted = torch.tensor(chosen, dtype=torch.int64)
-        return self._over([(block, torch.isin(block.keys, wanted)) for block in self.blocks])
-
-    def _over(self, parts: Sequence[tuple[Block, slice | Tensor]]) -> Totals:
-        digits = exact_zero(len(self.sums))
-        lows = torch.full((len(self.spans),), torch.inf, dtype=torch.float64)
-        highs = -lows
-        for block, own in parts:
-            digits += block.digits[:, own].sum(1)
-            lows = torch.cat([lows[:, None], block.lows[:, own]], 1).amin(1)
-            highs = torch.cat([highs[:, None], block.highs[:, own]], 1).amax(1)
+        if not self:
+            return Totals({}, {}, {})
+        block, own = self.joined, self._places(chosen)
+        none = torch.full((len(self.spans), 1), torch.inf, dtype=torch.float64)
+        lows = torch.cat([none, block.lows[:, own]], 1).amin(1)
+        highs = torch.cat([-none, block.highs[:, own]], 1).amax(1)
         return Totals(
-            {name: fraction_of(row) for name, row in zip(self.sums, digits, strict=True)},
+            dict(zip(self.sums, fractions_of(block.digits[:, own].sum(1)), strict=True)),
             dict(zip(self.spans, lows.tolist(), strict=True)),
             dict(zip(self.spans, highs.tolist(), strict=True)),
         )
 
     def counted(self, chosen: Sequence[int]) -> list[Tensor]:
         """What else was counted, over some keys; only of a tally of some rows."""
-        wanted = torch.tensor(chosen, dtype=torch.int64)
-        found = [torch.zeros_like(one[0]) for one in self.blocks[0].counts]
-        for block in self.blocks:
-            own = torch.isin(block.keys, wanted)
-            found = [sum_ + one[own].sum(0) for sum_, one in zip(found, block.counts, strict=True)]
-        return found
+        own = self._places(chosen)
+        return [one[own].sum(0) for one in self.joined.counts]
 
     def digits(self, name: str, count: int) -> Tensor:
         """A sum of each key in [0, count), [count, digits]: 0 for those that do not occur."""
-        found, row = exact_zero(count), self.sums.index(name)
-        for block in self.blocks:
-            found[block.keys] = add_digits(found[block.keys], block.digits[row])
+        found = exact_zero(count)
+        found[self.joined.keys] = self.joined.digits[self.sums.index(name)]
         return found
 
     def highest(self, name: str, count: int) -> Tensor:
         """A maximum of each key in [0, count), [count]: -inf for those that do not occur."""
         found = torch.full((count,), -torch.inf, dtype=torch.float64)
-        row = self.spans.index(name)
-        for block in self.blocks:
-            found[block.keys] = found[block.keys].maximum(block.highs[row])
+        found[self.joined.keys] = self.joined.highs[self.spans.index(name)]
         return found
+
+    def _places(self, chosen: Sequence[int]) -> Tensor:
+        """Where those of some keys that occur are."""
+        wanted = torch.tensor(chosen, dtype=torch.int64)
+        return torch.isin(self.joined.keys, wanted).nonzero().squeeze(1)
 
 
 def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -93,9 +93,12 @@ def _round(row: list[int], divisor: int) -> float:
         return float("inf") if total > 0 else float("-inf")
 
 
-def fraction_of(digits: Tensor) -> Fraction:
-    """One sum, [digits], as an exact fraction."""
-    return Fraction(_whole(digits.tolist()), 1 << _BIAS)
+def fractions_of(digits: Tensor) -> list[Fraction]:
+    """Sums, [n, digits], as exact fractions."""
+    used = digits.ne(0).any(0).nonzero().squeeze(1)  # numbers of one kind fill few digits
+    shifts = (32 * used).tolist()
+    rows = (zip(row, shifts, strict=True) for row in digits[:, used].tolist())
+    return [Fraction(sum(digit << shift for digit, shift in row), 1 << _BIAS) for row in rows]
 
 
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:
