@@ -83,7 +83,12 @@ def advantages(
     if options.engine != "local":
         return _elsewhere(files, paths, place_of(output), recipe, options)
     source = Source(files)
-    journal = journal_of(place_of(output), resume=options.resume, overwrite=options.overwrite)
+    journal = journal_of(
+        place_of(output),
+        resume=options.resume,
+        overwrite=options.overwrite,
+        verify=options.verify,
+    )
     overwrite = options.overwrite or (journal is not None and journal.published)
     targets = targets_of(source.files, paths, place_of(output), overwrite=overwrite)
     check_ours(targets)

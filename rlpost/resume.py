@@ -13,7 +13,7 @@ import base64
 import json
 import os
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import file_digest
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,8 @@ def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> J
 
 
 def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,14 @@ class Finished:
     reason: str | None
     """Why it was not spliced, if it was not."""
     tally: Tally
+    whole: str | None = None
+    """Digest of all its bytes, of a run with --verify."""
 
-    def is_at(self, path: Path) -> bool:
-        """Whether the file at a path is this one, by its size and its footer."""
+    def is_at(self, path: Path, *, verify: bool) -> bool:
+        """Whether the file at a path is this one, by its size and its footer, or every byte."""
         try:
-            return path.stat().st_size == self.size and footer_digest(path) == self.footer
+            same = path.stat().st_size == self.size and footer_digest(path) == self.footer
+            return same and (not verify or _digest(path) == self.whole)
         except OSError:
             return False
 
@@ -106,6 +110,8 @@ class Journal:
     finished: dict[int, Finished] = field(default_factory=dict)
     published: bool = False
     """Whether publishing had begun: then all files are complete, and some have their names."""
+    verify: bool = False
+    """Whether files that wait are read again before they count as complete."""
     stale: bool = False
     """Whether it is of a run that nobody wants to go on with."""
     _whole: int = 0
@@ -141,14 +147,14 @@ class Journal:
         Args:
             targets: of all files of the run.
         """
-        self.__dict__.update(vars(Journal.read(self.path)))
+        self.__dict__.update(vars(Journal.read(self.path)) | {"verify": self.verify})
         return {
             index: one
             for index, one in self.finished.items()
             if index < len(targets)
             and (
-                one.is_at(targets[index].with_name(one.staged))
-                or (self.published and one.is_at(targets[index]))
+                one.is_at(targets[index].with_name(one.staged), verify=self.verify)
+                or (self.published and one.is_at(targets[index], verify=self.verify))
             )
         }
 
@@ -185,13 +191,16 @@ class Journal:
 
     def add(self, index: int, staged: Path, reason: str | None, tally: Tally) -> Finished:
         """Note that a file is complete, and synced."""
-        one = Finished(staged.name, staged.stat().st_size, footer_digest(staged), reason, tally)
+        size, footer = staged.stat().st_size, footer_digest(staged)
+        whole = _digest(staged) if self.verify else None
+        one = Finished(staged.name, size, footer, reason, tally, whole)
         entry = {
             "file": index,
             "staged": one.staged,
             "size": one.size,
             "footer": one.footer,
             "reason": reason,
+            "whole": whole,
             "tally": _text_of(tally),
         }
         self._append(entry, "ab")

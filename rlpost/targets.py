@@ -73,13 +73,14 @@ def check_writable(path: str | Path | None) -> None:
         raise ReadWriteError(f"{path}: cannot be written: {folder} is not writable")
 
 
-def journal_of(output: Place, *, resume: bool, overwrite: bool) -> Journal | None:
+def journal_of(output: Place, *, resume: bool, overwrite: bool, verify: bool) -> Journal | None:
     """The journal of a run over several files, where it keeps one, whether new or gone on with.
 
     Args:
         output: where the run's files go.
         resume: whether the run keeps a journal.
         overwrite: whether one that does not may throw away what a stopped run has complete.
+        verify: whether what a stopped run has complete is read again.
 
     Raises:
         UsageError: a stopped run has files complete there; or the output is remote.
@@ -95,6 +96,7 @@ def journal_of(output: Place, *, resume: bool, overwrite: bool) -> Journal | Non
     from rlpost.resume import Journal  # noqa: PLC0415 - it needs torch
 
     journal = Journal.read(path)
+    journal.verify = verify
     if resume:
         return journal
     if journal.finished and not overwrite:

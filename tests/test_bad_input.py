@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -355,3 +356,22 @@ def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
 def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
     refused(5, "in.parquet out.parquet --device cuda", "--device cuda: this machine has 0 CUDA")
     refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu gives the same numbers")
+
+
+def test_a_pipe_is_neither_read_nor_replaced(refused):
+    os.mkfifo("pipe.parquet")
+    text = "pipe.parquet: cannot be {}: it is no regular file"
+    refused(4, "pipe.parquet out.parquet", text.format("read"))
+    refused(4, "in.parquet pipe.parquet --overwrite", text.format("written"))
+    assert Path("pipe.parquet").is_fifo()
+
+
+def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
+    Path("told.json").write_text("{}")
+    ran = run("advantages", "in.parquet", "out.parquet", "-q", "--summary-json", "told.json")
+    assert ran.code == 0
+    assert json.loads(Path("told.json").read_text())["responses"] > 0
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+    ran = run("advantages", "in.parquet", "two.parquet", "-q", "--summary-json", "/dev/full")
+    assert (ran.code, ran.out) == (4, "")
+    assert "/dev/full: cannot be written: No space left" in ran.err

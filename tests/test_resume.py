@@ -340,3 +340,28 @@ def test_in_python_too(inputs, stopped, whole, tmp_path):
     stopped(2, *command(inputs, tmp_path / "out", "--resume"))
     rlpost.advantages(inputs, tmp_path / "out", options=options)
     assert contents(tmp_path / "out") == whole[0]
+
+
+def test_what_waits_is_read_again_with_verify(inputs, whole, stopped, monkeypatch, tmp_path):
+    out = tmp_path / "out"
+    assert stopped(3, *command(inputs, out, "--resume", "--verify")).code == 130
+    waiting = sorted(path for path in out.iterdir() if path.name.startswith(".1.parquet"))
+    (broken,) = waiting
+    data = bytearray(broken.read_bytes())
+    data[len(data) // 3] ^= 0xFF  # size and footer are what they were
+    broken.write_bytes(data)
+    written = counting(monkeypatch)
+    assert run(*command(inputs, out, "--resume", "--verify")).code == 0
+    assert written == [1, *range(3, FILES)]
+    assert contents(out) == whole[0]
+
+
+def test_what_was_completed_without_verify_is_made_again_with_it(
+    inputs, whole, stopped, monkeypatch, tmp_path
+):
+    out = tmp_path / "out"
+    assert stopped(2, *command(inputs, out, "--resume")).code == 130
+    written = counting(monkeypatch)
+    assert run(*command(inputs, out, "--resume", "--verify")).code == 0
+    assert written == [*range(FILES)]
+    assert contents(out) == whole[0]

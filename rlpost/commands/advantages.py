@@ -170,12 +170,27 @@ def _tell(summary: dict[str, Any] | None, summary_json: str | None, *, quiet: bo
 
 
 def write_json(summary: dict[str, Any], path: str) -> None:
-    """Write a summary to a file, or with `-` to stdout; raises ReadWriteError."""
+    """Write a summary to a file, all of it or nothing, or with `-` to stdout.
+
+    Raises:
+        ReadWriteError: the file can't be written.
+    """
+    from rlpost.parquet.staged import Staged, naming  # noqa: PLC0415
+
     text = json.dumps(summary, indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)
         return
+    target = Path(path)
+    if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
+        with naming(target, "cannot be written"):
+            target.write_text(text, encoding="utf-8")
+        return
+    staged = Staged(target)
     try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
+        staged.write(0, text.encode())
+        staged.complete()
+        staged.publish()
+    except BaseException:
+        staged.discard()
+        raise

@@ -58,6 +58,8 @@ def _expand(text: str) -> list[InputFile]:
     try:
         if path.is_dir():
             return _directory(path)
+        if isinstance(path, Path) and path.exists() and not path.is_file():
+            raise ReadWriteError(f"{text}: cannot be read: it is no regular file")
         if path.exists():
             return [InputFile(path, Path(path.name), _partitions(path))]
     except OSError as error:

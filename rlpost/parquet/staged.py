@@ -66,6 +66,8 @@ class Staged:
         self.runs: list[Run] = []
         self._source: Opened | None = None
         self._copying: Future[None] | None = None
+        if target.exists() and not target.is_file():
+            raise ReadWriteError(f"{target}: cannot be written: it is no regular file")
         self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         undo_at_exit(self.path, self.path.unlink)
