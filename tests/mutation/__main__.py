@@ -1,24 +1,24 @@
-"""Mutation tests: `python -m tests.mutation [--module scans] [--seconds S] [--jobs N]`.
+"""Mutation tests: `python -m tests.mutation [--module scans] [--jobs N] [--budget S] [--fresh]`.
 
 Every mutant of rlpost/kernels and rlpost/estimators is run against the tests that reach the
 function it is in; one that all of them pass survives. Survivors that change nothing that counts
-are in equivalent.toml, each with the reason; any other makes the exit code 1.
+are in equivalent.toml, each with the reason; any other makes the exit code 1, and so does an entry
+there that a test has killed or that is no mutant any more.
 
-Tests are collected once. Each mutant is a fork of that process, so it costs what its tests do.
+Tests are collected once. Each mutant is a fork of that process, so it costs what its tests do. The
+outcomes are kept in .bench/mutation, and a run goes on from them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 import time
 import tomllib
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from importlib import import_module
+from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,164 +26,173 @@ TESTS = HERE.parent
 ROOT = TESTS.parent
 sys.path.insert(0, str(TESTS))
 
-PARTS = ("kernels", "estimators")
 FILES = (
-    "test_kernels.py", "test_kernel_edges.py", "test_response_kernels.py", "test_estimators.py",
-    "test_losses.py", "test_corrections.py", "test_extremes.py", "test_stages.py",
-    "test_numerics.py", "test_own_estimators.py",
+    "test_kernels.py", "test_kernel_edges.py", "test_moment_edges.py", "test_reward_edges.py",
+    "test_response_kernels.py", "test_estimators.py", "test_estimator_edges.py",
+    "test_estimator_table.py", "test_losses.py", "test_corrections.py", "test_extremes.py",
+    "test_stages.py", "test_numerics.py", "test_own_estimators.py",
 )  # fmt: skip
-SLOWEST = 60  # seconds of a mutant: one that hangs is noticed
 
 
 class Plugin:
     """Takes over once pytest has collected."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
+        from mutation.ledger import FILE, Ledger
+
         self.asked = asked
-        self.survivors: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self.equivalent = tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))
+        if asked.fresh:
+            FILE.unlink(missing_ok=True)
+        self.ledger = Ledger(FILE, tests())
+        self.counts: dict[str, Counter[str]] = {}
+        self.bad = False
 
     def pytest_collection(self) -> None:
-        """Fewer examples, the same ones each time."""
-        from hypothesis import settings
+        """Fewer examples, the same ones each time; a failure need not be made small."""
+        from hypothesis import Phase, settings
 
-        own = settings(max_examples=25, derandomize=True, deadline=None, database=None)
+        phases = (Phase.explicit, Phase.generate)
+        own = settings(
+            max_examples=25, derandomize=True, deadline=None, database=None, phases=phases,
+            report_multiple_bugs=False,
+        )  # fmt: skip
         settings.register_profile("mutation", own)
         settings.load_profile("mutation")
 
     def pytest_runtestloop(self, session) -> bool:
-        reached, seconds = survey(session.items)
-        print(f"{len(session.items)} tests, {sum(seconds.values()):.0f} s", flush=True)
-        end = time.monotonic() + self.asked.seconds
-        todo = [one for one in mutants(self.asked.module) if time.monotonic() < end]
-        running: dict[int, tuple[str, float]] = {}
-        for mutant in todo:
-            items = [x for x in session.items if touches(reached.get(x.nodeid, set()), mutant)]
-            items.sort(key=lambda item: seconds[item.nodeid])
-            while len(running) >= self.asked.jobs:
-                self.reap(running)
-            if time.monotonic() > end:
-                self.counts["not run"] += 1
-                continue
-            pid = os.fork()
-            if not pid:
-                os._exit(noticed(mutant, items))
-            running[pid] = (mutant.name, time.monotonic())
-        while running:
-            self.reap(running)
+        from mutation.attempt import prepare
+        from mutation.survey import survey
+
+        if session.testsfailed:
+            return True  # a file of tests cannot be imported
+        prepare()
+        self.reach = survey(session.items)
+        self.items = {x.nodeid: x for x in session.items if x.nodeid in self.reach}
+        total = sum(one.seconds for one in self.reach.values())
+        print(f"{len(self.items)} tests, {total:.0f} s", flush=True)
+        for module, found in groupby(mutants(self.asked.module), key=lambda one: one.module):
+            self.one_module(module, *found)
         return True
 
-    def reap(self, running: dict[int, tuple[str, float]]) -> None:
+    def one_module(self, module: str, control, *found) -> None:
+        """Try all mutants of a module, once its unchanged self has passed."""
+        if not found:
+            return
+        begun, seen = time.monotonic(), Counter()
+        self.counts[module] = counts = Counter()
+        running: list = []
+        if not self.sound(control):
+            return
+        for mutant in found:
+            number = seen[mutant.name]
+            seen[mutant.name] += 1
+            fate = self.ledger.known(mutant, number)
+            if fate is not None:
+                self.note(counts, fate)
+                continue
+            while len(running) >= self.asked.jobs:
+                self.reap(running, counts)
+            running.append(self.start(mutant, number))
+        while running:
+            self.reap(running, counts)
+        for name in self.equivalent:
+            if name.startswith(f"{module}.py ") and name not in seen:
+                self.bad = True
+                print(f"no such mutant  {name}", flush=True)
+        told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+        print(f"{module}: {told}; {time.monotonic() - begun:.0f} s", flush=True)
+
+    def sound(self, control) -> bool:
+        """Whether no test notices when a module is put in the place of itself."""
+        fate = self.ledger.known(control, 0)
+        if fate is None:
+            alone = [self.start(control, 0)]
+            while alone:
+                self.reap(alone, Counter())
+            fate = self.ledger.known(control, 0)
+        if fate.what != "survived":
+            self.bad = True
+            print(f"{control.module}: unchanged, and {fate.by} fails", flush=True)
+        return fate.what == "survived"
+
+    def start(self, mutant, number: int):
+        """Begin with a mutant: the tests that noticed its neighbours go first."""
+        from mutation.attempt import Attempt
+
+        fates = [x for x in self.ledger.fates.values() if x.what == "killed"]
+        where = mutant.name.partition(": ")[0]
+        near = {x.by for x in fates if x.name.partition(": ")[0] == where}
+        reach = {n: r for n, r in self.reach.items() if r.of(mutant.path, mutant.function)}
+        order = sorted(reach, key=lambda name: (name not in near, reach[name].cost))
+        chosen, spent = [], 0.0
+        for name in order:
+            spent += reach[name].seconds
+            if chosen and spent > self.asked.budget:
+                break
+            chosen.append(self.items[name])
+        return Attempt.start(mutant, number, chosen, spent)
+
+    def reap(self, running: list, counts: Counter[str]) -> None:
         """Wait for one mutant, and note what became of it."""
-        for pid, (name, begun) in list(running.items()):
-            if time.monotonic() - begun > SLOWEST:
-                os.kill(pid, signal.SIGKILL)
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                del running[pid]
-                self.note(name, "killed" if status else "survived")
+        for one in running:
+            ended = one.ended()
+            if ended is not None:
+                running.remove(one)
+                self.note(counts, self.ledger.add(one.mutant, one.number, *ended))
                 return
-        time.sleep(0.02)
+        time.sleep(0.01)
 
-    def note(self, name: str, what: str) -> None:
+    def note(self, counts: Counter[str], fate) -> None:
         """Count a mutant; tell of one that survived and is not known to be harmless."""
-        if what == "survived" and name in known():
+        what, harmless = fate.what, fate.name in self.equivalent
+        if harmless and what == "survived":
             what = "equivalent"
-        self.counts[what] += 1
-        if what == "survived":
-            self.survivors.append(name)
-            print(f"survived  {name}", flush=True)
+        counts[what] += 1
+        if "unchanged" in fate.name:
+            return
+        if what == "survived" or (harmless and what == "killed"):
+            self.bad = True
+            told = f"not equivalent, {fate.by} notices" if harmless else what
+            print(f"{told}  {fate.name}", flush=True)
 
 
-def known() -> dict[str, str]:
-    """Mutants that no test can notice, and why."""
-    return tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))
+def tests() -> list[Path]:
+    """The files of tests."""
+    return [TESTS / name for name in FILES if (TESTS / name).exists()]
 
 
-def mutants(module: str | None) -> list:
+def mutants(module: str | None):
     """The mutants of all modules, or of those whose name has this in it."""
-    from mutation.mutants import mutants_of
+    from mutation.mutants import mutants_of, unchanged
+    from mutation.survey import PARTS
 
-    paths = [path for part in PARTS for path in sorted((ROOT / "rlpost" / part).glob("*.py"))]
-    chosen = [
-        path for path in paths if module is None or module in f"{path.parent.name}/{path.stem}"
-    ]
-    return [mutant for path in chosen for mutant in mutants_of(path)]
-
-
-def survey(items) -> tuple[dict[str, set[tuple[str, str]]], dict[str, float]]:
-    """Run all tests once: which functions each reaches, and how long it takes."""
-    reached: dict[str, set[tuple[str, str]]] = {}
-    seconds: dict[str, float] = {}
-    parts = tuple(str(ROOT / "rlpost" / part) for part in PARTS)
-    for item in items:
-        found: set[tuple[str, str]] = set()
-
-        def see(frame, event, _, found=found) -> None:
-            code = frame.f_code
-            if event == "call" and code.co_filename.startswith(parts):
-                found.add((code.co_filename, code.co_qualname.split(".<")[0]))
-
-        begun = time.perf_counter()
-        threading.setprofile(see)
-        sys.setprofile(see)
-        try:
-            bad = failed(item)
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
-        if bad:
-            print(f"left out, since it fails without a mutant: {item.nodeid}", flush=True)
-            continue
-        reached[item.nodeid], seconds[item.nodeid] = found, time.perf_counter() - begun
-    return reached, seconds
-
-
-def touches(reached: set[tuple[str, str]], mutant) -> bool:
-    """Whether a test reaches a mutant: its function, or any of its module for the module's own."""
-    own = {name for path, name in reached if path == str(mutant.path)}
-    return mutant.function in own if mutant.function else bool(own)
-
-
-def failed(item) -> bool:
-    """Run one test."""
-    from _pytest.runner import runtestprotocol
-
-    return any(report.failed for report in runtestprotocol(item, nextitem=None, log=False))
-
-
-def noticed(mutant, items) -> int:
-    """Whether some test fails with the mutant, as an exit code; in a process of its own."""
-    from mutation.graft import graft
-
-    signal.alarm(SLOWEST)
-    with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
-        parts = mutant.path.relative_to(ROOT).with_suffix("").parts
-        try:
-            graft(import_module(".".join(parts).removesuffix(".__init__")), mutant.tree)
-            return int(any(failed(item) for item in items))
-        except BaseException:  # noqa: BLE001 - a module that can't be run is noticed at once
-            return 1
+    for part in PARTS:
+        for path in sorted((ROOT / "rlpost" / part).glob("*.py")):
+            if module is None or module in f"{path.parent.name}/{path.stem}":
+                yield unchanged(path)
+                yield from mutants_of(path)
 
 
 def main() -> int:
     """Run, and give the exit code."""
+    os.environ["CI"] = "true"  # Hypothesis draws the same examples each time
+    os.environ["OMP_NUM_THREADS"] = "1"  # a fork must not wait for threads that it has not
     import pytest
 
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--module", help="part of a module's name, as in kernels/scans")
-    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    asked = parser.parse_args()
-    os.environ["CI"] = "true"  # Hypothesis draws the same examples each time
-    plugin = Plugin(asked)
-    files = [str(TESTS / name) for name in FILES if (TESTS / name).exists()]
+    parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds of tests a mutant")
+    parser.add_argument("--fresh", action="store_true", help="forget the outcomes so far")
+    plugin = Plugin(parser.parse_args())
     words = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-n", "0",
-             *files]  # fmt: skip
+             *map(str, tests())]  # fmt: skip
     with suppress(SystemExit):
         pytest.main(words, plugins=[plugin])
-    print(", ".join(f"{count} {what}" for what, count in plugin.counts.most_common()))
-    return int(bool(plugin.survivors))
+    total = sum(plugin.counts.values(), Counter())
+    print("all: " + ", ".join(f"{count} {what}" for what, count in sorted(total.items())))
+    return int(plugin.bad or not total)
 
 
 if __name__ == "__main__":

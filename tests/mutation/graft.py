@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import types
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
 _SCALARS = (bool, int, float, str, tuple, frozenset)
@@ -42,6 +43,16 @@ def graft(module: types.ModuleType, tree: ast.Module) -> None:
             _exchange(value, other)
         elif name == "ESTIMATOR":
             _exchange_fields(value, other)
+    _remake(module)
+
+
+def _remake(module: types.ModuleType) -> None:
+    """Estimators of other modules that were made with the defaults of the old class."""
+    for name, other in list(sys.modules.items()):
+        made = vars(other).get("ESTIMATOR") if name.startswith("rlpost.") else None
+        if other is not module and type(made).__module__ == module.__name__:
+            source = Path(str(other.__file__)).read_text(encoding="utf-8")
+            graft(other, ast.parse(source))
 
 
 def _replace(module: types.ModuleType, name: str, old: Any, new: Any) -> None:

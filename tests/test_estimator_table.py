@@ -1,0 +1,88 @@
+"""What the table says of each estimator, and what it says of one's own."""
+
+import math
+
+import pytest
+import torch
+
+import rlpost
+from rlpost.estimators import ESTIMATORS, base, estimator_named, own
+
+
+def double(xs):
+    return torch.tensor(xs, dtype=torch.float64)
+
+
+WHITENED = {"reinforce_pp", "reinforce_pp_baseline"}
+OWN_RETURNS = {"gae", "remax", "optimal_token_baseline"}
+CONSTANT = {
+    "reinforce", "grpo", "reinforce_pp", "gigpo", "step_reinforce", "agentic_reinforce",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_table_has_the_defaults_of_the_papers(name):
+    one = ESTIMATORS[name]
+    scope = "group" if name in {"grpo", "step_reinforce"} else "none"
+    assert one.defaults == {
+        "norm_mean": scope, "norm_std": scope, "whiten_advantages": name in WHITENED,
+    }  # fmt: skip
+    assert (one.returns == "own") == (name in OWN_RETURNS)
+    assert (one.returns == "whitened") == (name == "reinforce_pp_baseline")
+    assert one.normalise_batch == (name == "gdpo")
+    assert one.beyond_steps == (name == "rae")
+    assert one.undiscounted_is_constant == (name in CONSTANT)
+    assert one.normalises == (name in {"gdpo", "gigpo", "grpo_passk"})
+
+
+def test_what_a_file_needs_for_an_estimator():
+    roles = {name: one.roles for name, one in ESTIMATORS.items()}
+    assert roles["raw"] == ("reward",)
+    assert roles["reinforce"] == ("reward",)
+    assert roles["grpo"] == ("reward", "group")
+    assert roles["rloo"] == ("reward", "group")
+    assert roles["gae"] == ("reward", "values")
+    assert roles["hierarchical_grpo"] == ("reward", "group", "domain")
+    assert roles["opd"] == ("teachers",)
+    assert roles["optimal_token_baseline"] == ("reward", "group", "old_log_probs", "sum_pi_squared")
+    others = base.Estimator("mine", ESTIMATORS["raw"].function, "r", "", norm_std="others")
+    assert others.roles == ("reward", "group")
+
+
+def test_an_estimator_of_one_s_own_says_what_it_is():
+    def mine(rewards):
+        """Twice the reward.
+
+        More of it.
+        """
+        return 2 * rewards
+
+    found = own.made_of(mine, "mine", "here")
+    assert (found.name, found.formula, found.source) == ("mine", "Twice the reward.", "here")
+    assert (found.returns, found.beyond_steps) == ("own", True)
+    knobs = rlpost.Recipe()
+    credit = found({"rewards": double([1.0])}, None, knobs)
+    assert (credit.advantages.tolist(), credit.returns.tolist()) == ([2.0], [2.0])
+    nan = double([1.0, math.nan])
+    with pytest.raises(rlpost.errors.DataError, match="NaN or infinite numbers from finite ones"):
+        found({"rewards": nan}, None, knobs)
+    masked = rlpost.Recipe(nonfinite="mask")
+    assert math.isnan(found({"rewards": nan}, None, masked).advantages[1])
+
+
+def test_a_failure_is_told_with_the_line_of_it(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def deep(x):\n    return x / (1 // 0)\n\n\ndef f(rewards):\n    return deep(1)\n"
+    )
+    found = estimator_named(f"{path}:f")
+    with pytest.raises(rlpost.errors.UsageError, match=r"mine\.py:f, line 2: ZeroDivisionError: "):
+        found({"rewards": double([1.0])}, None, rlpost.Recipe())
+
+
+def test_a_file_without_the_ending_of_python_or_that_is_a_folder_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    (tmp_path / "folder.py").mkdir()
+    for name in ("mine.txt", "folder.py"):
+        with pytest.raises(rlpost.errors.UsageError, match="there is no Python file"):
+            estimator_named(f"{tmp_path / name}:f")

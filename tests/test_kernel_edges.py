@@ -1,0 +1,271 @@
+"""Kernels at their edges, by hand: ties, empty parts, single ones, bounds that are met exactly."""
+
+import math
+from fractions import Fraction
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpost.kernels import (
+    aggregate,
+    corrections,
+    decays,
+    exact,
+    quantiles,
+    runs,
+    stretches,
+    weights,
+)
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+
+DOUBLE = torch.float64
+NONE = torch.zeros(1, dtype=torch.int64)
+"""Offsets of no segments."""
+
+
+def double(xs):
+    return torch.tensor(xs, dtype=DOUBLE)
+
+
+def flags(xs):
+    return torch.tensor(xs, dtype=torch.bool)
+
+
+# The gap between engine and trainer
+
+LOGS = (double([-1.0, -9.0, -3.0]), double([-2.0, -1.0, -2.5]))  # d = 1, -8, -0.5
+MASK, BOUNDS = flags([1, 0, 1]), torch.tensor([0, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("measure", "want"),
+    [
+        ("ratio", [math.exp(1), math.exp(-8), math.exp(-0.5)]),
+        ("diff", [math.exp(a) - math.exp(b) for a, b in ((-1, -2), (-9, -1), (-3, -2.5))]),
+        ("k1", [-1, 8, 0.5]),
+        ("k2", [0.5, 32, 0.125]),
+        ("k3", [math.exp(d) - 1 - d for d in (1, -8, -0.5)]),
+        ("tv", [abs(math.exp(d) - 1) for d in (1, -8, -0.5)]),
+        ("error", [math.exp(1), math.exp(8), math.exp(0.5)]),
+    ],
+)
+def test_each_divergence_of_tokens_is_its_formula(measure, want):
+    got = corrections.divergence(*LOGS, MASK, BOUNDS, measure=measure, level="token")
+    assert got.tolist() == pytest.approx(want)
+
+
+def test_levels_of_a_response_leave_observations_out_and_are_0_without_a_token():
+    values = double([-5.0, 99.0, -3.0])
+    levels = {"sequence": -8.0, "geometric": -4.0, "max": -3.0}
+    for level, want in levels.items():
+        got = corrections.over_responses(values, MASK, BOUNDS, level=level)
+        assert got.tolist() == [want, 0.0]
+
+
+def test_a_weight_that_meets_the_cap_or_the_floor_is_the_plain_ratio():
+    found = corrections.importance_weights(double([0.0]), cap=1.0, floor=1.0)
+    assert (found.values.tolist(), found.truncated.tolist()) == ([1.0], [False])
+
+
+def test_chi_square_of_a_ratio_is_its_square_less_one():
+    assert corrections.chi_square(double([0.5, -1.0])).tolist() == [1.25, -1.0]
+
+
+def test_sure_but_wrong_is_at_least_half_and_over_two_nats_off_either_way():
+    half = math.log(0.5)
+    infer = double([half, half, -0.1, -0.8, -2.0, 0.0, 0.0])
+    old = double([-3.0, -2.0, -2.2, -9.0, -0.0, -2.0, 2.5])
+    found = corrections.sure_but_wrong(old, infer)
+    assert found.tolist() == [True, False, True, False, False, False, True]
+
+
+# Losses of batches
+
+
+def test_parts_of_no_tokens_are_0_and_so_is_their_loss():
+    for offsets in (NONE, torch.tensor([0, 0, 0])):
+        found = aggregate.Parts.of(torch.zeros(len(offsets) - 1, dtype=DOUBLE), flags([]), offsets)
+        counts = (found.tokens, found.valid, found.longest)
+        assert [part.tolist() for part in counts] == [[0], [0], [0]]
+        assert found.rows.tolist() == [len(offsets) - 1]
+        for how in ("token-mean", "seq-mean-token-sum-norm", "seq-mean-token-mean"):
+            assert found.loss(how=how).tolist() == [0.0]
+
+
+# Scans with decays of their own
+
+
+def test_a_single_segment_is_scanned_with_its_own_decay():
+    got = decays.reverse_scan_each(double([1.0, 2.0, 4.0]), torch.tensor([0, 3]), double([0.5]))
+    assert got.tolist() == [3.0, 4.0, 4.0]
+
+
+def test_no_segments_are_scanned_to_nothing():
+    assert decays.reverse_scan_each(double([]), NONE, double([])).tolist() == []
+
+
+# Exact sums
+
+
+@pytest.mark.parametrize("x", [5e-324, -5e-324, 1.7976931348623157e308, -1.7976931348623157e308])
+def test_the_ends_of_float64_have_room_in_the_digits(x):
+    digits = exact.exact_digits(double([x] * 4), torch.zeros(4, dtype=torch.int64), 1)
+    assert exact.fractions_of(digits)[0] == 4 * Fraction(x)
+
+
+def test_sums_whose_digits_are_all_1_or_all_0_are_fractions_too():
+    keys = torch.tensor([0, 1])
+    assert exact.fractions_of(exact.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
+    assert exact.fractions_of(exact.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
+    assert exact.fractions_of(exact.exact_zero(2)) == [0, 0]
+
+
+def test_a_mean_is_rounded_once():
+    # 1/3 of the sum 1 + 2^-60 is not what rounding the sum to 1 first would give.
+    values = double([1.0, 3 * 2.0**-54])
+    got = exact.exact_means(values, torch.zeros(2, dtype=torch.int64), double([3.0]))
+    assert got.tolist() == [float((Fraction(1) + 3 * Fraction(2) ** -54) / 3)]
+
+
+def test_each_sum_has_a_divisor():
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        exact.rounded(exact.exact_zero(2), torch.tensor([1]))
+
+
+def test_the_mean_of_nothing_is_0():
+    got = exact.exact_means(double([2.0]), torch.tensor([1]), double([0.0, 1.0]))
+    assert got.tolist() == [0.0, 2.0]
+
+
+# Quantiles
+
+
+def test_bins_are_32_a_doubling_from_two_to_the_minus_20_to_two_to_the_6():
+    assert (quantiles.BINS, quantiles.ERROR) == (2 * 26 * 32 + 1, 1 / 64)
+    below, middle = math.nextafter(2.0**-20, 0), 26 * 32
+    edges = torch.tensor([0.0, below * (1 - 2.0**-24), 2.0**-20, 1.0, 1 + 1 / 32, 2.0, 63.9, 1e9])
+    want = [0, 0, 1, 20 * 32 + 1, 20 * 32 + 2, 21 * 32 + 1, 26 * 32, 26 * 32]
+    assert quantiles.bins_of(edges).tolist() == [middle + step for step in want]
+    assert quantiles.bins_of(-edges).tolist() == [middle - step for step in want]
+
+
+def counted(xs):
+    bins = quantiles.bins_of(double(xs))
+    return torch.bincount(bins, minlength=quantiles.BINS)
+
+
+sided = st.floats(2.0**-20, 2.0**6, exclude_max=True, width=32)
+
+
+@given(st.lists(sided | sided.map(lambda x: -x) | st.just(0.0), min_size=1), st.floats(0, 1))
+def test_a_quantile_is_within_its_error_of_the_number(xs, share):
+    got, ordered = quantiles.quantile(counted(xs), share), sorted(xs)
+    # The least number with so many numbers up to it; of a count next to a whole one, that one.
+    ranks = {max(1, math.ceil(share * len(xs) * (1 + shift))) for shift in (-1e-12, 0.0)}
+    wants = [ordered[min(rank, len(xs)) - 1] for rank in ranks]
+    assert any(abs(got - want) <= abs(want) / 64 for want in wants)
+
+
+@pytest.mark.parametrize(
+    ("share", "rank"), [(0.0, 1), (0.01, 1), (0.07, 7), (0.071, 8), (0.55, 55), (1.0, 100)]
+)
+def test_a_quantile_counts_from_the_first_number_to_the_last(share, rank):
+    numbers = [2.0 ** (place / 32) for place in range(-60, 40)]  # each in a bin of its own
+    want = numbers[rank - 1]
+    assert quantiles.quantile(counted(numbers), share) == pytest.approx(want, rel=1 / 64)
+    assert quantiles.quantile(counted([-x for x in numbers]), share) == pytest.approx(
+        -numbers[100 - rank], rel=1 / 64
+    )
+
+
+def test_a_quantile_is_the_middle_of_its_bin():
+    assert quantiles.quantile(counted([1.0]), 0.5) == 1 + 1 / 64
+    assert quantiles.quantile(counted([-3.0]), 0.5) == -3.03125
+    assert quantiles.quantile(counted([2.0**-20]), 0.5) == 2.0**-20 * (1 + 1 / 64)
+    assert quantiles.quantile(counted([1e-9]), 0.5) == 0
+    assert quantiles.quantile(counted([1e9]), 0.5) == 63.5
+    assert quantiles.quantile(counted([1.0, 1e9, 1e9, 1e9]), 0.5) == 63.5
+    assert math.copysign(1, quantiles.quantile(counted([0.0]), 0.5)) == 1  # not -0.0
+
+
+# Ranges of positions
+
+
+@given(
+    st.lists(st.integers(0, 40) | st.sampled_from([7, 8, 9, 15, 16, 17, 31, 32, 33]), max_size=6)
+)
+def test_stretches_cut_responses_where_ranges_begin(lengths):
+    found = stretches.Stretches.of(torch.tensor(lengths, dtype=torch.int64))
+    edges = [0, 8, 16, 32, 64]
+    cells = [
+        (row, place, min(n, edges[place + 1]) - edges[place])
+        for row, n in enumerate(lengths)
+        for place in range(4)
+        if n > edges[place]
+    ]
+    assert found.offsets.diff().tolist() == [size for _, _, size in cells]
+    assert found.places.tolist() == [place for _, place, _ in cells]
+    owners = [row for row, _, _ in cells]
+    assert found.rows.diff().tolist() == [owners.count(row) for row in range(len(lengths))]
+    values = torch.arange(sum(lengths), dtype=DOUBLE)
+    pieces = [part.tolist() for part in values.split([size for _, _, size in cells])]
+    assert found.sum(values).tolist() == [sum(part) for part in pieces]
+    odd = values % 5 == 4
+    assert found.any(odd).tolist() == [any(x % 5 == 4 for x in part) for part in pieces]
+    numbers = torch.arange(len(cells), dtype=DOUBLE)
+    want = [float(i) for i, part in enumerate(pieces) for _ in part]
+    assert found.spread(numbers).tolist() == want
+
+
+def test_stretches_of_other_devices_give_the_same_numbers():
+    found = stretches.Stretches.of(torch.tensor([9, 0, 3]))
+    values = torch.arange(12, dtype=DOUBLE)
+    with mock.patch.object(stretches.Stretches, "_on_cpu", new=False):
+        assert found.sum(values).tolist() == [28, 8, 30]
+        assert found.any(values == 8).tolist() == [False, True, False]
+        assert found.any(values != 8).tolist() == [True, False, True]
+    none = stretches.Stretches.of(torch.tensor([0, 0]))
+    assert none.sum(double([])).tolist() == none.any(flags([])).tolist() == []
+
+
+def test_the_last_range_of_positions_is_open():
+    found = stretches.Stretches.of(torch.tensor([2**21 + 5, 2**30]))
+    assert found.offsets.diff()[19].item() == 5
+    assert found.offsets.diff()[-1].item() == 2**30 - 2**21
+    assert found.places.tolist() == [*range(20), *range(20)]
+
+
+# Runs
+
+
+def test_runs_begin_with_responses_and_behind_observations():
+    mask, offsets = flags([1, 0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 4, 5, 5, 7])
+    assert runs.policy_starts(mask, offsets).nonzero().squeeze(1).tolist() == [0, 3, 4, 5]
+    cut = runs.cut_starts(mask, offsets)
+    assert cut.nonzero().squeeze(1).tolist() == [0, 2, 3, 4, 5]
+    bounds = runs.bounds_of(cut)
+    assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
+    assert runs.owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
+
+
+def test_nothing_has_no_runs():
+    assert runs.policy_starts(flags([]), torch.tensor([0, 0])).tolist() == []
+    assert runs.bounds_of(flags([])).tolist() == [0]
+
+
+# Weights
+
+
+def test_weights_at_their_ends():
+    assert weights.difficulty_weights(double([-1, 0, 0.5, 1, 3])).tolist() == [
+        0.5, 0.5, 1.25, 2, 2,
+    ]  # fmt: skip
+    got = weights.length_weights(double([2, 4, 6]), double([2] * 3), double([6] * 3))
+    want = [1.5, 1.5 - 2 / (4 + 1e-8), 1.5 - 4 / (4 + 1e-8)]
+    assert got.tolist() == pytest.approx(want, rel=1e-12)
+    alone = weights.length_weights(double([3.0]), double([3.0]), double([3.0]))
+    assert alone.tolist() == [1.5]

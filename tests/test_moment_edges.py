@@ -1,0 +1,219 @@
+"""Orders, moments and scores of small, single, equal, absent and far-flung numbers, by loops."""
+
+import math
+import statistics
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpost.kernels import moments, normalise, scans, segments
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+
+DOUBLE = torch.float64
+NONE = torch.zeros(1, dtype=torch.int64)
+"""Offsets of no segments."""
+SCOPES = ("group", "others", "none")
+
+
+def double(xs):
+    return torch.tensor(xs, dtype=DOUBLE)
+
+
+def whole(xs):
+    return torch.tensor(xs, dtype=torch.int64)
+
+
+def groups(lists):
+    return double([x for xs in lists for x in xs]), segments.offsets_of(whole([*map(len, lists)]))
+
+
+# Orders
+
+ENDS = [0, 1, -1, 5, 2**61, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), -(2**62), 1 - 2**61]
+
+
+@given(st.lists(st.sampled_from(ENDS) | st.integers(-(2**63), 2**63 - 1), max_size=9))
+def test_codes_of_any_size_are_sorted_and_ties_stay_in_order(codes):
+    want = sorted(range(len(codes)), key=lambda row: codes[row])
+    assert moments.canonical_order(whole(codes)).tolist() == want
+    same = torch.zeros(len(codes), dtype=torch.int64)
+    assert moments.canonical_order(same, whole(codes)).tolist() == want
+    by_sign = sorted(want, key=lambda row: codes[row] < 0)
+    assert moments.canonical_order(whole(codes).lt(0).long(), whole(codes)).tolist() == by_sign
+
+
+def test_many_rows_stay_in_order_where_numbers_tie():
+    size = 500  # sorts of a few numbers are stable by chance
+    first, second = (whole([row * step % 7 for row in range(size)]) for step in (3, 5))
+    want = sorted(range(size), key=lambda row: (first[row].item(), second[row].item()))
+    assert moments.canonical_order(first.to(DOUBLE), second).tolist() == want
+
+
+@pytest.mark.parametrize("span", [2**61 - 1, 2**62 - 2, 2**62 - 1, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
+def test_two_codes_that_just_fit_in_a_word_with_their_places_or_just_do_not(span, low):
+    assert moments.canonical_order(whole([low + span, low])).tolist() == [1, 0]
+
+
+@given(st.lists(st.integers(0, 6), max_size=9), st.sampled_from([7, 40, 1000]))
+def test_dense_codes_are_the_places_among_those_that_occur(codes, count):
+    found, places = moments.dense(whole(codes), count)
+    there = sorted(set(codes))
+    assert found.tolist() == there
+    assert places.tolist() == [there.index(code) for code in codes]
+
+
+def test_codes_without_gaps_are_dense_as_they_are():
+    found, places = moments.dense(whole([2, 0, 1, 2]), 3)
+    assert (found.tolist(), places.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
+
+
+# Moments
+
+
+def test_first_and_last_values_of_segments_of_which_some_are_empty():
+    values, offsets = groups([[], [3.0], [], [4.0, 5.0], []])
+    assert moments.first_values(values, offsets).tolist() == [0, 3, 0, 4, 0]
+    assert moments.last_values(values, offsets).tolist() == [0, 3, 0, 5, 0]
+    assert moments.last_values(double([]), whole([0, 0, 0])).tolist() == [0, 0]
+    assert moments.first_values(double([]), whole([0, 0, 0])).tolist() == [0, 0]
+    assert moments.last_values(double([]), NONE).tolist() == []
+
+
+def test_moments_take_a_known_constancy_at_its_word():
+    values, offsets = groups([[0.1, 0.1, 0.1], [1.0, 3.0]])
+    found = moments.group_moments(values, offsets, moments.is_constant(values, offsets))
+    assert [part.tolist() for part in found] == [[3, 2], [0.1, 2.0], [0.0, math.sqrt(2)]]
+
+
+def test_moments_of_few_values_of_a_key():
+    found = moments.keyed_moments(double([7.0, 1.0, 5.0]), whole([0, 2, 2]), 4)
+    assert [part.tolist() for part in found] == [
+        [1, 0, 2, 0], [7, 0, 3, 0], [0, 0, math.sqrt(8), 0],
+    ]  # fmt: skip
+
+
+def test_without_a_mask_all_tokens_count():
+    values, offsets = groups([[1.0, 5.0], [], [2.0]])
+    found = moments.token_moments(values, None, offsets)
+    assert [part.tolist() for part in found] == [[2, 0, 1], [6, 0, 2], [8, 0, 0]]
+    one = moments.pooled(found, whole([0, 1, 2]), 3)
+    assert [part.tolist() for part in one] == [[2, 0, 1], [3, 0, 2], [math.sqrt(8), 0, 0]]
+
+
+def test_moments_of_a_mask_are_those_of_what_it_keeps():
+    values, offsets = groups([[1.0, 99.0, 5.0], [99.0]])
+    mask = torch.tensor([1, 0, 1, 0], dtype=torch.bool)
+    found = moments.token_moments(values, mask, offsets)
+    assert [part.tolist() for part in found] == [[2, 0], [6, 0], [8, 0]]
+
+
+# Scores
+
+
+def center_and_spread(xs, place, scope):
+    """Mean and Bessel deviation of the group or of the others of a row, as documented."""
+    own = xs if scope == "group" else xs[:place] + xs[place + 1 :]
+    if not own:
+        return xs[place], 0.0
+    equal = len(set(own)) == 1
+    mean = own[0] if equal else statistics.fmean(own)
+    return mean, 0.0 if equal or len(own) < 2 else statistics.stdev(own)
+
+
+def score(xs, place, mean, std, eps):
+    out = xs[place] - (center_and_spread(xs, place, mean)[0] if mean != "none" else 0.0)
+    if std == "none":
+        return out
+    if len(set(xs)) == 1:
+        return 0.0
+    deviation = center_and_spread(xs, place, std)[1]
+    return out if deviation == 0 and std == "others" else out / (deviation + eps)
+
+
+few = st.lists(st.sampled_from([0.0, 1.0, 0.25, -3.0, 0.1]), max_size=5)
+
+
+@given(st.lists(few, max_size=4))
+def test_others_are_the_group_without_the_row(lists):
+    lists = [sorted(xs) for xs in lists]
+    found = normalise.others_moments(*groups(lists))
+    rows = [(xs, place) for xs in lists for place in range(len(xs))]
+    assert found.number.tolist() == [max(len(xs) - 1, 1) for xs, _ in rows]
+    want = [center_and_spread(xs, place, "others") for xs, place in rows]
+    assert found.mean.tolist() == pytest.approx([mean for mean, _ in want], abs=1e-12)
+    assert found.std.tolist() == pytest.approx([std for _, std in want], abs=1e-7)
+
+
+def test_others_that_agree_have_their_value_as_mean_and_no_deviation():
+    found = normalise.others_moments(*groups([[0.1, 0.1, 0.1, 0.7], [0.1, 0.7, 0.7], [0.3, 0.7]]))
+    assert found.mean[[3, 4, 7, 8]].tolist() == [0.1, 0.7, 0.7, 0.3]
+    assert found.std[[3, 4, 7, 8]].tolist() == [0.0] * 4
+    assert bool((found.std[[0, 1, 2, 5, 6]] > 0).all())
+
+
+@given(
+    st.lists(few, max_size=4), st.sampled_from(SCOPES), st.sampled_from(SCOPES), st.randoms()
+)  # fmt: skip
+def test_scores_are_their_formula_whatever_the_order_of_rows(lists, mean, std, random):
+    rows = [(code, xs, place) for code, xs in enumerate(lists) for place in range(len(xs))]
+    random.shuffle(rows)
+    values, keys = double([xs[at] for _, xs, at in rows]), whole([code for code, _, _ in rows])
+    got = normalise.z_scores(values, keys, norm_mean=mean, norm_std=std, norm_eps=0.5)
+    want = [score(xs, at, mean, std, 0.5) for _, xs, at in rows]
+    assert got.tolist() == pytest.approx(want, abs=1e-6)
+
+
+def test_a_score_that_is_not_known_is_0_and_takes_no_part():
+    values = double([1.0, math.nan, 3.0, math.nan])
+    got = normalise.z_scores(values, whole([0, 0, 0, 1]))
+    step = 1 / (math.sqrt(2) + 1e-6)
+    assert got.tolist() == pytest.approx([-step, 0, step, 0], rel=1e-12)
+    assert normalise.z_scores(double([math.nan]), whole([0])).tolist() == [0.0]
+    assert normalise.z_scores(double([]), whole([])).tolist() == []
+
+
+def test_one_code_for_each_tuple_of_codes():
+    got = normalise.joint_codes(whole([1, 0, 1, 1]), whole([5, 5, 5, 2]))
+    assert got.tolist() == [2, 0, 2, 1]
+
+
+# Segments and scans
+
+
+@given(st.lists(st.lists(st.integers(0, 1), max_size=4), max_size=5))
+def test_the_last_true_element_of_each_segment(lists):
+    _, offsets = groups(lists)
+    mask = torch.tensor([x for xs in lists for x in xs], dtype=torch.bool)
+    bounds = list(pairwise(offsets.tolist()))
+    want = [max((t for t in range(a, b) if mask[t]), default=-1) for a, b in bounds]
+    assert segments.last_true(mask, offsets).tolist() == want
+
+
+def test_a_scan_without_decay_leaves_each_number_where_it_is():
+    values = double([1.0, math.inf, 2.0, math.nan])
+    assert scans.reverse_scan(values, whole([0, 4]), 0.0)[:3].tolist() == [1.0, math.inf, 2.0]
+
+
+def test_kinds_of_numbers_are_kept_by_segments():
+    values, offsets = whole([3, 1, 2]), whole([0, 2, 2, 3])
+    assert segments.segment_sum(values[:0], NONE).tolist() == []
+    assert segments.spread(whole([7, 8, 9]), offsets).tolist() == [7, 7, 9]
+    assert segments.segment_max(values.to(torch.float32), offsets).tolist() == [3, -math.inf, 2]
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 256, 257, 300])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_a_scan_with_segments_that_begin_at_every_place_of_a_block(size, decay):
+    for start in range(0, size + 1, max(1, size // 33)):
+        values = torch.arange(1, size + 1, dtype=DOUBLE)
+        got = scans.reverse_scan(values, whole([0, start, start, size]), decay)
+        running, want = 0.0, []
+        for t in reversed(range(size)):
+            running = values[t].item() + (0.0 if t == start - 1 else decay * running)
+            want.append(running)
+        assert got.tolist() == pytest.approx(want[::-1], rel=1e-12)
