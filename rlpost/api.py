@@ -78,6 +78,10 @@ def advantages(
         UnavailableError: the device is not there.
     """
     recipe, options = recipe or Recipe(), options or Options()
+    if options.ray_address is not None and options.engine == "local":
+        raise UsageError(
+            f"--ray-address {options.ray_address}: the engine is local; add --engine ray"
+        )
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     files = find_inputs([str(path) for path in paths])
     if options.engine != "local":

@@ -145,7 +145,8 @@ class Engine:
                 start = self._row(piece)
                 keys = responses["cell"][start : start + piece.table.num_rows]
                 tally = self.tally(batch, keys)
-                columns = record_batch(batch, self.job.shape, names)
+                place_of = partial(self._place, piece)
+                columns = record_batch(batch, self.job.shape, names, place_of)
             with self.clock.busy("encode"):
                 return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
 
@@ -214,6 +215,10 @@ class Engine:
         self.splits += 1
         torch.cuda.empty_cache()
         return [result for half in piece.halves() for result in self._patiently(work, half)]
+
+    def _place(self, piece: Piece, row: int) -> str:
+        """What errors call a row of a piece."""
+        return f"{self.job.source.files[piece.file].path}, row {piece.first_row + row}"
 
     def _row(self, piece: Piece) -> int:
         return self.job.source.first_rows[piece.file] + piece.first_row

@@ -58,6 +58,10 @@ def undo_all() -> None:
             _unfinished.popitem()[1]()
 
 
+class BusyError(ReadWriteError):
+    """Another run is writing an output."""
+
+
 class Claim:
     """Locks on outputs; as a context manager it removes what killed runs left of them, too.
 
@@ -69,7 +73,8 @@ class Claim:
         targets: the outputs; their folders exist.
 
     Raises:
-        ReadWriteError: another run is writing one of them, or a folder is not writable.
+        BusyError: another run is writing one of them.
+        ReadWriteError: a folder is not writable.
     """
 
     def __init__(self, targets: Sequence[Path]) -> None:
@@ -166,7 +171,7 @@ class _Folder:
             if not _lock(self._file, fcntl.F_WRLCK, _place(name), 1):
                 self._close()
                 if last:
-                    raise ReadWriteError(
+                    raise BusyError(
                         f"{self.path.parent / name}: another rlpost is writing it; wait until that "
                         "ends, or name another output"
                     )

@@ -16,6 +16,8 @@ from rlpost.parquet.bridge import to_arrow
 from rlpost.token_stages import kept_mask, place_rewards
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlpost.batch import Batch
     from rlpost.shape import Shape
 
@@ -93,35 +95,61 @@ def constant_per_response(shape: Shape) -> frozenset[str]:
     return frozenset(found)
 
 
-def record_batch(batch: Batch, shape: Shape, names: tuple[str, ...]) -> pa.RecordBatch:
-    """The written columns for the rows of a batch to which all stages were applied."""
+def record_batch(
+    batch: Batch, shape: Shape, names: tuple[str, ...], place_of: Callable[[int], str]
+) -> pa.RecordBatch:
+    """The written columns for the rows of a batch to which all stages were applied.
+
+    Args:
+        batch: of consecutive rows.
+        shape: what the recipe makes.
+        names: the columns.
+        place_of: what errors call a row of the batch: its file, and its number there.
+
+    Raises:
+        DataError: float32 can't hold a result.
+    """
     offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
     made: dict[str, pa.Array] = {}
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
     for name in names:
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            made[name] = _array(batch.responses[_row_column(name)], kind, name)
+            made[name] = _array(batch.responses[_row_column(name)], kind)
+            _check_finite(made[name], name, place_of)
             continue
         values = token_column(batch, shape, name)
         if id(values) not in tokens:
-            flat = _array(values, kind.value_type, name)
+            flat = _array(values, kind.value_type)
+            _check_finite(flat, name, lambda token: place_of(_row_of(offsets, token)))
             tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
         made[name] = tokens[id(values)]
         batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
     return pa.record_batch([made[name] for name in names], schema=schema_of(names))
 
 
-def _array(values: Tensor, kind: pa.DataType, name: str) -> pa.Array:
-    """Results as they are written; what float32 can't hold is an error, and never inf."""
-    with np.errstate(over="ignore"):  # found below
-        made = to_arrow(values.cpu().numpy(), kind)
-    if name in _FINITE and not np.isfinite(made.to_numpy()).all():
+def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
+    """Results as they are written; what float32 can't hold is infinite, and found next."""
+    with np.errstate(over="ignore"):
+        return to_arrow(values.cpu().numpy(), kind)
+
+
+def _row_of(offsets: pa.Array, token: int) -> int:
+    """The row of a batch that a token is of; empty rows have none."""
+    return int(np.searchsorted(offsets.to_numpy(), token, side="right")) - 1
+
+
+def _check_finite(made: pa.Array, name: str, place_of: Callable[[int], str]) -> None:
+    """Raise DataError for a result that float32 can't hold: it is never written as inf."""
+    if name not in _FINITE:
+        return
+    finite = np.isfinite(made.to_numpy())
+    if not finite.all():
+        first = int(np.flatnonzero(~finite)[0])
         raise DataError(
-            f"{name}: a result is beyond the range of float32 (3.4e38): scale the rewards down, "
-            "or clip them with --reward-clip"
+            f"{place_of(first)}: `{name}`, a result, is beyond the range of float32 (3.4e38): "
+            "scale the rewards down, or clip them with --reward-clip"
         )
-    return made
 
 
 def _row_column(name: str) -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.controls import shown
+from rlpost.controls import in_line, shown
 from rlpost.progress import Silent
 from rlpost.render_correction import correction_parts
 from rlpost.render_pipe import Pipe
@@ -122,7 +122,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
         _roles(summary),
-        *(Text(f"! {text}", style="yellow") for text in summary["warnings"]),
+        *(Text(f"! {in_line(text)}", style="yellow") for text in summary["warnings"]),
         _times(summary),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
@@ -158,7 +158,8 @@ def _overview(summary: Json) -> Text:
 
 def _few(paths: list[str]) -> str:
     """The first paths of many."""
-    return ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")  # noqa: PLR2004
+    rest = f" and {len(paths) - 2} more" if len(paths) > 2 else ""  # noqa: PLR2004
+    return in_line(", ".join(paths[:2])) + rest
 
 
 def _table(*headings: str) -> Table:
@@ -241,7 +242,7 @@ def _by(summary: Json, key: str, column: str) -> list[Table]:
         if len(rows) > MOST_ROWS and place == MOST_ROWS // 2:
             table.add_row(f"… {len(rows) - MOST_ROWS} more", style="dim")
         table.add_row(
-            str(row[column]),
+            in_line(str(row[column])),
             f"{row['responses']:,}",
             number(row["reward"]["mean"]),
             number(row.get("kl", {}).get("mean")),
@@ -258,7 +259,7 @@ def _roles(summary: Json) -> Text:
         role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
         for role, facts in roles
     )
-    return Text(f"Columns: {named}", style="dim")
+    return Text(f"Columns: {in_line(named)}", style="dim")
 
 
 def _times(summary: Json) -> Text:
@@ -269,7 +270,7 @@ def _times(summary: Json) -> Text:
         f"{total:.2f} s, {rate:.2f} M tokens/s; passes: {_phases(seconds['passes'])}",
         f"threads' time: {_phases(seconds['busy'])}",
         *([_halved(summary["halved_pieces"])] if summary["halved_pieces"] else []),
-        *(f"written anew, not spliced: {reason}" for reason in summary["rewritten"]),
+        *(f"written anew, not spliced: {in_line(reason)}" for reason in summary["rewritten"]),
     ]
     return Text("\n".join(lines), style="dim")
 
@@ -290,8 +291,9 @@ def show_plan(job: Job) -> None:
     table.columns[2].overflow = "fold"
     for place, step in enumerate(job.passes(), 1):
         size = job.source.bytes_of(step.columns) / 1e6
-        table.add_row(f"{place} {step.purpose}", f"{size:,.2f} MB", ", ".join(step.columns))
-    out.print(f"{job.source.name}: {job.source.rows:,} responses")
+        columns = in_line(", ".join(step.columns))
+        table.add_row(f"{place} {step.purpose}", f"{size:,.2f} MB", columns)
+    out.print(f"{in_line(job.source.name)}: {job.source.rows:,} responses")
     out.print(table)
     out.print(f"Stages: {', '.join(stage.name for stage in job.stages)}")
     why = f"all together: {job.together}" if job.together else "step by step"

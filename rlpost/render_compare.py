@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import in_line
 from rlpost.render import console, number, percent
 from rlpost.render_lists import show_json, show_markdown
 
@@ -38,7 +39,7 @@ def show(found: Json, how: str) -> None:
             sys.stdout.write("\n")
         return
     out = console(sys.stdout)
-    out.print(Text(" · ".join(side["name"] for side in found["sides"]), style="bold"))
+    out.print(Text(in_line(" · ".join(side["name"] for side in found["sides"])), style="bold"))
     out.print(_matched(found["rows"]))
     for title, headings, rows in tables:
         out.print()
@@ -75,10 +76,13 @@ def _table(title: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
     ):
         right = place > 0 and heading != "prompt"
         table.add_column(
-            heading, justify="right" if right else "left", header_style="bold", overflow="fold"
+            in_line(heading),
+            justify="right" if right else "left",
+            header_style="bold",
+            overflow="fold",
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(in_line, row))
     return table
 
 

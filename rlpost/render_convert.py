@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.controls import in_line
 from rlpost.formats import FORMATS
 from rlpost.progress import Silent
 from rlpost.render import console
@@ -94,7 +95,7 @@ def _facts(facts: dict[str, str], indent: str = "") -> Table:
     table.add_column(overflow="fold")
     for label, text in facts.items():
         if text:
-            table.add_row(f"{indent}{label}", text)
+            table.add_row(f"{indent}{label}", in_line(text))
     return table
 
 
@@ -131,7 +132,7 @@ def show_converted(summary: Json, out: Console | None = None) -> None:
         _roles(summary),
         *([_lacks(summary["lacks"])] if summary["lacks"] else []),
         *([Text(summary["note"], style="dim")] if summary["note"] else []),
-        *(Text(f"! {text}", "yellow") for text in summary["warnings"]),
+        *(Text(f"! {in_line(text)}", "yellow") for text in summary["warnings"]),
         *([Text(_passed(summary["passed_over"]), "yellow")] if summary["passed_over"] else []),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
@@ -160,7 +161,7 @@ def _passed(paths: list[str]) -> str:
 
 def _few(paths: list[str]) -> str:
     more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""  # noqa: PLR2004
-    return ", ".join(paths[:2]) + more
+    return in_line(", ".join(paths[:2])) + more
 
 
 def _roles(summary: Json) -> Table:
@@ -183,5 +184,5 @@ def _lacks(lacks: dict[str, str]) -> Table:
     table.add_column("lacks", header_style="bold", no_wrap=True)
     table.add_column("why", header_style="bold", overflow="fold")
     for role, why in lacks.items():
-        table.add_row(role, why)
+        table.add_row(role, in_line(why))
     return table

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.controls import shown
+from rlpost.controls import in_line
 from rlpost.render import console
 from rlpost.render_inspect_charts import EIGHTHS, LEVELS
 from rlpost.render_inspect_sections import overview, sections
@@ -45,7 +45,7 @@ def show(facts: Facts, how: str, out: Console | None = None) -> None:
     if how == "markdown":
         _markdown(title, [*lines, *_verdict(facts.findings)], facts.findings, found)
         return
-    parts = [Text("\n".join(lines)), _findings(facts.findings), *(_drawn(one) for one in found)]
+    parts = [_stacked(lines), _findings(facts.findings), *(_drawn(one) for one in found)]
     parts.append(Text(f"{facts.seconds:.2f} s", style="dim"))
     _print(title, parts, out)
 
@@ -71,11 +71,11 @@ def show_stored(
     if how == "markdown":
         _markdown(title, lines, [], found)
         return
-    _print(title, [Text("\n".join(lines)), *(_drawn(one) for one in found)], out)
+    _print(title, [_stacked(lines), *(_drawn(one) for one in found)], out)
 
 
 def _print(title: str, parts: Sequence[RenderableType], out: Console | None) -> None:
-    out = out or console(sys.stdout)
+    out, title = out or console(sys.stdout), in_line(title)
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
     if out.is_terminal:
         out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
@@ -83,11 +83,15 @@ def _print(title: str, parts: Sequence[RenderableType], out: Console | None) -> 
         out.print(Text(title), *spaced, sep="\n")
 
 
+def _stacked(lines: Sequence[str]) -> Text:
+    return Text("\n".join(map(in_line, lines)))
+
+
 def _drawn(section: Section) -> RenderableType:
     """A section for the console: its title, its table, its sentences."""
     parts: list[RenderableType] = []
     if section.title:
-        parts.append(Text(section.title, style="bold cyan"))
+        parts.append(Text(in_line(section.title), style="bold cyan"))
     if section.lines:
         parts.append(Group(*(_charted(line) for line in section.lines)))
     if section.rows:
@@ -95,7 +99,7 @@ def _drawn(section: Section) -> RenderableType:
         for place, heading in enumerate(section.headings):
             left = place in section.left
             table.add_column(
-                heading,
+                in_line(heading),
                 justify="left" if left else "right",
                 header_style="bold",
                 overflow="fold",
@@ -113,7 +117,7 @@ def _is_chart(rows: Sequence[tuple[str, ...]], place: int) -> bool:
 
 def _charted(text: str) -> Text:
     """The text, with its blocks in a colour of their own."""
-    drawn = Text(text)
+    drawn = Text(in_line(text))
     drawn.highlight_regex(CHART, "blue")
     return drawn
 
@@ -136,9 +140,9 @@ def _findings(findings: Sequence[Finding]) -> RenderableType:
     for one in findings:
         style = STYLES[one.severity]
         mark = "✗" if one.severity == "error" else "!"
-        head = Text.assemble((f"{mark} {one.name}", f"bold {style}"), f"  {one.said}")
+        head = Text.assemble((f"{mark} {one.name}", f"bold {style}"), f"  {in_line(one.said)}")
         parts.append(_hanging(head, 2))
-        parts.append(Padding(Text(f"→ {one.advice}"), (0, 0, 0, 4), expand=False))
+        parts.append(Padding(Text(f"→ {in_line(one.advice)}"), (0, 0, 0, 4), expand=False))
         if one.evidence:
             parts.append(Padding(Text(evidence(one), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
@@ -161,10 +165,12 @@ def evidence(finding: Finding) -> str:
 
 
 def _evidence(one: Evidence, *, named: bool) -> str:
-    name = one.file.rpartition("/")[2]
+    name = in_line(one.file.rpartition("/")[2])
     text = name if one.row is None else f"row {one.row}" + (f" of {name}" if named else "")
-    group = None if one.group is None else textwrap.shorten(str(one.group), WIDEST, placeholder="…")
-    notes = ": ".join(part for part in (group, one.said) if part)
+    group = None
+    if one.group is not None:
+        group = textwrap.shorten(in_line(str(one.group)), WIDEST, placeholder="…")
+    notes = ": ".join(part for part in (group, in_line(one.said)) if part)
     return f"{text} ({notes})" if notes else text
 
 
@@ -196,4 +202,4 @@ def _finding_item(one: Finding) -> str:
 
 def _escaped(text: str) -> str:
     """Text of the data on one line, whose `<` opens no tag."""
-    return shown(" ".join(text.split("\n"))).replace("<", "&lt;")
+    return in_line(text).replace("<", "&lt;")

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.controls import escaped, shown
+from rlpost.controls import escaped, in_line, shown
 from rlpost.render import console
 
 if TYPE_CHECKING:
@@ -42,20 +42,32 @@ def show_json(value: Any) -> None:
     sys.stdout.write(escaped(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
 
 
-def show_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows as a Markdown table, on stdout."""
-    sys.stdout.write(markdown_table(headings, rows))
+def show_markdown(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, prose: str | None = None
+) -> None:
+    """Rows as a Markdown table, on stdout; see `markdown_table`."""
+    sys.stdout.write(markdown_table(headings, rows, prose=prose))
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a Markdown table; what is in a cell ends neither it nor its row, and is no tag."""
+def markdown_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, prose: str | None = None
+) -> str:
+    """Rows as a Markdown table; what is in a cell ends neither it nor its row, and is no tag.
+
+    Args:
+        headings: of the columns.
+        rows: cells, as many as headings.
+        prose: the heading of a column of whole texts, whose line ends become blanks and which may
+            join characters; elsewhere these are signs.
+    """
+    kinds = [prose is not None and heading == prose for heading in headings]
     lines = [headings, ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(_cell, line, kinds))} |\n" for line in lines)
 
 
-def _cell(text: str) -> str:
-    line = shown(text).replace("|", "\\|").replace("\n", " ")
-    return line.replace("<", "&lt;")
+def _cell(text: str, prose: bool) -> str:  # noqa: FBT001
+    line = shown(text).replace("\n", " ") if prose else in_line(text)
+    return line.replace("|", "\\|").replace("<", "&lt;")
 
 
 def show_estimators(estimators: Sequence[Estimator], how: str) -> None:

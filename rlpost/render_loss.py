@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost import render_loss_words as words
-from rlpost.controls import shown
+from rlpost.controls import in_line, shown
 from rlpost.render import MOST_ROWS, console, number, percent
 from rlpost.render_lists import show_json, show_markdown
 
@@ -88,7 +88,7 @@ def _laid_out(block: Block, out: Console) -> Table | Text:
         side = "right" if place else "left"
         table.add_column(heading, justify=side, header_style="bold", no_wrap=place > 0)  # type: ignore[arg-type]
     for row in block.rows:
-        table.add_row(*row)
+        table.add_row(*map(in_line, row))
     return table
 
 
@@ -258,12 +258,12 @@ def _close(summary: Json, out: Console) -> None:
     """Warnings, columns and times."""
     out.print()
     for text in summary["warnings"]:
-        out.print(Text(f"! {text}", style="yellow"))
+        out.print(Text(f"! {in_line(text)}", style="yellow"))
     named = ", ".join(
         role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
         for role, facts in summary["roles"].items()
     )
-    out.print(Text(f"Columns: {named}", style="dim"))
+    out.print(Text(f"Columns: {in_line(named)}", style="dim"))
     seconds = summary["seconds"]["total"]
     rate = summary["tokens"]["all"] / seconds / 1e6 if seconds else 0.0
     out.print(Text(f"{seconds:.2f} s, {rate:.2f} M tokens/s", style="dim"))

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.controls import shown
+from rlpost.controls import in_line, shown
 from rlpost.render import console, number
 from rlpost.render_lists import show_markdown
 from rlpost.render_strip import COLOURS, legend, strip
@@ -48,7 +48,8 @@ def show(title: str, responses: Sequence[Response], colour: str | None, how: str
         sys.stdout.write(text + "\n")
     elif how == "markdown":
         headings = ("row", "step", "prompt", "reward", "tokens", *_measured(responses), "response")
-        show_markdown(headings, [_markdown_row(one, responses) for one in responses])
+        rows = [_markdown_row(one, responses) for one in responses]
+        show_markdown(headings, rows, prose="response")
     else:
         _show_table(title, responses, colour, console(sys.stdout))
 
@@ -104,7 +105,7 @@ def _show_table(
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.colours for one in responses):
         colour = "logprob"
-    out.print(Text(shown(title), style="bold"))
+    out.print(Text(in_line(title), style="bold"))
     if colour is not None and coloured:
         out.print(legend(colour))
     whole = len(responses) == 1
@@ -119,7 +120,7 @@ def _show_table(
                 out.print(f"\n{heading(one)} · {facts(one)}")
                 out.print(body, soft_wrap=True)
         if whole:
-            line = Text(shown("  ".join(field_lines(several[0]))), style="dim")
+            line = Text("  ".join(field_lines(several[0])), style="dim")
             out.print(line, soft_wrap=not out.is_terminal)
 
 
@@ -140,8 +141,8 @@ def _of(response: Response) -> tuple[Any, ...]:
 
 
 def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
-    step = "" if one.step is None else f"step {one.step} · "
-    line = Text(f"{step}{shortened(shown(str(one.prompt_id)), 60)}", style="bold")
+    step = "" if one.step is None else f"step {in_line(str(one.step))} · "
+    line = Text(f"{step}{shortened(in_line(str(one.prompt_id)), 60)}", style="bold")
     if prompt and prompt != one.prompt_id:
         line.append("  ")
         line.append(shown(prompt) if whole else shortened(shown(prompt), 400), style="not bold")
@@ -165,7 +166,7 @@ def facts(one: Response) -> str:
     found = [f"{one.length:,} token{'' if one.length == 1 else 's'}"]
     found += [f"{names[name]} {_number(one.measured[name])}" for name in _measured([one])]
     end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
-    return shown(" · ".join([*found, *([str(end)] if end else [])]))
+    return in_line(" · ".join([*found, *([str(end)] if end else [])]))
 
 
 def _body(one: Response, colour: str | None, *, coloured: bool, whole: bool) -> RenderableType:
@@ -210,9 +211,9 @@ def _boxes(
 
 
 def field_lines(one: Response) -> list[str]:
-    """Where the row is, and its other columns, one line each."""
+    """Where the row is, and its other columns, one line each; what is not seen is a sign."""
     values = [
-        f"{name}={shortened(number(value) if isinstance(value, float) else str(value), 120)}"
-        for name, value in one.fields.items()
+        f"{in_line(name)}={shortened(number(v) if isinstance(v, float) else in_line(str(v)), 120)}"
+        for name, v in one.fields.items()
     ]
-    return [f"{one.path}, row {one.file_row}", *values]
+    return [f"{in_line(one.path)}, row {one.file_row}", *values]

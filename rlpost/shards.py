@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.kernels.rewards import RunningMoments
-from rlpost.leftovers import Claim
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.ours import check_ours
@@ -40,9 +39,10 @@ from rlpost.tasks.last import (
     files_of,
     summary_from,
 )
+from rlpost.tasks.lots import check_inputs
 from rlpost.tasks.manifest import Manifest
 from rlpost.tasks.prepare import prepare
-from rlpost.tasks.shelf import Shelf, shelves, turn
+from rlpost.tasks.shelf import Shelf, claimed, shelves, turn
 from rlpost.tasks.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rlpost.tasks.steps import Outcome
 
 _MANIFEST, _SUMMARY = "plan.json", "summary.json"
+_PLAN_AGAIN = "since `rlpost plan` read it; plan again when nobody writes it"
 _SLOTS = 64  # shards that an input is divided finely enough for
 
 
@@ -74,15 +75,17 @@ def plan(
         were settled on), `together` (why on one, if so) and `bytes` of the state.
 
     Raises:
-        UsageError: the directory has a plan already; and as `rlpost.advantages`.
+        UsageError: the directory has a plan already, or is among the data; and as
+            `rlpost.advantages`.
         DataError, ReadWriteError, UnavailableError: as `rlpost.advantages`.
     """
     if (state_dir / _MANIFEST).exists() and not options.overwrite:
         raise UsageError(
             f"{state_dir}: has a plan already; --overwrite replaces it, another folder keeps it"
         )
-    check_writable(options.state)
     paths = [str(path) for path in inputs]
+    _check_apart(state_dir, paths, output)
+    check_writable(options.state)
     files = find_inputs(paths)
     targets = targets_of(files, paths, place_of(output), overwrite=options.overwrite)
     check_ours(targets)
@@ -90,6 +93,21 @@ def plan(
     with Outputs(targets):
         _forget(state_dir)
         return _planned(files, targets, state_dir, recipe, options)
+
+
+def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> None:
+    """Raise UsageError where the state would lie among the input's files, or the output's."""
+    own = state_dir.resolve()
+    for text in (*inputs, str(output)):
+        place = place_of(text)
+        if not isinstance(place, Path):
+            continue
+        folder, is_out = place.resolve(), text == str(output)
+        if folder == own or (not is_out and folder in own.parents):
+            raise UsageError(
+                f"--state-dir {state_dir}: is {'OUT' if is_out else f'IN ({text}), or inside it'}; "
+                "name a folder beside them"
+            )
 
 
 def _planned(
@@ -111,7 +129,9 @@ def _planned(
         waiting.begin()
         state = None if options.state is None else str(options.state.absolute())
         names = [str(file.path) for file in files]
-        manifest = Manifest(run.work, run.lots, found, names, [*targets], waiting.run, state)
+        manifest = Manifest(
+            run.work, run.lots, found, names, [*targets], waiting.run, state, options.overwrite
+        )
         write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
     except BaseException:
         waiting.discard()
@@ -170,11 +190,15 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     device = options.device if options.device != "auto" else manifest.work.device
     work = replace(manifest.work, workers=_threads(options), device=device, verify=options.verify)
     shelf = Shelf(state_dir / manifest.run, manifest.lots)
-    _write(shelf, manifest, work, range(index, len(manifest.lots), count), options)
-    _join(shelf, manifest, work)
-    if not all(note.exists() for note in shelf.notes):
-        return None
-    return _publish(state_dir, manifest, [_read_json(note) for note in shelf.notes])
+    try:
+        _write(shelf, manifest, work, range(index, len(manifest.lots), count), options)
+        _join(shelf, manifest, work)
+        if not all(note.exists() for note in shelf.notes):
+            return None
+        return _publish(state_dir, manifest, [_read_json(note) for note in shelf.notes])
+    except RlpostError:
+        check_inputs(manifest.lots, _PLAN_AGAIN)  # if that is why, running again is no use
+        raise
 
 
 def planned(state_dir: Path) -> Manifest:
@@ -197,7 +221,7 @@ def _write(shelf: Shelf, manifest: Manifest, work: Work, lots: range, options: O
         lot, note = manifest.lots[place], shelf.of_lots[place]
         files = lot.files if lot.part is None else ()  # a part is not written to its file
         targets = manifest.targets[lot.first : lot.first + len(files)]
-        with Claim([note]), Waiting(targets, manifest.run).claimed():
+        with claimed(note, lots), Waiting(targets, manifest.run).claimed():
             if not note.exists():  # another process wrote it before this one had the lock
                 outcome = _done(shelf, work, calls[place])
                 if outcome.rows is not None:
@@ -244,7 +268,9 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
             return _read_json(state_dir / _SUMMARY)
         waiting = Waiting(manifest.targets, manifest.run)
         with waiting.claimed():
-            waiting.publish([file["mark"] for file in files_of(notes)])
+            check_inputs(manifest.lots, _PLAN_AGAIN)
+            marks = [file["mark"] for file in files_of(notes)]
+            waiting.publish(marks, overwrite=manifest.overwrite)
         if manifest.state is not None:
             after = manifest.settled.running.items()
             moments = {name: RunningMoments(**values) for name, values in after}

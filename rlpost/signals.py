@@ -32,6 +32,8 @@ class _Heard:
 
     number: int | None = None
     held_back = False
+    taken: tuple[signal.Signals, ...] = ()
+    """What `watch` took over."""
 
 
 def watch() -> None:
@@ -42,10 +44,20 @@ def watch() -> None:
     listening, told = os.pipe()
     os.set_blocking(told, False)
     threading.Thread(target=_guard, args=(listening,), name="rlpost-signals", daemon=True).start()
-    for number in CODES:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _heard)
+    _Heard.taken = tuple(n for n in CODES if signal.getsignal(n) is not signal.SIG_IGN)
+    retake()
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+
+
+def retake() -> None:
+    """Take over again what `watch` took over, after a library that has put handlers of its own.
+
+    In a process that `watch` was not called in, as a user's own is, nothing changes; nor outside
+    the main thread, where handlers can't be put.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _Heard.taken:
+            signal.signal(number, _heard)
 
 
 @contextmanager

@@ -1,31 +1,31 @@
 """Whether enriched files are what they claim: they are made again from what they hold.
 
 An enriched file has its input's columns, unchanged, and its metadata says by which recipe the new
-ones were made of them. So they can be made again and compared, and the summary with them.
+ones were made of them. So they can be made again and compared, and the summary with them. Of the
+columns that were kept nothing in the file says what they were; that all of them decode is checked.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost import __version__
+from rlpost.claims import Claim, claim_of, cut
 from rlpost.columns import columns_of
 from rlpost.differences import GOOD, Difference, summary_differences
 from rlpost.engine import single_threaded_torch
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.output import emitted
+from rlpost.parquet.damage import damaged_columns
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.rewrite import SourceRows
 from rlpost.parquet.source import Source
-from rlpost.provenance import KEY, Part
-from rlpost.recipe import Recipe
 from rlpost.report import summarise
 from rlpost.run import bind, engine_of
 from rlpost.run_options import Options
@@ -33,12 +33,13 @@ from rlpost.shape import shape_of
 from rlpost.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rlpost.batch import Responses
     from rlpost.engine import Engine
     from rlpost.parquet.inputs import InputFile
+    from rlpost.recipe import Recipe
 
 Json = dict[str, Any]
 _SHOWN = 5  # differences of a summary
@@ -53,19 +54,21 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
         options: how it is done.
 
     Returns:
-        Whether all is as it should be (`ok`), and for each file: what differs, by column.
+        Whether all is as it should be (`ok`), and for each file: what differs, by column; columns
+        that do not decode (`damaged`); `notes` of what could not be compared.
 
     Raises:
         UsageError: files of a run are missing.
-        DataError: a file is not an enriched one, or lacks what its columns were made of.
+        DataError: a file is not an enriched one, its metadata is damaged, or it lacks what its
+            columns were made of.
         ReadWriteError: a file can't be read.
     """
     source = Source(find_inputs([str(path) for path in paths]))
     claims = [
-        _claim(file, footer.metadata or {})
+        claim_of(file, footer.num_rows, footer.metadata or {})
         for file, footer in zip(source.files, source.footers, strict=True)
     ]
-    runs: dict[str, list[_Claim]] = defaultdict(list)
+    runs: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         runs[claim.part.run].append(claim)
     options = options or Options()
@@ -77,82 +80,103 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
     }
 
 
-@dataclass(frozen=True)
-class _Claim:
-    """What a file says of itself."""
-
-    file: InputFile
-    version: str
-    recipe: Recipe
-    summary: Json | None
-    """None in a file of losses, whose advantages were made on the way."""
-    part: Part
-
-
-def _claim(file: InputFile, metadata: dict[bytes, bytes]) -> _Claim:
-    own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
-    text = {key.decode(errors="replace"): value for key, value in own.items()}
-    if "rlpost.recipe" not in text:
-        raise DataError(
-            f"{file.path}: is not a file that rlpost advantages wrote: its metadata has no "
-            "`rlpost.recipe`"
-        )
-    try:
-        alone = Part(str(file.path), 0, 1, -1)
-        recipe = Recipe.of(json.loads(text["rlpost.recipe"]), f"{file.path}: rlpost.recipe")
-        _check_code(file, recipe)
-        return _Claim(
-            file,
-            text.get("rlpost.version", b"unknown").decode(),
-            recipe,
-            json.loads(text["rlpost.summary"]) if "rlpost.summary" in text else None,
-            Part.of(text[KEY].decode()) if KEY in text else alone,
-        )
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise DataError(f"{file.path}: its metadata is damaged: {error}") from None
-
-
-def _check_code(file: InputFile, recipe: Recipe) -> None:
-    """Refuse estimators that are code in some file: data must not choose what is executed."""
-    if ":" in recipe.estimator:
-        raise DataError(
-            f"{file.path}: its estimator is code in a file, {recipe.estimator}; verify executes "
-            "nothing that a file names. Make it again from its input with rlpost advantages "
-            "--estimator, and compare the two"
-        )
-
-
-def _verified(run: list[_Claim], options: Options) -> Iterator[Json]:
+def _verified(run: list[Claim], options: Options) -> list[Json]:
     """The verdicts on all files of one run."""
     run = sorted(run, key=lambda claim: claim.part.file)
+    _check_complete(run)
+    options.reporter.start("decode", sum(claim.rows for claim in run))
+    damage = [damaged_columns(claim.file.path, options.reporter.advance) for claim in run]
+    try:
+        verdicts = _compared(run, damage, options)
+    except DataError as error:
+        if not any(damage):
+            raise
+        note = f"its columns were not made again: {error}"
+        verdicts = [_unmade(claim, note) for claim in run]
+    return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
+
+
+def _check_complete(run: list[Claim]) -> None:
+    """Raise UsageError where files of a run, in order, are missing or there twice."""
     first = run[0]
     here = [claim.part.file for claim in run]
-    if here != [*range(first.part.files)]:
-        twice = next((number for number in here if here.count(number) > 1), None)
-        if twice is not None:
-            raise UsageError(
-                f"{run[here.index(twice)].file.path}: is there twice; name each file of a run once"
-            )
+    if len(here) == first.part.files and here == [*range(len(here))]:
+        return
+    twice = next((number for number in here if here.count(number) > 1), None)
+    if twice is not None:
         raise UsageError(
-            f"{first.file.path}: is of a run of {first.part.files} files, and {len(run)} of them "
-            f"{'is' if len(run) == 1 else 'are'} here: groups and batches may span files, so all "
-            "are needed: rlpost verify OUTDIR"
+            f"{run[here.index(twice)].file.path}: is there twice; name each file of a run once"
         )
+    raise UsageError(
+        f"{first.file.path}: is of a run of {first.part.files} files, and {len(run)} of them "
+        f"{'is' if len(run) == 1 else 'are'} here: groups and batches may span files, so all "
+        "are needed: rlpost verify OUTDIR"
+    )
+
+
+def _compared(run: list[Claim], damage: Sequence[Collection[str]], options: Options) -> list[Json]:
+    """Make the columns of all files of a run again, and compare those that decode."""
+    first = run[0]
     running = {name: RunningMoments(**values) for name, values in first.part.running.items()}
-    with closing(_Before([claim.file for claim in run], first.recipe)) as source:
+    with _blaming(first):
+        before = _Before([claim.file for claim in run], first.recipe)
+    with closing(before) as source:
         if first.part.rows not in (-1, source.rows):
             raise DataError(
                 f"{first.file.path}: the files of its run have {source.rows} rows, and had "
                 f"{first.part.rows}"
             )
         _check_roles(source, first)
-        job = bind(source, first.recipe, running)
+        with _blaming(first):
+            job = bind(source, first.recipe, running)
         engine = engine_of(job, options)
-        with single_threaded_torch():
+        with single_threaded_torch(), _blaming(first):
             responses = engine.responses()
             options.reporter.start("compare", source.rows)
-            for index, claim in enumerate(run):
-                yield _verdict(engine, responses, index, claim)
+            return [
+                _verdict(engine, responses, index, claim, damage[index])
+                for index, claim in enumerate(run)
+            ]
+
+
+@contextmanager
+def _blaming(claim: Claim) -> Iterator[None]:
+    """A recipe that does not fit the file is the file's, and no mistake of the command line."""
+    try:
+        yield
+    except UsageError as error:
+        raise DataError(
+            f"{claim.file.path}: cannot be made again by the recipe in its metadata: {cut(error)}"
+        ) from None
+
+
+def _unmade(claim: Claim, note: str) -> Json:
+    """What can be said of a file where its run can't be made again."""
+    return {
+        "file": str(claim.file.path),
+        "ok": False,
+        "rows": claim.rows,
+        "version": claim.version,
+        "estimator": claim.recipe.estimator,
+        "columns": [],
+        "kept_columns": None,
+        "summary": [],
+        "notes": [*claim.notes, note],
+    }
+
+
+def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
+    """The verdict on a file, with the columns that do not decode."""
+    nothing = {"rows": None, "first_row": None, "largest_difference": None}
+    damaged = [
+        {"column": name, "verdict": "damaged", **nothing, "why": why}
+        for name, why in damage.items()
+    ]
+    return {
+        **verdict,
+        "ok": verdict["ok"] and not damaged,
+        "columns": [*verdict["columns"], *damaged],
+    }
 
 
 class _Before(Source):
@@ -169,7 +193,7 @@ class _Before(Source):
         del self.columns
 
 
-def _check_roles(source: _Before, claim: _Claim) -> None:
+def _check_roles(source: _Before, claim: Claim) -> None:
     """Raise DataError where the file lacks a column that it was made of."""
     if claim.summary is None:
         return
@@ -188,13 +212,15 @@ def _check_roles(source: _Before, claim: _Claim) -> None:
             )
 
 
-def _verdict(engine: Engine, responses: Responses, index: int, claim: _Claim) -> Json:
+def _verdict(
+    engine: Engine, responses: Responses, index: int, claim: Claim, damaged: Collection[str]
+) -> Json:
     """Make one file's columns again and compare them with those that it has."""
     job, source = engine.job, engine.job.source
     assert isinstance(source, _Before)
     names = source.written
     missing = [name for name in names if name not in source.found[index].names]
-    there = [name for name in names if name not in missing]
+    there = [name for name in names if name not in missing and name not in damaged]
     differences = {name: Difference(name) for name in there}
     rows = SourceRows(claim.file.path, there, ())
     tally = Tally()
@@ -218,5 +244,7 @@ def _verdict(engine: Engine, responses: Responses, index: int, claim: _Claim) ->
         "version": claim.version,
         "estimator": claim.recipe.estimator,
         "columns": columns,
+        "kept_columns": len(source.schemas[index].names),
         "summary": summary[:_SHOWN],
+        "notes": claim.notes,
     }

@@ -70,6 +70,7 @@ LAYERS = [
         "checks",
         "differences",
         "provenance",
+        "claims",
     ),
     (
         "stages",

@@ -28,7 +28,7 @@ import torch
 from fuzz import loops, seeds, targets
 from test_cli import rollout, run, save
 
-from rlpost.controls import escaped, shown
+from rlpost.controls import escaped, in_line, shown
 from rlpost.convert import convert
 from rlpost.errors import DataError
 from rlpost.parquet.checked import MAX_NESTING, checked_metadata
@@ -253,7 +253,12 @@ def test_a_result_beyond_float32_is_an_error_and_not_infinite(tmp_path):
     path = save(table, tmp_path / "in.parquet")
     ran = run("advantages", path, tmp_path / "out.parquet", "--estimator", "raw")
     assert (ran.code, "beyond the range of float32" in ran.err) == (3, True)
+    assert "in.parquet, row 0: `advantages`" in ran.err
     assert not (tmp_path / "out.parquet").exists()
+    rewards = [1.0] * 7 + [1e39] + [1.0] * 4
+    path = save(table.set_column(1, "reward", pa.array(rewards)), path, rows=3)
+    ran = run("advantages", path, tmp_path / "out.parquet", "--estimator", "raw")
+    assert "in.parquet, row 7: `advantages`" in ran.err
     clipped = ["--estimator", "raw", "--reward-clip", "5", "-q"]
     assert run("advantages", path, tmp_path / "out.parquet", *clipped).code == 0
 
@@ -447,6 +452,50 @@ def test_control_characters_are_shown():
     assert shown("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
     assert shown("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
     assert json.loads(escaped('"\x7f\x9b\u202e"')) == "\x7f\x9b\u202e"
+
+
+def test_what_has_a_line_of_its_own_is_in_one_line():
+    text = "a\n\r\t\x07\x85\u202e\u2066\u200b\u200d\ufeffb"
+    assert in_line(text) == "a␊␍␉␇" + "\ufffd" * 6 + "b"
+    assert in_line("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+
+
+BREAKS = "x\ny\r\tz\x07\u200b"
+BROKEN = "x␊y␍␉z␇\ufffd"
+
+
+@pytest.fixture
+def breaking(tmp_path):
+    """A file whose names would break the rows of tables."""
+    table = rollout().append_column("domain", pa.array([BREAKS, "other"] * 6))
+    table = table.append_column("step", pa.array([0] * 12))
+    table = table.append_column("note", pa.array([BREAKS] * 12))
+    table = table.append_column(f"{BREAKS}name", pa.array(range(12)))
+    table = table.append_column("response", pa.array([f"{BREAKS}\n\nlast"] * 12))
+    table = table.set_column(0, "prompt_id", pa.array([f"{BREAKS}{i // 4}" for i in range(12)]))
+    return save(table, tmp_path / "in.parquet")
+
+
+@pytest.mark.parametrize("how", ["table", "markdown"])
+def test_names_break_no_row_of_a_table(breaking, how):
+    ran = run("inspect", breaking, "--format", how)
+    assert ran.code == 0
+    begins = (BROKEN, f"| {BROKEN}")
+    rows = [line for line in ran.out.splitlines() if line.startswith(begins)]
+    assert [line for line in rows if "name" not in line and "%" in line and "6" in line], rows
+    assert f"{BROKEN}name" in run("inspect", breaking, "--footer", "--format", how).out
+    ran = run("inspect", breaking, "--row", "1", "--format", how)
+    assert f"{BROKEN}0" in ran.out
+    if how == "table":
+        assert f"note={BROKEN}" in ran.out
+        assert re.search("\nx\ny␍ +z␇\u200b\n\nlast\n", ran.out)  # a text keeps its lines
+
+
+def test_names_break_no_row_of_a_summary(breaking, tmp_path):
+    ran = run("advantages", breaking, tmp_path / "out.parquet")
+    assert ran.code == 0
+    (domain,) = [line for line in ran.err.splitlines() if line.startswith(BROKEN)]
+    assert "%" in domain
 
 
 # Paths

@@ -321,6 +321,9 @@ def test_an_array_job_by_the_command_line(tmp_path):
     same_files(tmp_path / "out", tmp_path / "local")
 
 
+ONE_SHARD = ["--state-dir", "state", "--shard-index", "0", "--num-shards", "1"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -342,12 +345,20 @@ def test_an_array_job_by_the_command_line(tmp_path):
             ],
             "planned with another recipe",
         ),
+        ([*ONE_SHARD, "--overwrite"], "--overwrite: is for `rlpost plan`"),
+        ([*ONE_SHARD, "--resume"], "--resume: is not needed"),
+        ([*ONE_SHARD, "--engine", "ray"], "--engine ray: is for runs without a plan"),
+        ([*ONE_SHARD, "--ray-address", "auto"], "--ray-address: is for runs without a plan"),
+        ([*ONE_SHARD, "--state", "moments.json"], "--state: is for `rlpost plan`"),
+        (["in", "new", "--ray-address", "auto"], "--ray-address auto: the engine is local; add"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(planned, words, told):
     done = rlpost_command("advantages", *words, cwd=planned)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert told in " ".join(done.stderr.split())
+    assert not (planned / "new").exists()
+    assert list((planned / "out").glob("*.parquet")) == []
 
 
 def test_a_sheet_gives_each_reader_its_rows_alone():

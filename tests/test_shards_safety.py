@@ -119,7 +119,7 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
         assert inside.wait(60)
         patch.undo()
         try:
-            with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
+            with pytest.raises(ReadWriteError, match="shard 0 of 2 is running already"):
                 shard(planned, 0, 2)
             with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
                 rlpost.advantages(planned / "in", planned / "out", None, PIECES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -211,6 +212,129 @@ def test_metadata_that_is_damaged_is_an_error(enriched, metadata):
     ran = run("verify", enriched)
     assert ran.code == 3
     assert "damaged" in ran.err
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ['{"no_such_field": 1}', '{"gamma": 1e400}', "[" * 100_000, '{"a": ' * 100 + "1" + "}" * 100,
+     '{"estimator": "no_such_one"}', "[1]", '{"domain_moments": []}'],
+    ids=["unknown", "infinite", "deep", "nested", "estimator", "list", "other"],
+)  # fmt: skip
+def test_a_recipe_in_the_metadata_that_is_invalid_is_bad_data(enriched, recipe):
+    """Not a wrong command line: nobody typed it."""
+    rewritten(enriched, lambda table: table, {b"rlpost.recipe": recipe.encode()})
+    ran = run("verify", enriched)
+    assert ran.code == 3
+    assert enriched.name in ran.err
+    assert "recursion" not in ran.err
+    assert len(ran.err) < 1500
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{KEY.encode(): b'{"run": "a", "file": 0, "files": 1e400, "rows": 1}'},
+     {KEY.encode(): b'{"run": [], "file": 0, "files": 1, "rows": 1}'},
+     {b"rlpost.summary": b"[]"}, {b"rlpost.summary": b'{"roles": 1}'},
+     {b"rlpost.summary": b"[" * 100_000}],
+)  # fmt: skip
+def test_metadata_of_another_shape_is_bad_data(enriched, metadata):
+    rewritten(enriched, lambda table: table, metadata)
+    ran = run("verify", enriched)
+    assert (ran.code, enriched.name in ran.err) == (3, True)
+    assert "recursion" not in ran.err
+
+
+def test_a_run_that_claims_to_have_very_many_files_takes_no_memory(enriched):
+    part = json.loads(pq.read_schema(enriched).metadata[KEY.encode()])
+    part["files"] = 10**15
+    rewritten(enriched, lambda table: table, {KEY.encode(): json.dumps(part).encode()})
+    ran = run("verify", enriched)
+    assert (ran.code, "of a run of 1000000000000000 files" in ran.err) == (2, True)
+
+
+def test_what_could_not_be_compared_is_told(enriched):
+    table = pq.read_table(enriched)
+    told = {key: value for key, value in table.schema.metadata.items() if key != b"rlpost.summary"}
+    told[b"rlpost.version"] = b"0.0.1"
+    pq.write_table(table.replace_schema_metadata(told), enriched)
+    ran = run("verify", enriched)
+    assert ran.code == 0
+    assert "it has no summary to compare" in ran.out
+    notes = ["it has no summary to compare",
+             f"it was written by rlpost 0.0.1, this is {rlpost.__version__}"]  # fmt: skip
+    assert strict_json(run("verify", enriched, "--format", "json").out)["files"][0]["notes"] == (
+        notes
+    )
+    assert f"| note | {notes[1]}" in run("verify", enriched, "--format", "markdown").out
+
+
+# Kept columns, which nothing is compared with
+
+
+def with_kept(path, source, **how):
+    """An enriched file that has two more columns, `kept` and `words`, in it."""
+    table = rollout(48).append_column("kept", [np.arange(48) * 0.37])
+    table = table.append_column("words", [[f"word {i}" for i in range(48)]])
+    pq.write_table(table, source, row_group_size=10, use_dictionary=False, **how)
+    assert run("advantages", source, path, "-q").code == 0
+    return path
+
+
+def harmed(path, column, at, group=2):
+    """The file with a byte of a column's chunk turned over."""
+    begin, size = chunk(path, column, group)
+    with path.open("rb+") as file:
+        file.seek(begin + at % size)
+        byte = file.read(1)[0]
+        file.seek(begin + at % size)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+@pytest.mark.parametrize("column", ["kept", "words", "prompt_id", "advantages", "reward"])
+def test_a_column_that_does_not_decode_is_a_difference(tmp_path, column):
+    path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet", compression="zstd")
+    assert run("verify", path).code == 0
+    harmed(path, column, 0)  # the header of its first page
+    ran = run("verify", path)
+    assert (ran.code, ran.err) == (1, "")
+    assert re.search(rf"{column} +DAMAGED: it does not decode: row group 2", ran.out)
+    (file,) = strict_json(run("verify", path, "--format", "json").out)["files"]
+    verdicts = {one["column"]: one["verdict"] for one in file["columns"]}
+    assert verdicts.pop(column) == "damaged"
+    made_again = column not in {"reward", "prompt_id"}
+    assert set(verdicts.values()) == ({"identical"} if made_again else set())
+    assert any("were not made again" in note for note in file["notes"]) is not made_again
+
+
+def test_checksums_of_pages_are_compared_where_a_file_has_them(tmp_path):
+    """Plain numbers decode whatever their bits are."""
+    how = {"compression": "none", "column_encoding": {"kept": "PLAIN"}}
+    for checksums in (True, False):
+        path, source = tmp_path / f"{checksums}.parquet", tmp_path / "in.parquet"
+        with_kept(path, source, write_page_checksum=checksums, **how)
+        harmed(path, "kept", -3)
+        ran = run("verify", path)
+        assert ran.code == int(checksums), ran.out
+        assert ("kept" in ran.out and "DAMAGED" in ran.out) is checksums
+        path.unlink()
+
+
+def test_a_text_that_is_no_utf8_is_damage(tmp_path):
+    words = pa.array([b"\xff\xfe"] * 48, pa.binary()).view(pa.string())
+    source, path = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    save(rollout(48).append_column("words", words), source)
+    assert run("advantages", source, path, "-q").code == 0
+    ran = run("verify", path)
+    assert (ran.code, "Invalid UTF8" in ran.out) == (1, True)
+
+
+def test_the_other_files_of_a_run_that_is_damaged_are_told_of(several):
+    wrong = several / "step=1" / "a.parquet"
+    harmed(wrong, "reward", 0, 0)
+    told = found(several)
+    assert not any(file["ok"] for file in told["files"])
+    assert [len(file["columns"]) for file in told["files"]] == [0, 1, 0]
+    assert all(str(wrong) in file["notes"][-1] for file in told["files"])
 
 
 def test_a_file_that_lacks_what_it_was_made_of_is_an_error(tmp_path):

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.browse.listing import decimal
-from rlpost.controls import shown
+from rlpost.controls import in_line, shown
 from rlpost.render_strip import COLOURS, NAMES, legend, strip
 from rlpost.render_views import facts, field_lines, heading, shortened
 
@@ -117,7 +117,7 @@ def _by_domain(
     for code in np.unique(domains.codes[rows]).tolist():
         own = reward[domains.codes[rows] == code]
         mean = float(own.mean()) if len(own) else float("nan")
-        table.add_row(Text(shown(str(domains.label(code)))), f"{len(own):,}", decimal(mean))
+        table.add_row(Text(in_line(str(domains.label(code)))), f"{len(own):,}", decimal(mean))
     return [Text("\ndomain, responses, mean reward", style=_HEAD), table]
 
 

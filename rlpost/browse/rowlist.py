@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.controls import shown
+from rlpost.controls import in_line, shown
 
 if TYPE_CHECKING:
     from textual.events import Click
@@ -184,7 +184,7 @@ class RowList(ScrollView, can_focus=True):
         assert self.listing is not None
         line = Text(no_wrap=True)
         for cell, width, column in zip(cells, self._widths, self.listing.columns, strict=True):
-            text = cell.copy() if isinstance(cell, Text) else Text(shown(cell))
+            text = cell.copy() if isinstance(cell, Text) else Text(in_line(cell))
             text.truncate(width, overflow="ellipsis")
             room = " " * (width - text.cell_len)
             line.append_text(Text(room) + text if column.right else text + Text(room))

@@ -123,7 +123,10 @@ def advantages(
     check_writable(None if summary_json == "-" else summary_json)
     if one is not None:
         with render.progress(quiet=quiet) as reporter:
-            run = api.Options(device, workers=workers, reporter=reporter, verify=verify)
+            run = api.Options(
+                device, None, workers, overwrite, state, reporter, resume, verify, engine,
+                ray_address,
+            )  # fmt: skip
             _tell(shard.run(one, paths, recipe, run, quiet=quiet), summary_json, quiet=quiet)
         return
     output = place_of(paths[-1])

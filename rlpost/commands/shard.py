@@ -56,13 +56,14 @@ def run(
     """Write one shard; the summary where no other has to be waited for.
 
     Raises:
-        UsageError: paths or another recipe are given than those of the plan.
+        UsageError: paths, another recipe or options are given that are the plan's, or of no use.
     """
     from rlpost import shards  # noqa: PLC0415 - torch takes a second to import
     from rlpost.recipe import Recipe  # noqa: PLC0415
 
     if paths:
         raise UsageError(f"{paths[0]}: `rlpost plan` has read IN and OUT; a shard takes neither")
+    _check_options(options)
     work = shards.planned(one.state_dir).work
     planned = work.recipe
     if recipe not in (Recipe(), planned):
@@ -77,3 +78,17 @@ def run(
         return None
     asked = work.whole.asked if work.whole is not None else {}
     return summary | {"preset": None, "asked_estimator": planned.estimator} | asked
+
+
+def _check_options(options: Options) -> None:
+    """Raise UsageError where options are given that a shard would ignore."""
+    given = {
+        "--overwrite": (options.overwrite, "is for `rlpost plan`, which claims the names"),
+        "--state": (options.state is not None, "is for `rlpost plan`, which reads the moments"),
+        "--resume": (options.resume, "is not needed: a shard goes on where it was stopped"),
+        f"--engine {options.engine}": (options.engine != "local", "is for runs without a plan"),
+        "--ray-address": (options.ray_address is not None, "is for runs without a plan"),
+    }
+    for name, (is_given, why) in given.items():
+        if is_given:
+            raise UsageError(f"{name}: {why}; a shard takes none")

@@ -43,7 +43,8 @@ def verify(
 ) -> None:
     """Make the columns of enriched files again, and say whether they are what they claim.
 
-    The recipe is the one in the file's metadata, the input the columns that the file holds.
+    The recipe is the one in the file's metadata, the input the columns that the file holds. These
+    kept columns are decoded, too; nothing in the file says what they were when it was written.
 
     Exit code 0: it is what it claims; 1: it differs.
     """

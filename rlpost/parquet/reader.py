@@ -27,13 +27,16 @@ class ParquetReader:
     Args:
         place: the file.
         metadata: its footer, where that was read already.
+        checksums: compare the checksums of pages that have them.
 
     Raises:
         pyarrow.ArrowException, OSError: a file is damaged or no Parquet file, a local one missing.
         ReadWriteError: a remote file can't be read.
     """
 
-    def __init__(self, place: Place, metadata: pq.FileMetaData | None = None) -> None:
+    def __init__(
+        self, place: Place, metadata: pq.FileMetaData | None = None, *, checksums: bool = False
+    ) -> None:
         self._ranges = Ranges(RemoteFile(place)) if isinstance(place, Remote) else None
         try:
             self.file = pq.ParquetFile(
@@ -41,6 +44,7 @@ class ParquetReader:
                 metadata=checked_metadata(place) if metadata is None else metadata,
                 buffer_size=_STREAM_BUFFER if place.stat().st_size > _SMALL else 0,
                 pre_buffer=False,
+                page_checksum_verification=checksums,
             )
         except BaseException:
             self._close()

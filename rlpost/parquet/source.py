@@ -19,7 +19,7 @@ from rlpost.parquet.reader import ParquetReader, extents, footer_of
 from rlpost.parquet.stamps import stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
 
@@ -139,12 +139,8 @@ class Source:
 
     def check_unchanged(self) -> None:
         """Raise ReadWriteError where a local file was changed since it was opened."""
-        for file, stamp in zip(self.files, self.stamps, strict=True):
-            if stamp is not None and _stamp(file) != stamp:
-                raise ReadWriteError(
-                    f"{file.path}: was changed or removed while it was read; run again when "
-                    "nobody writes it"
-                )
+        then = "while it was read; run again when nobody writes it"
+        check_unchanged(zip(self.files, self.stamps, strict=True), then)
 
     def close(self) -> None:
         """End a reading that nobody took over."""
@@ -185,6 +181,18 @@ def _stamp(file: InputFile) -> Stamp | None:
     with suppress(OSError):
         return stamp_of(file.path)
     return None
+
+
+def check_unchanged(stamped: Iterable[tuple[InputFile, Stamp | None]], then: str) -> None:
+    """Raise ReadWriteError where a local file is not what it was.
+
+    Args:
+        stamped: files, each with its stamp of before; None for those that are not looked at.
+        then: what the error says of the time in between, and what to do.
+    """
+    for file, stamp in stamped:
+        if stamp is not None and _stamp(file) != stamp:
+            raise ReadWriteError(f"{file.path}: was changed or removed {then}")
 
 
 def _footer(file: InputFile) -> pq.FileMetaData:

@@ -38,11 +38,13 @@ def advantages(
         A materialized dataset with as many blocks and rows, in the same order.
 
     Raises:
-        UsageError, DataError, UnavailableError: as `rlpost.enrich`.
+        UsageError, DataError, UnavailableError: as `rlpost.enrich`; UsageError, too, for
+            arguments that are none of these.
     """
     need("rlpost.ray", "ray", "ray")
     from rlpost.ray import blocks  # noqa: PLC0415 - Ray takes a second to import
     from rlpost.recipe import Recipe  # noqa: PLC0415
     from rlpost.run_options import Options  # noqa: PLC0415
 
-    return blocks.enriched(dataset, recipe or Recipe(), options or Options())
+    recipe = Recipe() if recipe is None else recipe
+    return blocks.enriched(dataset, recipe, Options() if options is None else options)

@@ -17,6 +17,7 @@ from rlpost import __version__
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.parallel import cores
 from rlpost.parquet.survey import survey
+from rlpost.signals import CODES, TERMINATED, retake
 from rlpost.tasks.crew import Done
 from rlpost.tasks.lots import Block, Part, go_to
 
@@ -51,12 +52,31 @@ def connected(address: str | None) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
     address = address or os.environ.get("RAY_ADDRESS") or "local"  # Ray would look for others'
+    if "NO_COLOR" in os.environ or not sys.stderr.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+    with redirect_stdout(sys.stderr):  # Ray tells of lost workers there, until it has shut down
+        _connect(address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            retake()
+
+
+def _connect(address: str) -> None:
+    """Connect to the cluster at an address, or start one where it is `local`.
+
+    Raises:
+        UnavailableError: there is none, or none can be started.
+    """
     own: dict[str, Any] = (
         {"num_cpus": cores(), "include_dashboard": False} if address == "local" else {}
     )
     try:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+    except SystemExit as ended:  # from a handler of Ray's, which has other codes
+        sys.exit(ended.code if ended.code in CODES.values() else TERMINATED)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "--engine ray" if address == "local" else f"--ray-address {address}"
         line = next(iter(str(error).splitlines()), "")
@@ -64,11 +84,8 @@ def connected(address: str | None) -> Iterator[None]:
             f"{where}: no Ray cluster: {line}; `ray start --head` starts one, and without "
             "--ray-address one of this machine's own is started"
         ) from None
-    try:
-        with redirect_stdout(sys.stderr):  # where Ray tells of lost workers, whatever it is told
-            yield
     finally:
-        ray.shutdown()
+        retake()  # Ray takes SIGTERM over while it connects
 
 
 def _check_reachable(address: str) -> None:

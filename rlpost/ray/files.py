@@ -12,6 +12,7 @@ from rlpost.state import load_state, save_state
 from rlpost.targets import Outputs, check_writable
 from rlpost.tasks.drive import settled
 from rlpost.tasks.last import busy, files_of, summary_from, written
+from rlpost.tasks.lots import check_inputs
 from rlpost.tasks.prepare import prepare
 from rlpost.tasks.waiting import Waiting
 
@@ -46,7 +47,9 @@ def advantages(
             found = settled(run.work, run.lots, crew)
             settle = time.perf_counter()
             notes, _ = written(run.work, run.lots, found, crew)
-            waiting.publish([file["mark"] for file in files_of(notes)])
+            check_inputs(run.lots, "since the run began; run again when nobody writes it")
+            marks = [file["mark"] for file in files_of(notes)]
+            waiting.publish(marks, overwrite=options.overwrite)
         except BaseException:
             waiting.discard()
             raise

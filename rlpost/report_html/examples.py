@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.browse.rows import Reader
+from rlpost.controls import shown as visible
 from rlpost.render import number
 from rlpost.render_strip import COLOURS, NAMES, SCALES, shown
 from rlpost.report_html.text import cut, plain
@@ -92,7 +93,7 @@ def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float
                 {
                     "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
                     "title": _title(first),
-                    "prompt": cut(first.prompt, room.prompt),
+                    "prompt": visible(cut(first.prompt, room.prompt)),
                     **facts,
                     "responses": responses,
                 }
@@ -141,7 +142,7 @@ def response_of(one: Response, whys: Sequence[str], room: Room) -> Json:
         "why": list(whys),
         "place": f"{plain(cut(one.path, MOST_ID))}, row {one.file_row:,}",
         "facts": facts,
-        "text": cut(one.text, room.text),
+        "text": visible(cut(one.text, room.text)),
         "words": one.words,
         "pieces": [shown(one.pieces[place]) for place in kept],
         "gap": [place for place in range(1, len(kept)) if kept[place] != kept[place - 1] + 1],

@@ -7,7 +7,8 @@ from typing import Any
 
 # Control characters, and those that turn the direction of what follows them.
 _UNSEEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069"
+    r"\ud800-\udfff\ufeff\ufffe\uffff]"
 )
 
 

@@ -18,7 +18,7 @@ from rlpost.engine import single_threaded_torch
 from rlpost.kernels.moments import dense
 from rlpost.parquet.divide import RangeSource, divided
 from rlpost.parquet.memory import TableSource
-from rlpost.parquet.source import Source
+from rlpost.parquet.source import Source, check_unchanged
 from rlpost.plan import job_of
 from rlpost.run import engine_of
 from rlpost.run_options import Options
@@ -121,6 +121,17 @@ class Lot(NamedTuple):
         source.stamps = list(self.stamps)
         source.check_unchanged()
         return source
+
+
+def check_inputs(lots: Iterable[Lot], then: str) -> None:
+    """Raise ReadWriteError where a local input is not what it was when the run began.
+
+    Args:
+        lots: of the whole input.
+        then: what the error says of the time since, and what to do.
+    """
+    stamped = {own[0].path: own for lot in lots for own in zip(lot.files, lot.stamps, strict=True)}
+    check_unchanged(stamped.values(), then)
 
 
 class Block(NamedTuple):

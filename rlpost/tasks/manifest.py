@@ -45,6 +45,8 @@ class Manifest:
     """The name of the run; see `Waiting`."""
     state: str | None = None
     """The file of running moments that the run goes on with."""
+    overwrite: bool = False
+    """Whether files that have the targets' names are replaced."""
 
     def to_json(self) -> str:
         """The manifest as text."""
@@ -77,6 +79,7 @@ class Manifest:
                 "targets": [str(target) for target in self.targets],
                 "run": self.run,
                 "state": self.state,
+                "overwrite": self.overwrite,
             }
         )
 
@@ -107,6 +110,7 @@ class Manifest:
                 [place_of(target) for target in table["targets"]],
                 table["run"],
                 table["state"],
+                table["overwrite"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(

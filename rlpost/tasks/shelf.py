@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.leftovers import Claim
+from rlpost.leftovers import BusyError, Claim
 from rlpost.parquet.staged import naming
 from rlpost.tasks.last import in_order, joins_of
 
@@ -50,6 +50,21 @@ class Shelf:
 def shelves(state_dir: Path) -> list[Path]:
     """The folders of all runs that were planned there, by whatever version."""
     return [sheets.parent for sheets in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
+
+
+def claimed(note: Path, lots: range) -> Claim:
+    """A lock on the note of a lot, for a shard that writes these lots.
+
+    Raises:
+        ReadWriteError: another process is at the lot, or the folder is not writable.
+    """
+    try:
+        return Claim([note])
+    except BusyError:
+        raise ReadWriteError(
+            f"shard {lots.start} of {lots.step} is running already, or one of another --num-shards "
+            "that writes the same files; wait until that ends"
+        ) from None
 
 
 @contextmanager

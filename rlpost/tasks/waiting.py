@@ -87,23 +87,20 @@ class Waiting:
         finally:
             claim.release()
 
-    def publish(self, marks: Sequence[str]) -> None:
+    def publish(self, marks: Sequence[str], *, overwrite: bool) -> None:
         """Give every file its name. What has it already keeps it, so this may be done again.
 
         Args:
             marks: what `mark_of` gave for each file when it was complete.
+            overwrite: whether other files may have the names; if not, none had when the run began.
 
         Raises:
-            ReadWriteError: another run removed one, and none is published; or one can't be
-                renamed, and those before it are.
+            ReadWriteError: another run removed one, or has made one, and none is published; or one
+                can't be renamed, and those before it are.
         """
-        for place, target, mark in zip(self.places, self.targets, marks, strict=True):
-            if not place.exists() and not (target.exists() and mark_of(target) == mark):
-                self.discard()
-                raise ReadWriteError(
-                    f"{target}: what was written for it is gone: another run over the same output "
-                    "removed it; nothing was published. Run again, or plan again, from the start"
-                )
+        self._check_complete(marks)
+        if not overwrite:
+            self._check_free(marks)
         for place, target in zip(self.places, self.targets, strict=True):
             if isinstance(place, Remote):
                 with reaching(place, "cannot be renamed"):
@@ -116,6 +113,29 @@ class Waiting:
             with naming(folder, "cannot be written"):
                 sync_folder(folder.parent)
         self.discard()
+
+    def _check_complete(self, marks: Sequence[str]) -> None:
+        """Raise ReadWriteError where a file neither waits nor has its name."""
+        for place, target, mark in zip(self.places, self.targets, marks, strict=True):
+            if not place.exists() and not (target.exists() and mark_of(target) == mark):
+                self.discard()
+                raise ReadWriteError(
+                    f"{target}: what was written for it is gone: another run over the same output "
+                    "removed it; nothing was published. Run again, or plan again, from the start"
+                )
+
+    def _check_free(self, marks: Sequence[str]) -> None:
+        """Raise ReadWriteError where a name is taken by a file that is not of this run."""
+        for prefix in self._remote(""):
+            prefix.forget()
+        for target, mark in zip(self.targets, marks, strict=True):
+            with naming(target, "cannot be looked at"):
+                taken = target.exists() and not _has(target, mark)
+            if taken:
+                raise ReadWriteError(
+                    f"{target}: exists now, and did not when the run began; nothing was published. "
+                    "Move it away and start again; or plan, or run, with --overwrite"
+                )
 
     def discard(self) -> None:
         """Remove what waits, and what killed workers had begun; never raises."""
@@ -147,6 +167,14 @@ def mark_of(place: Place) -> str:
     """
     with naming(place, "cannot be read"):
         return footer_digest(place)
+
+
+def _has(place: Place, mark: str) -> bool:
+    """Whether a file has this mark; one that can't be read, or is none, has not."""
+    try:
+        return mark_of(place) == mark
+    except ReadWriteError:
+        return False
 
 
 def _parent(target: Place) -> Place:
