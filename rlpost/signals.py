@@ -60,6 +60,11 @@ def retake() -> None:
             signal.signal(number, _heard)
 
 
+def code_heard() -> int | None:
+    """The exit code of the signal that was heard, for who meets a SystemExit of another's."""
+    return CODES[signal.Signals(_Heard.number)] if _Heard.number else None
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let a signal wait until the block ends: for a few steps that belong together."""

@@ -19,7 +19,7 @@ from test_places import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import MANNER, facts, same_files, steps_table, write_files
 
 import rlpost
-from rlpost.errors import DataError, UnavailableError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 from rlpost.tasks import drive
 
 if find_spec("ray") is None:
@@ -33,6 +33,7 @@ from ray.cluster_utils import Cluster
 
 import rlpost.ray
 from rlpost.ray import crew
+from rlpost.ray import files as on_ray
 
 # Ray's own, of what Ray itself does.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -244,6 +245,43 @@ def test_a_dataset_that_lacks_a_column_says_which():
         rlpost.ray.advantages(ray.data.from_arrow(steps_table(9).slice(0, 0)))
 
 
+@pytest.mark.usefixtures("cluster")
+def test_what_is_no_dataset_or_recipe_is_said():
+    dataset = ray.data.from_arrow(steps_table(9))
+    for given, told in (
+        ([steps_table(9)], "dataset is of type Table, and Dataset is needed"),
+        ([dataset, {}], "recipe is of type dict, and Recipe is needed"),
+        ([dataset, None, {}], "options is of type dict, and Options is needed"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            rlpost.ray.advantages(*given)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_input_that_changes_or_a_target_that_comes_is_noticed(tmp_path, monkeypatch):
+    write_files(steps_table(20), tmp_path / "in", 2)
+    first, taken = tmp_path / "in" / "part-0.parquet", tmp_path / "out" / "part-0.parquet"
+    written = on_ray.written
+    harms = {
+        "changed or removed since the run began": lambda: pq.write_table(
+            pq.read_table(first), first
+        ),
+        "exists now": lambda: taken.write_bytes(b"of somebody"),
+    }
+    for told, harm in harms.items():
+
+        def harmed(*given, harm=harm):
+            found = written(*given)
+            harm()
+            return found
+
+        monkeypatch.setattr(on_ray, "written", harmed)
+        with pytest.raises(ReadWriteError, match=told):
+            rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
+        assert not (tmp_path / "out" / "part-1.parquet").exists()
+    assert taken.read_bytes() == b"of somebody"
+
+
 def test_the_command_line_joins_a_cluster(cluster, tmp_path):
     write_files(steps_table(60), tmp_path / "in", 5)
     rlpost.advantages(tmp_path / "in", tmp_path / "local", rlpost.Recipe(estimator="rloo"))
@@ -307,7 +345,8 @@ def test_workers_that_have_another_rlpost_or_none_are_unavailable(tmp_path):
         crew._got([])
 
 
-def test_ctrl_c_leaves_nothing_behind(cluster, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(cluster, tmp_path, number, code):
     write_files(steps_table(120), tmp_path / "in", 6)
     recipes_of(tmp_path, kill=False)
     words = ["in", "out", "--estimator", "own.py:deadly", "--engine", "ray"]
@@ -320,8 +359,9 @@ def test_ctrl_c_leaves_nothing_behind(cluster, tmp_path):
     ) as run:
         while not (tmp_path / "killed").exists() and run.poll() is None:
             time.sleep(0.05)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         _, told = run.communicate(timeout=30)
-    assert run.returncode == 130, told
+    assert run.returncode == code, told
     assert b"Traceback" not in told
+    assert b"received" not in told  # nor what Ray's own handler has to say
     assert not (tmp_path / "out").exists()

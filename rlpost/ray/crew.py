@@ -17,7 +17,7 @@ from rlpost import __version__
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.parallel import cores
 from rlpost.parquet.survey import survey
-from rlpost.signals import CODES, TERMINATED, retake
+from rlpost.signals import TERMINATED, code_heard, retake
 from rlpost.tasks.crew import Done
 from rlpost.tasks.lots import Block, Part, go_to
 
@@ -58,6 +58,8 @@ def connected(address: str | None) -> Iterator[None]:
         _connect(address)
         try:
             yield
+        except SystemExit as ended:  # Ray's calls make code 1 of any
+            raise SystemExit(code_heard() or ended.code) from None
         finally:
             ray.shutdown()
             retake()
@@ -76,7 +78,7 @@ def _connect(address: str) -> None:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", **own)
     except SystemExit as ended:  # from a handler of Ray's, which has other codes
-        sys.exit(ended.code if ended.code in CODES.values() else TERMINATED)
+        raise SystemExit(code_heard() or TERMINATED) from ended
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "--engine ray" if address == "local" else f"--ray-address {address}"
         line = next(iter(str(error).splitlines()), "")
