@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -145,6 +146,8 @@ def live(words, told, counted, call, fault, memory) -> None:
     except KeyboardInterrupt:
         atexit._run_exitfuncs()
         os._exit(130)
+    except BaseException:  # noqa: BLE001 - it is told, as the interpreter would
+        traceback.print_exc()
     finally:
         os._exit(99)
 

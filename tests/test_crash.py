@@ -495,12 +495,14 @@ while True:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number, code):
-    process = subprocess.Popen([sys.executable, "-c", DEAF, tmp_path / "o"], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"begun\n"
-    assert len(list(tmp_path.iterdir())) == 1
-    begun = time.monotonic()
-    process.send_signal(number)
-    process.communicate(timeout=30)
+    signals_of_a_terminal = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    argv = [sys.executable, "-c", signals_of_a_terminal + DEAF, tmp_path / "o"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        begun = time.monotonic()
+        process.send_signal(number)
+        process.wait(timeout=30)
     assert time.monotonic() - begun < WITHIN
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
