@@ -44,8 +44,11 @@ def _ran() -> int:
         from rlpost.cli import main  # noqa: PLC0415
 
         main()
-    except (KeyboardInterrupt, SystemExit) as ended:
-        return _code(ended)
+    except BaseException as ended:
+        heard = signals.code_heard()  # what a signal raises may come out as another's error
+        if heard is None and not isinstance(ended, (KeyboardInterrupt, SystemExit)):
+            raise
+        return heard or _code(ended)
     finally:
         signals.let_end()
     return 0

@@ -148,6 +148,7 @@ def live(words, told, counted, call, fault, memory) -> None:
         os._exit(130)
     except BaseException:  # noqa: BLE001 - it is told, as the interpreter would
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(99)
 
