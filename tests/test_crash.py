@@ -502,7 +502,10 @@ def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number
         assert len(list(tmp_path.iterdir())) == 1
         begun = time.monotonic()
         process.send_signal(number)
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
     assert time.monotonic() - begun < WITHIN
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
