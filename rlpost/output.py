@@ -12,7 +12,7 @@ from torch import Tensor
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.corrections import RESPONSE_LEVELS
 from rlpost.kernels.segments import spread
-from rlpost.parquet.bridge import to_arrow
+from rlpost.parquet.bridge import to_arrow, to_numpy
 from rlpost.token_stages import kept_mask, place_rewards
 
 if TYPE_CHECKING:
@@ -136,14 +136,14 @@ def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
 
 def _row_of(offsets: pa.Array, token: int) -> int:
     """The row of a batch that a token is of; empty rows have none."""
-    return int(np.searchsorted(offsets.to_numpy(), token, side="right")) - 1
+    return int(np.searchsorted(to_numpy(offsets), token, side="right")) - 1
 
 
 def _check_finite(made: pa.Array, name: str, place_of: Callable[[int], str]) -> None:
     """Raise DataError for a result that float32 can't hold: it is never written as inf."""
     if name not in _FINITE:
         return
-    finite = np.isfinite(made.to_numpy())
+    finite = np.isfinite(to_numpy(made))
     if not finite.all():
         first = int(np.flatnonzero(~finite)[0])
         raise DataError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.errors import DataError
-from rlpost.parquet.bridge import to_numpy
+from rlpost.parquet.bridge import is_true, texts, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,13 +141,13 @@ def truncated(array: pa.Array, place: Place) -> NDArray[np.bool_]:
     """Whether each response hit the length limit: a bool column, or a finish reason."""
     kind = array.type
     if pa.types.is_boolean(kind):
-        return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False))  # noqa: FBT003
+        return is_true(array)
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         raise place.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
-    reasons = pa.array(sorted(_TRUNCATED), array.type)
-    return np.asarray(pc.is_in(array, value_set=reasons).to_numpy(zero_copy_only=False))
+    reasons = texts(sorted(_TRUNCATED)).cast(array.type)
+    return is_true(pc.is_in(array, value_set=reasons))
 
 
 def key(array: pa.Array, place: Place) -> pa.Array:

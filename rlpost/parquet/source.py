@@ -9,10 +9,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.parallel import Ahead, in_order
+from rlpost.parquet.bridge import texts, to_arrow
 from rlpost.parquet.checked import check_texts
 from rlpost.parquet.places import Remote
 from rlpost.parquet.reader import ParquetReader, extents, footer_of
@@ -248,5 +250,5 @@ def _partition(value: str, rows: int) -> pa.Array:
     """A hive partition's value as a column: int64 where it is a whole number, else string."""
     number = value.lstrip("-")
     if number.isdecimal() and len(number) < 19:  # noqa: PLR2004
-        return pa.array([int(value)] * rows, pa.int64())
-    return pa.array([value] * rows, pa.string())
+        return to_arrow(np.full(rows, int(value), np.int64), pa.int64())
+    return texts([value] * rows)
