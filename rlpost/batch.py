@@ -128,4 +128,5 @@ def joined(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor
             column = columns.setdefault(name, value.new_empty(rows, *value.shape[1:]))
             column[first : first + len(value)] = value
         first += max(map(len, part.values()), default=0)
+    assert not columns or first == rows, f"{first} of {rows} rows came"
     return columns

@@ -15,7 +15,7 @@ from rlpost.formats.base import ReadOptions, Told
 from rlpost.formats.dumps import Dump, check_options, fill, find_dumps, same_format
 from rlpost.formats.fetched import fetched
 from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
-from rlpost.leftovers import Claim
+from rlpost.leftovers import Locks
 from rlpost.parquet.places import place_of
 from rlpost.progress import Silent
 from rlpost.signals import held_back
@@ -193,7 +193,7 @@ def write_all(
     try:
         for target in plan:
             folders += _made(target)
-        with Claim([target for target in plan if isinstance(target, Path)]):
+        with Locks([target for target in plan if isinstance(target, Path)]):
             for target, dumps in plan.items():
                 file = CanonicalFile(target)
                 files.append(file)

@@ -62,7 +62,7 @@ class BusyError(ReadWriteError):
     """Another run is writing an output."""
 
 
-class Claim:
+class Locks:
     """Locks on outputs; as a context manager it removes what killed runs left of them, too.
 
     Where a file system has no locks, nothing is locked and nothing removed. Nor where another

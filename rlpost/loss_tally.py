@@ -80,6 +80,7 @@ class LossTally:
     place_kinds: Tensor
     """[settings, places, KINDS] int64."""
     batch_count: int
+    """How many batches the whole input has."""
     odd: Oddities
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.kernels.rewards import RunningMoments
-from rlpost.leftovers import Claim
+from rlpost.leftovers import Locks
 from rlpost.parquet.staged import Staged
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def save_state(path: Path, running: Mapping[str, RunningMoments]) -> None:
         "version": _VERSION,
         "running": {name: asdict(moments) for name, moments in running.items()},
     }
-    with Claim([path]):
+    with Locks([path]):
         staged = Staged(path)
         try:
             staged.write(0, (json.dumps(table, indent=1) + "\n").encode())

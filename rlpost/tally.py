@@ -104,7 +104,7 @@ class Tally:
     spans: tuple[str, ...] = ()
     """Names of what has a lowest and a highest value."""
     blocks: tuple[Block, ...] = ()
-    """What `+` has not joined yet: each is at least half as long again as those behind it."""
+    """What `+` has not joined yet: each has more than twice as many keys as the next."""
 
     @classmethod
     def of(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.leftovers import Claim, settled, undo_at_exit
+from rlpost.leftovers import Locks, settled, undo_at_exit
 from rlpost.parquet.places import place_of
 from rlpost.parquet.splice import copy_all
 from rlpost.parquet.staged import Staged, naming, sync_folder
@@ -129,14 +129,14 @@ class Outputs:
         self._sinks: dict[int, Sink] = {}
         self._begun: dict[int, Staged | Upload] = {}
         self._folders: list[Path] = []
-        self._claim: Claim | None = None
+        self._claim: Locks | None = None
 
     def __enter__(self) -> Self:
         try:
             for index in range(len(self.targets)):
                 self._made(index)
             local = [target for target in self.targets if isinstance(target, Path)]
-            self._claim = Claim([*local, *([self.journal.path] if self.journal else [])])
+            self._claim = Locks([*local, *([self.journal.path] if self.journal else [])])
             if self.journal is not None and self.journal.stale:
                 self.journal.remove()
                 self.journal = None

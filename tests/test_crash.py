@@ -24,7 +24,7 @@ from test_cli import PROGRAM, rollout, run, save, start
 import rlpost
 from rlpost import run as running
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.leftovers import LOCK_NAME, SCRATCH_PREFIX, Claim, scratch_folder
+from rlpost.leftovers import LOCK_NAME, SCRATCH_PREFIX, Locks, scratch_folder
 from rlpost.parquet import staged
 from rlpost.parquet.encode import Encoder
 from rlpost.parquet.reader import ParquetReader
@@ -205,8 +205,8 @@ def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from rlpost.leftovers import Claim
-claim = Claim([Path(sys.argv[1])])
+from rlpost.leftovers import Locks
+claim = Locks([Path(sys.argv[1])])
 print("held", flush=True)
 time.sleep(60)
 """
@@ -241,10 +241,10 @@ def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
 
 
 def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
-    first, second = Claim([tmp_path / "a"]), Claim([tmp_path / "b", tmp_path / "c"])
+    first, second = Locks([tmp_path / "a"]), Locks([tmp_path / "b", tmp_path / "c"])
     with pytest.raises(ReadWriteError, match="another rlpost"):
-        Claim([tmp_path / "d", tmp_path / "c"])
-    with Claim([tmp_path / "d"]):
+        Locks([tmp_path / "d", tmp_path / "c"])
+    with Locks([tmp_path / "d"]):
         first.release()
         assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
     second.release()

@@ -18,7 +18,7 @@ from test_shards_safety import below
 
 import rlpost
 from rlpost.errors import ReadWriteError
-from rlpost.leftovers import Claim
+from rlpost.leftovers import Locks
 from rlpost.verify import verify
 
 # Ray's own, of what Ray itself does.
@@ -89,7 +89,7 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path):
     write_files(steps_table(), tmp_path / "in", 2)
     (tmp_path / "out").mkdir()
     with (
-        Claim([tmp_path / "out" / "part-1.parquet"]),
+        Locks([tmp_path / "out" / "part-1.parquet"]),
         pytest.raises(ReadWriteError, match=r"part-1\.parquet: another rlpost is writing it"),
     ):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)

@@ -17,7 +17,7 @@ from test_shards import PIECES, rlpost_command, same_files, steps_table, write_f
 import rlpost
 from rlpost import shards
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.leftovers import Claim, temporary_name
+from rlpost.leftovers import Locks, temporary_name
 from rlpost.parquet.footer import FileMeta, Meta, Wire, load, seal
 from rlpost.parquet.plan import metas_of
 from rlpost.tasks import lots, steps
@@ -137,7 +137,7 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
 
 def test_a_shard_of_a_run_that_is_being_published_leaves_it_to_that(planned):
     assert shard(planned, 0, 2) is None
-    with Claim([planned / "state" / "summary.json"]):
+    with Locks([planned / "state" / "summary.json"]):
         assert shard(planned, 1, 2) is None
         assert not list((planned / "out").glob("*.parquet"))
     assert shard(planned, 1, 2)["responses"] == 60
@@ -372,6 +372,6 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
 def test_a_file_that_is_being_joined_is_left_to_that_shard(divided):
     (own,) = joins_of(shards.planned(divided / "state").lots)
     done = divided / "state" / shards.planned(divided / "state").run / "done"
-    with Claim([done / f"{own.start:06d}-{own.stop:06d}.json"]):
+    with Locks([done / f"{own.start:06d}-{own.stop:06d}.json"]):
         assert shard(divided, 0, 1) is None
     assert shard(divided, 0, 1)["responses"] == 60

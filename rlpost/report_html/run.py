@@ -10,7 +10,7 @@ from rlpost import __version__
 from rlpost.browse.build import build
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.inspect.facts import inspect
-from rlpost.leftovers import Claim
+from rlpost.leftovers import Locks
 from rlpost.parquet.inputs import find_inputs
 from rlpost.parquet.staged import Staged
 from rlpost.progress import Silent
@@ -153,7 +153,7 @@ def _evidence(one: Evidence) -> str:
 
 def _write(page: str, target: Path) -> None:
     """Beside the target first; it takes its name when it is complete."""
-    with Claim([target]):
+    with Locks([target]):
         staged = Staged(target)
         try:
             staged.write(0, page.encode("utf-8"))

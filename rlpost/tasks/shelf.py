@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.leftovers import BusyError, Claim
+from rlpost.leftovers import BusyError, Locks
 from rlpost.parquet.staged import naming
 from rlpost.tasks.last import in_order, joins_of
 
@@ -52,14 +52,14 @@ def shelves(state_dir: Path) -> list[Path]:
     return [sheets.parent for sheets in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
 
 
-def claimed(note: Path, lots: range) -> Claim:
+def claimed(note: Path, lots: range) -> Locks:
     """A lock on the note of a lot, for a shard that writes these lots.
 
     Raises:
         ReadWriteError: another process is at the lot, or the folder is not writable.
     """
     try:
-        return Claim([note])
+        return Locks([note])
     except BusyError:
         raise ReadWriteError(
             f"shard {lots.start} of {lots.step} is running already, or one of another --num-shards "
@@ -71,7 +71,7 @@ def claimed(note: Path, lots: range) -> Claim:
 def turn(path: Path) -> Iterator[bool]:
     """Whether no other shard is about to write a file; none will, then, while the block runs."""
     try:
-        claim = Claim([path])
+        claim = Locks([path])
     except ReadWriteError:
         yield False
         return

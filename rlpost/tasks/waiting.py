@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.leftovers import RUN_PREFIX, Claim, settled, undo_at_exit
+from rlpost.leftovers import RUN_PREFIX, Locks, settled, undo_at_exit
 from rlpost.parquet.places import Remote, reaching
 from rlpost.parquet.staged import naming, sync_folder
 from rlpost.parquet.stamps import footer_digest
@@ -75,14 +75,14 @@ class Waiting:
             ReadWriteError: another process is writing one.
         """
         targets = [target for target in self.targets if isinstance(target, Path)]
-        claim = Claim(targets)
+        claim = Locks(targets)
         try:
             for folder in self._local():  # a run that came between may have removed it
                 with naming(folder, "cannot be written"):
                     folder.mkdir(exist_ok=True)
             for prefix, names in self._remote(RUN_PREFIX + self.run).items():
                 abandon(prefix, names)
-            with Claim([place for place in self.places if isinstance(place, Path)]):
+            with Locks([place for place in self.places if isinstance(place, Path)]):
                 yield
         finally:
             claim.release()
