@@ -1,4 +1,4 @@
-"""From a piece of the file to tensors: the tokens of a Batch, the row columns of Responses."""
+"""From pieces of a file to tensors: the tokens of a Batch, the row columns of Responses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from rlpost.batch import Batch
@@ -17,7 +18,6 @@ from rlpost.schema import kind_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from rlpost.errors import DataError
@@ -58,22 +58,22 @@ class Decoder:
         return Place(str(self.files[piece.file].path), piece.first_row, column)
 
     def batch(
-        self, piece: Piece, roles: Collection[str], lengths: torch.Tensor | None = None
+        self, pieces: Sequence[Piece], roles: Collection[str], lengths: torch.Tensor | None = None
     ) -> Batch:
-        """The tokens of a piece.
+        """The tokens of some pieces.
 
         Args:
-            piece: some rows.
+            pieces: consecutive rows of one file.
             roles: the token roles to decode.
             lengths: [n] tokens of each row, where it is known that all are the policy's: the mask
-                need not be among the piece's columns then.
+                need not be among the pieces' columns then.
 
         Raises:
             DataError: lists of different lengths in a row, a value that is not a number or (with
                 `nonfinite="error"`) not finite, where the mask is 1.
         """
-        offsets, mask = self._mask(piece) if lengths is None else _all_policy(lengths)
-        tokens = {role: self._tokens(piece, role, offsets, mask) for role in sorted(roles)}
+        offsets, mask = self._mask(pieces) if lengths is None else _all_policy(lengths)
+        tokens = {role: self._tokens(pieces, role, offsets, mask) for role in sorted(roles)}
         return Batch(
             offsets=moved(torch.from_numpy(offsets), self.device),
             mask=moved(torch.from_numpy(mask), self.device),
@@ -81,7 +81,15 @@ class Decoder:
             full=lengths is not None or bool(mask.all()),
         )
 
-    def _mask(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mask(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        found = [self._mask_of(piece) for piece in pieces]
+        if len(found) == 1:
+            return found[0]
+        counts = [np.diff(offsets) for offsets, _ in found]
+        offsets = np.concatenate([[0], np.concatenate(counts).cumsum()])
+        return offsets, np.concatenate([mask for _, mask in found])
+
+    def _mask_of(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         column = self.columns.column(self.lists)
         array, place = piece.table.column(column), self.place(piece, column)
         if self.lists == "mask":
@@ -90,30 +98,52 @@ class Decoder:
         return offsets, np.ones(len(values), dtype=np.bool_)
 
     def _tokens(
-        self, piece: Piece, role: str, offsets: NDArray[np.int64], mask: NDArray[np.bool_]
+        self,
+        pieces: Sequence[Piece],
+        role: str,
+        offsets: NDArray[np.int64],
+        mask: NDArray[np.bool_],
     ) -> torch.Tensor:
+        """A role's numbers, [T] float64, put behind one another as they are converted."""
+        numbers = torch.empty(len(mask), dtype=torch.float64)
+        row = 0
+        for piece in pieces:
+            last = row + piece.table.num_rows
+            window = slice(offsets[row], offsets[last])
+            into = numbers[window]
+            self._fill(into, piece, role, offsets[row : last + 1] - offsets[row], mask[window])
+            row = last
+        return numbers
+
+    def _fill(
+        self,
+        into: torch.Tensor,
+        piece: Piece,
+        role: str,
+        offsets: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+    ) -> None:
+        """Convert the numbers that one piece has of a role."""
         column = self.columns.column(role)
         place = self.place(piece, column)
         own, values = ragged.ragged(piece.table.column(column), place)
         if not np.array_equal(own, offsets):
             raise self._unequal(place, own, offsets)
         with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such
-            numbers = torch.from_numpy(values.astype(np.float64))
-        if bool(torch.isfinite(numbers.sum())):  # then every number is; a tenth of asking each
-            return numbers
-        finite = torch.isfinite(numbers)
-        if self.nonfinite == "mask":
-            # NaN stays visible to the `finite` stage only where the policy produced the token.
-            return torch.where(finite | torch.from_numpy(mask), numbers, 0.0)
+            into.numpy()[:] = values
+        if bool(torch.isfinite(into.sum())):  # then every number is; a tenth of asking each
+            return
+        finite = torch.isfinite(into)
         bad = np.flatnonzero(~finite.numpy() & mask)
-        if len(bad):
+        if len(bad) and self.nonfinite == "error":
             row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
             raise place.error(
                 row,
                 f"has {values[bad[0]]} at token {bad[0] - offsets[row]}",
                 "finite numbers are needed; `--nonfinite mask` leaves such responses out",
             )
-        return torch.where(finite, numbers, 0.0)
+        # NaN stays visible to the `finite` stage only where the policy produced the token.
+        into[torch.from_numpy(~finite.numpy() & ~mask)] = 0.0
 
     def _unequal(
         self, place: Place, own: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -126,14 +156,19 @@ class Decoder:
             "every token column of a row needs the same length",
         )
 
-    def rows(self, piece: Piece, roles: Collection[str]) -> dict[str, torch.Tensor | pa.Array]:
+    def rows(
+        self, pieces: Sequence[Piece], roles: Collection[str]
+    ) -> dict[str, torch.Tensor | pa.Array]:
         """One value per response: numbers float64, flags bool, keys as Arrow arrays.
 
         Raises:
             DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
                 not finite.
         """
-        return {role: self._row_values(piece, role) for role in sorted(roles)}
+        return {
+            role: _joined([self._row_values(piece, role) for piece in pieces])
+            for role in sorted(roles)
+        }
 
     def _row_values(self, piece: Piece, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
@@ -154,3 +189,10 @@ class Decoder:
                 "a finite number is needed; `--nonfinite mask` leaves such responses out",
             )
         return numbers
+
+
+def _joined(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:
+    if len(parts) == 1:
+        return parts[0]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return torch.cat(tensors) if tensors else pa.concat_arrays(parts)

@@ -15,6 +15,7 @@ from rlpost.device import lane
 from rlpost.errors import UnavailableError
 from rlpost.output import record_batch
 from rlpost.parallel import ahead, in_order
+from rlpost.parquet.source import together
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
 from rlpost.summary import measure
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rlpost.stages import Stage
 
 R = TypeVar("R")
+Pieces = tuple["Piece", ...]
 _AHEAD = 2  # pieces that wait, decoded, for a free worker
 
 
@@ -42,16 +44,16 @@ _AHEAD = 2  # pieces that wait, decoded, for a free worker
 class Made:
     """The new columns of some consecutive rows of one file, and what the summary says of them."""
 
-    row_group: int
-    columns: Any
+    parts: list[tuple[int, Any]]
+    """Row groups, and what was made of the rows in each."""
     tally: Any
 
 
 class Engine:
     """Runs a job, pass after pass.
 
-    Reading happens in a thread of its own, the rest in `workers` threads, one piece each at a
-    time; results are taken in the order of the input.
+    Reading happens in a thread of its own, the rest in `workers` threads, which take a few pieces
+    at a time where these are small; results are taken in the order of the input.
 
     Args:
         job: from `job_of`.
@@ -98,11 +100,11 @@ class Engine:
         step = self._passes[0]
         roles = roles_of(step.measured)
 
-        def rows_of(piece: Piece) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def rows_of(pieces: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
-                batch = self.decoder.batch(piece, roles)
+                batch = self.decoder.batch(pieces, roles)
                 measured = _measured(step.measured, batch) | _sizes(batch)
-                return self.decoder.rows(piece, self.job.row_roles), measured
+                return self.decoder.rows(pieces, self.job.row_roles), measured
 
         return self._over_all(step, rows_of)
 
@@ -115,9 +117,9 @@ class Engine:
         """
         step = replace(phase.reading, columns=self._columns(phase.reading, responses))
 
-        def measured(piece: Piece) -> dict[str, torch.Tensor]:
+        def measured(pieces: Pieces) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
-                found = _measured(step.measured, self._applied(step, piece, responses))
+                found = _measured(step.measured, self._applied(step, pieces, responses))
                 return {name: value.cpu() for name, value in found.items()}
 
         return self._over_all(step, measured)
@@ -135,20 +137,20 @@ class Engine:
             file: index of the file.
             responses: from `responses`.
             names: the columns to make.
-            encode: what becomes of each record batch; called from the working threads.
+            encode: what becomes of the rows of a row group; called from the working threads.
         """
         step = self._passes[-1]
 
-        def make(piece: Piece) -> tuple[Made, int]:
+        def make(pieces: Pieces) -> tuple[Made, int]:
             with self.clock.busy("compute"):
-                batch = self._applied(step, piece, responses)
-                start = self._row(piece)
-                keys = responses["cell"][start : start + piece.table.num_rows]
-                tally = self.tally(batch, keys)
-                place_of = partial(self._place, piece)
+                batch = self._applied(step, pieces, responses)
+                start, rows = self._row(pieces), _rows(pieces)
+                tally = self.tally(batch, responses["cell"][start : start + rows])
+                place_of = partial(self._place, pieces[0])
                 columns = record_batch(batch, self.job.shape, names, place_of)
             with self.clock.busy("encode"):
-                return Made(piece.row_group, encode(columns), tally), piece.table.num_rows
+                parts = [(group, encode(part)) for group, part in _by_group(pieces, columns)]
+                return Made(parts, tally), rows
 
         columns = self._columns(step, responses)
         sized_by = self.job.columns.column(self.job.lists)
@@ -167,61 +169,79 @@ class Engine:
         rows = next(role for role in roles if role in self.job.columns)
         return tuple(sorted(needed)) or (self.job.columns.column(rows),)
 
-    def _applied(self, step: Pass, piece: Piece, responses: Responses) -> Batch:
-        start = self._row(piece)
-        lengths = responses["length"][start : start + piece.table.num_rows]
-        batch = self.decoder.batch(piece, step.roles, lengths if all_policy(responses) else None)
+    def _applied(self, step: Pass, pieces: Pieces, responses: Responses) -> Batch:
+        start = self._row(pieces)
+        lengths = responses["length"][start : start + _rows(pieces)]
+        batch = self.decoder.batch(pieces, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
         for stage in step.applied:
             assert stage.apply is not None
             batch = stage.apply(batch)
         return batch
 
-    def _over_all(self, step: Pass, work: Callable[[Piece], R]) -> Iterator[R]:
+    def _over_all(self, step: Pass, work: Callable[[Pieces], R]) -> Iterator[R]:
         """Work on every piece of the input, in order, and say how far it is."""
         self.reporter.start(step.purpose, self.job.source.rows)
         sized_by = self.job.columns.column(self.job.lists)
         pieces = self.job.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
-            for result, rows in self._worked(
-                lambda piece: (work(piece), piece.table.num_rows), pieces
-            ):
+            for result, rows in self._worked(lambda pieces: (work(pieces), _rows(pieces)), pieces):
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(self, work: Callable[[Piece], R], pieces: Iterator[Piece]) -> Iterator[R]:
-        timed = self.clock.timed("read", pieces)
+    def _worked(self, work: Callable[[Pieces], R], pieces: Iterator[Piece]) -> Iterator[R]:
+        timed = self.clock.timed("read", together(pieces, self.chunk_tokens))
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
-            for piece in first:
-                yield from self._patiently(work, piece)
+            for some in first:
+                yield from self._patiently(work, some)
             return
         items = ahead(chain(first, timed), _AHEAD)
         for results in in_order(partial(self._patiently, work), items, self.workers):
             yield from results
 
-    def _patiently(self, work: Callable[[Piece], R], piece: Piece) -> list[R]:
-        """Work on a piece; where the device's memory does not hold it, on its halves."""
+    def _patiently(self, work: Callable[[Pieces], R], pieces: Pieces) -> list[R]:
+        """Work on some pieces; where the device's memory does not hold them, on their halves."""
         try:
             with lane(self.decoder.device):
-                return [work(piece)]
+                return [work(pieces)]
         except torch.OutOfMemoryError:
-            rows = piece.table.num_rows
-            if rows == 1:
+            if _rows(pieces) == 1:
                 raise UnavailableError(
-                    f"row {piece.first_row} of {self.job.source.files[piece.file].path} alone does "
-                    f"not fit into the memory of {self.decoder.device}; --device cpu holds it"
+                    f"{self._place(pieces[0], 0)}: the response alone does not fit into the memory "
+                    f"of {self.decoder.device}; --device cpu holds it"
                 ) from None
         self.splits += 1
         torch.cuda.empty_cache()
-        return [result for half in piece.halves() for result in self._patiently(work, half)]
+        return [result for half in _halves(pieces) for result in self._patiently(work, half)]
 
     def _place(self, piece: Piece, row: int) -> str:
-        """What errors call a row of a piece."""
+        """What errors call a row, counted from the beginning of a piece."""
         return f"{self.job.source.files[piece.file].path}, row {piece.first_row + row}"
 
-    def _row(self, piece: Piece) -> int:
-        return self.job.source.first_rows[piece.file] + piece.first_row
+    def _row(self, pieces: Pieces) -> int:
+        return self.job.source.first_rows[pieces[0].file] + pieces[0].first_row
+
+
+def _rows(pieces: Pieces) -> int:
+    return sum(piece.table.num_rows for piece in pieces)
+
+
+def _halves(pieces: Pieces) -> tuple[Pieces, Pieces]:
+    """The first and the second half: of the pieces, or of the rows of the only one."""
+    if len(pieces) == 1:
+        first, second = pieces[0].halves()
+        return (first,), (second,)
+    middle = len(pieces) // 2
+    return pieces[:middle], pieces[middle:]
+
+
+def _by_group(pieces: Pieces, columns: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each piece, with its row group."""
+    row = 0
+    for piece in pieces:
+        yield piece.row_group, columns.slice(row, piece.table.num_rows)
+        row += piece.table.num_rows
 
 
 def all_policy(responses: Responses) -> bool:

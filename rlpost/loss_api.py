@@ -154,7 +154,8 @@ def _file(
     made: Made
     for made in engine.written(index, responses, names, sink.encode):
         with clock.busy("copy"):
-            sink.append(made.row_group, made.columns)
+            for row_group, columns in made.parts:
+                sink.append(row_group, columns)
         tally += made.tally
     with clock.busy("copy"):
         summary = _summary(job, responses.rows(first, last), tally, settings, scope)

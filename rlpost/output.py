@@ -163,7 +163,7 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
     if name == "token_level_rewards":
         if name not in batch:  # no stage needed the one terminal reward of each response
             batch = place_rewards(batch, recipe=shape.recipe)
-        return torch.where(batch.mask, batch[name], 0.0)
+        return batch.only(batch[name])
     if name in batch:
         return batch[name]
     rows = batch.responses
@@ -171,8 +171,8 @@ def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
     if name == "returns" and shape.same_returns and "advantages" in batch:
         return batch["advantages"]
     kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
-    mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
-    return torch.where(mask, spread(kept, batch.offsets), 0.0)
+    tokens = batch.only(spread(kept, batch.offsets))
+    return torch.where(batch["accepted"], tokens, 0.0) if "accepted" in batch else tokens
 
 
 _CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}

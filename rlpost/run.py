@@ -82,10 +82,10 @@ def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         responses = engine.responses()
         engine.reporter.start("write", job.source.rows)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((part.tally for part in made), Tally())
+    tally = sum((some.tally for some in made), Tally())
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
-    made_columns = pa.Table.from_batches([part.columns for part in made])
+    made_columns = pa.Table.from_batches([columns for some in made for _, columns in some.parts])
     return beside(job, arrow, made_columns), summarise(job, responses, tally)
 
 
@@ -209,7 +209,8 @@ def fill(
     tally = Tally()
     for made in engine.written(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
-            sink.append(made.row_group, made.columns)
+            for row_group, columns in made.parts:
+                sink.append(row_group, columns)
         tally += made.tally
     tally = tally.compact()
     with engine.clock.busy("copy"):

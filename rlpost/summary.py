@@ -110,8 +110,8 @@ def _edges(batch: Batch) -> dict[str, Tensor]:
     last = (batch.offsets[1:] - 1).clamp(min=0)
     first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
     there = batch.lengths > 0
-    zero = batch["old_log_probs"] == 0
-    at_last, at_first = zero[last] & there, zero[first] & there
+    old = batch["old_log_probs"]
+    at_last, at_first = (old[last] == 0) & there, (old[first] == 0) & there
     return {
         "padded": at_last & ~batch.mask[last],
         "shifted": (at_last & batch.mask[last]) | (at_first & batch.mask[first]),

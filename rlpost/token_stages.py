@@ -10,7 +10,15 @@ from torch import Tensor
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.runs import bounds_of, cut_starts, owners, policy_starts
-from rlpost.kernels.segments import count_true, keep, last_true, put_at, segment_sum, spread
+from rlpost.kernels.segments import (
+    beside,
+    count_true,
+    keep,
+    last_true,
+    put_at,
+    segment_sum,
+    spread,
+)
 
 if TYPE_CHECKING:
     from rlpost.batch import Batch
@@ -74,10 +82,14 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
     Also `token_reward_clipped`, bool, where there is a bound.
     """
-    rewards = put_at(_process_rewards(batch), _last(batch, recipe), batch.responses["rewards"])
+    rewards = _process_rewards(batch)
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
-        rewards -= spread(batch.responses["beta"], batch.offsets) * kl
+        beta = beside(batch.responses["beta"], batch.offsets)
+        rewards = torch.addcmul(rewards, beta, kl, value=-1.0)
+    elif rewards.numel() != batch.mask.numel():
+        rewards = rewards.new_zeros(batch.mask.shape)
+    put_at(rewards, _last(batch, recipe), batch.responses["rewards"])
     bounds = recipe.reward_bounds
     if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
         unclipped, rewards = rewards, rewards.clamp(*bounds)
@@ -86,10 +98,10 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
 
 def _process_rewards(batch: Batch) -> Tensor:
-    """New tensor of the rewards that tokens have of their own, [T]; zeros where there are none."""
+    """New tensor of the rewards that tokens have of their own, [T]; one 0 where there are none."""
     rewards = batch.tokens.get("token_rewards")
     if rewards is None:
-        return torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+        return torch.zeros(1, dtype=torch.float64, device=batch.mask.device)
     return torch.where(batch.mask, rewards, 0.0)
 
 
@@ -199,7 +211,7 @@ def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
     """
     advantages, charged = batch["advantages"], batch["returns"]
     if recipe.numerics.kl_credit == "token" and recipe.kl_coef > 0:
-        charge = spread(batch.responses["beta"], batch.offsets) * batch["kl"]
+        charge = beside(batch.responses["beta"], batch.offsets) * batch["kl"]
         advantages = advantages - charge
         charged = charged - charge if returns else charged
     if "distillation" in batch:
@@ -215,10 +227,10 @@ def measure_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
 
 def whiten(batch: Batch, *, column: str) -> Batch:
     """(x - mean)·scale with the batch's numbers."""
-    shift = spread(batch.responses[f"{column}:mean"], batch.offsets)
-    scale = spread(batch.responses[f"{column}:scale"], batch.offsets)
+    shift = beside(batch.responses[f"{column}:mean"], batch.offsets)
+    scale = beside(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
-    whitened = batch.only((batch[column] - shift) * scale)
+    whitened = batch.only((batch[column] - shift).mul_(scale))
     return batch.with_(**before, **{column: whitened})
 
 

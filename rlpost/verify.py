@@ -226,12 +226,13 @@ def _verdict(
     tally = Tally()
     for made in engine.written(index, responses, names, lambda columns: columns):
         tally += made.tally
-        left = made.columns
-        while left.num_rows and there:
-            held = rows.take(made.row_group, left.num_rows)
-            for name in there:
-                differences[name].add(held.column(name), left.column(name).slice(0, len(held)))
-            left = left.slice(held.num_rows)
+        for row_group, columns in made.parts:
+            left = columns
+            while left.num_rows and there:
+                held = rows.take(row_group, left.num_rows)
+                for name in there:
+                    differences[name].add(held.column(name), left.column(name).slice(0, len(held)))
+                left = left.slice(held.num_rows)
     first, last = source.first_rows[index : index + 2]
     again = json.loads(json.dumps(summarise(job, responses.rows(first, last), tally)))
     columns = [one.facts() for one in differences.values()]

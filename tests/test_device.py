@@ -31,10 +31,10 @@ def crowded(monkeypatch, most_rows):
     """Make every piece of more rows than this fail as a full GPU makes it fail."""
     decode = engine.Decoder.batch if hasattr(engine, "Decoder") else run.Decoder.batch
 
-    def batch(self, piece, *rest):
-        if piece.table.num_rows > most_rows:
+    def batch(self, pieces, *rest):
+        if sum(piece.table.num_rows for piece in pieces) > most_rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return decode(self, piece, *rest)
+        return decode(self, pieces, *rest)
 
     monkeypatch.setattr(run.Decoder, "batch", batch)
 
@@ -53,7 +53,7 @@ def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path
 
 def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
     crowded(monkeypatch, 0)
-    with pytest.raises(UnavailableError, match=r"row 0 of .*arithmetic.parquet alone"):
+    with pytest.raises(UnavailableError, match=r"arithmetic.parquet, row 0: the response alone"):
         rlpost.advantages(SAMPLE, tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
 

@@ -68,7 +68,8 @@ class RecipeSide:
         for file in range(len(job.source.files)):
             for made in engine.written(file, responses, ("advantages",), lambda batch: batch):
                 tally += made.tally
-                yield streams.chunk_of(made.columns.column("advantages"))
+                for _, columns in made.parts:
+                    yield streams.chunk_of(columns.column("advantages"))
         self.summary = summarise(job, responses, tally)
 
     def rates(self) -> Json | None:

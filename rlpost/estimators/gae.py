@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.decays import reverse_scan_each
 from rlpost.kernels.scans import reverse_scan
@@ -52,11 +50,12 @@ def gae(
     >>> gae(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), offsets, lam=1.0).advantages
     tensor([0.5000, 0.5000])
     """
-    following = torch.cat([values[1:], values.new_zeros(1)])
     ends = offsets[1:][offsets[1:] > offsets[:-1]] - 1
-    following[ends] = 0.0
+    deltas = token_rewards - values
+    last = deltas[ends]
     # In place: the memory that a new tensor takes costs more than the sum.
-    deltas = following[: values.numel()].mul_(gamma).add_(token_rewards).sub_(values)
+    deltas[:-1].add_(values[1:], alpha=gamma)
+    deltas[ends] = last
     traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))
     advantages = traced
     if length_adaptive_alpha > 0:

@@ -52,9 +52,11 @@ def token_kl(
     Returns:
         [T], in the inputs' dtype.
     """
-    distance = (policy - ref).clamp(-log_ratio_clamp, log_ratio_clamp)
+    distance = policy - ref
+    if log_ratio_clamp < math.inf:
+        distance.clamp_(-log_ratio_clamp, log_ratio_clamp)
     kl = _ESTIMATORS[estimator](distance, ratio)
-    return kl.clamp(-clamp, clamp) if clamps in (estimator, "all") else kl
+    return kl.clamp_(-clamp, clamp) if clamps in (estimator, "all") else kl
 
 
 def adaptive_coefficients(

@@ -169,7 +169,8 @@ def token_moments(values: Tensor, mask: Tensor | None, offsets: Tensor) -> Token
     if mask is not None:
         inside, count = torch.where(mask, inside, 0.0), count_true(mask, offsets).to(torch.float64)
     total = segment_sum(inside, offsets)
-    distance = (inside - spread(total / count.clamp(min=1), offsets)).square_()
+    # In place, on memory that was just written and is still in the cache.
+    distance = spread(total / count.clamp(min=1), offsets).sub_(inside).square_()
     if mask is not None:
         distance = torch.where(mask, distance, 0.0)
     return TokenMoments(count, total, segment_sum(distance, offsets))

@@ -30,6 +30,15 @@ def spread(per_segment: Tensor, offsets: Tensor) -> Tensor:
     return torch.repeat_interleave(per_segment, sizes, output_size=int(offsets[-1]))
 
 
+def beside(per_segment: Tensor, offsets: Tensor) -> Tensor:
+    """Each segment's value, to be combined with its elements: `spread`, or [1] for one value."""
+    if per_segment.device.type == "cpu" and per_segment.numel():
+        first = per_segment[:1]
+        if bool((per_segment == first).all()):
+            return first
+    return spread(per_segment, offsets)
+
+
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     """Sum of each segment in its own dtype, [N]; 0 for an empty one."""
     return _reduce(values, offsets, "sum", 0.0)

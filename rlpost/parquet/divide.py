@@ -12,7 +12,7 @@ from rlpost.parquet.encode import Encoder
 from rlpost.parquet.footer import FileMeta, FooterError, Group, load
 from rlpost.parquet.plan import plan
 from rlpost.parquet.ranges import close_file, open_file
-from rlpost.parquet.source import Source
+from rlpost.parquet.source import Source, may_join
 from rlpost.parquet.staged import naming
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def divided(place: Place, most: int) -> list[Range]:
 
     Args:
         place: a Parquet file.
-        most: decompressed bytes of a range that has several row groups.
+        most: decompressed bytes, about, of a range that has several row groups.
 
     Raises:
         ReadWriteError: it can't be read.
@@ -56,9 +56,9 @@ def divided(place: Place, most: int) -> list[Range]:
     finally:
         close_file(file)
     found: list[Range] = []
-    filled = row = 0
+    filled = row = before = 0
     for number, (rows, held) in enumerate(groups):
-        if found and filled + held <= most:
+        if found and (filled + held <= most or may_join(number, before, held)):
             last = found[-1]
             found[-1] = last._replace(stop=number + 1, rows=last.rows + rows)
         else:
@@ -66,6 +66,7 @@ def divided(place: Place, most: int) -> list[Range]:
             filled = 0
         filled += held
         row += rows
+        before = held
     return found
 
 
@@ -90,7 +91,7 @@ class RangeSource(Source):
     def __init__(self, files: Sequence[InputFile], part: Range) -> None:
         super().__init__(files)
         self.footers = [checked_metadata(files[0].path, (part.first, part.stop))]
-        self.starts = [part.row]
+        self.starts, self.first_groups = [part.row], [part.first]
 
     @cached_property
     def first_rows(self) -> list[int]:

@@ -36,11 +36,11 @@ class TableSource:
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
         """These columns, in pieces of about `chunk_tokens` elements of one list column."""
         table = self.table.select(list(columns))
-        rows = max(1, int(chunk_tokens / max(1.0, self._per_row(sized_by))))
+        each = max(1.0, self._per_row(sized_by))
         row = 0
-        for batch in table.to_batches(max_chunksize=rows):
+        for batch in table.to_batches(max_chunksize=max(1, int(chunk_tokens / each))):
             if batch.num_rows:
-                yield Piece(0, 0, row, batch)
+                yield Piece(0, 0, row, batch, round(each * batch.num_rows), joins=row > 0)
             row += batch.num_rows
 
     def read_file(

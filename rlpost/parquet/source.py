@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 1 << 20  # list elements a piece, about, on the CPU
 _MOST_AHEAD = 128 << 20  # bytes of columns that wait, decoded, for the run to begin
 _FOOTERS = 8  # remote ones that are fetched at a time
+_TOGETHER = 8  # row groups, at most, that are worked on together; they begin at multiples of it
+_MANY = 32 << 20  # decompressed bytes of a row group that is worked on by itself
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Piece:
     first_row: int
     """Row number of the first row within its file."""
     table: pa.RecordBatch
+    tokens: int = 0
+    """List elements, about."""
+    joins: bool = False
+    """May be worked on together with the piece before it, of another row group."""
 
     def halves(self) -> tuple[Piece, Piece]:
         """The first and the second half of the rows."""
@@ -73,6 +79,8 @@ class Source:
         ]
         self.starts = [0] * len(self.files)
         """Row number, in its file, of the first row that is read of each."""
+        self.first_groups = [0] * len(self.files)
+        """Number, in its file, of the first row group that is read of each."""
         self._begun: tuple[tuple[list[str], int, str], Ahead[Piece]] | None = None
 
     @cached_property
@@ -162,13 +170,20 @@ class Source:
         try:
             with ParquetReader(file.path, footer) as reader:
                 row = self.starts[index]
+                before = _MANY
                 for group in range(footer.num_row_groups):
-                    size = _rows_per_piece(footer.row_group(group), sized_by, chunk_tokens)
-                    for table in reader.batches(size, group, physical):
+                    held = footer.row_group(group).total_byte_size
+                    joins = may_join(self.first_groups[index] + group, before, held)
+                    each = _tokens_per_row(footer.row_group(group), sized_by)
+                    for table in reader.batches(max(1, int(chunk_tokens / each)), group, physical):
                         if table.num_rows:
                             check_texts(table)
-                            yield Piece(index, group, row, _with_partitions(table, file, columns))
+                            whole = _with_partitions(table, file, columns)
+                            tokens = round(each * table.num_rows)
+                            yield Piece(index, group, row, whole, tokens, joins)
+                            joins = False
                         row += table.num_rows
+                    before = held
         except _DAMAGE as error:
             raise _unreadable(file, error) from None
 
@@ -226,15 +241,40 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
     return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
 
 
-def _rows_per_piece(group: pq.RowGroupMetaData, sized_by: str, tokens: int) -> int:
-    """How many rows hold about `tokens` elements of a list column."""
+def may_join(group: int, before: int, held: int) -> bool:
+    """Whether a row group may be worked on together with the one before it.
+
+    Where the blocks of a scan begin shows in its last bits, so this depends on the two and on
+    their place in the file alone: a file is divided only where this is false.
+
+    Args:
+        group: its number in its file.
+        before: decompressed bytes of the one before it.
+        held: its own.
+    """
+    return bool(group % _TOGETHER) and before < _MANY and held < _MANY
+
+
+def together(pieces: Iterable[Piece], tokens: int) -> Iterator[tuple[Piece, ...]]:
+    """Pieces that may be joined in runs of at most so many tokens, about; the others alone."""
+    run: list[Piece] = []
+    for piece in pieces:
+        if run and (not piece.joins or sum(one.tokens for one in run) + piece.tokens > tokens):
+            yield tuple(run)
+            run = []
+        run.append(piece)
+    if run:
+        yield tuple(run)
+
+
+def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
+    """How many elements of a list column a row has, at least 1."""
     chunks = (group.column(place) for place in range(group.num_columns))
     values = [
         chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == sized_by
     ]
     rows = max(group.num_rows, 1)
-    per_row = max(1.0, max(values, default=rows) / rows)
-    return max(1, int(tokens / per_row))
+    return float(max(1.0, max(values, default=rows) / rows))
 
 
 def _with_partitions(

@@ -35,7 +35,8 @@ def encode(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outco
         names = emitted(engine.job.shape)
         encoder = encoder_of(engine.job, names)
         for made in engine.written(0, responses, names, encoder.encode):
-            packer.add(lot.part.first + made.row_group, made.columns)
+            for row_group, columns in made.parts:
+                packer.add(lot.part.first + row_group, columns)
             tally += made.tally
     return Outcome({**counted(engine, tally, responses), "files": []}, Sheet(packer.finish()))
 

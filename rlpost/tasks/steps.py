@@ -227,8 +227,9 @@ def enrich(work: Work, lot: Block, labels: Labels, parts: Iterable[Part]) -> Out
     with work.engine(lot.source()) as engine:
         names = emitted(engine.job.shape)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((part.tally for part in made), Tally())
-    columns = pa.Table.from_batches([part.columns for part in made], schema_of(names))
+    tally = sum((some.tally for some in made), Tally())
+    batches = [batch for some in made for _, batch in some.parts]
+    columns = pa.Table.from_batches(batches, schema_of(names))
     table = beside(engine.job, lot.table, columns)
     return Outcome(counted(engine, tally, responses), table)
 
