@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from page_indexes import indexes_of, unused
 from splicing import (
     FIELDS,
     by_pyarrow,
@@ -110,16 +111,6 @@ def test_bloom_filters_still_answer(tmp_path):
             answers = connection.execute(query, [str(target), value]).fetchall()
             assert answers == [(excluded,)] * len(answers)
             assert answers
-
-
-def test_pointers_to_page_indexes_are_dropped(tmp_path):
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    pq.write_table(source_table(), source, write_page_index=True)
-    enrich(source, target)
-    chunk = pq.read_metadata(target).row_group(0).column(0)
-    assert pq.read_metadata(source).row_group(0).column(0).has_offset_index
-    assert not chunk.has_offset_index
-    assert not chunk.has_column_index
 
 
 def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
@@ -293,3 +284,7 @@ def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
     assert repr(pq.read_table(spliced, columns=names).to_pylist()) == repr(before.to_pylist())
     new = pa.Table.from_batches([new_columns(table.num_rows)])
     assert pq.read_table(spliced, columns=FIELDS.names).equals(new)
+    for group, found in enumerate(indexes_of(spliced)):
+        filled = options["write_page_index"] and pq.read_metadata(spliced).row_group(group).num_rows
+        assert len(found) == (pq.read_metadata(spliced).num_columns if filled else 0)
+    assert not unused(spliced) or not drop
