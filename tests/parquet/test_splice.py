@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 
 import duckdb
 import polars as pl
@@ -152,6 +153,41 @@ def test_pandas_metadata_and_key_values_come_through(tmp_path):
             "rlpost.version": "0"
         }
         assert pq.read_schema(target).field("advantages").type == FIELDS.field("advantages").type
+
+
+SPARK = "org.apache.spark.sql.parquet.row.metadata"
+
+
+def spark_field(name, kind):
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def test_sparks_own_schema_has_the_columns_that_the_file_has(tmp_path):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    old = [spark_field("a", "date"), spark_field("b", "long"), spark_field("score", "string")]
+    value = json.dumps({"type": "struct", "fields": old})
+    table = pa.table({"a": [1], "b": [2], "score": ["x"]}).replace_schema_metadata({SPARK: value})
+    pq.write_table(table, source)
+    floats = {"type": "array", "elementType": "float", "containsNull": True}
+    new = [
+        spark_field("advantages", floats),
+        spark_field("returns", floats),
+        spark_field("score", "float"),
+        spark_field("kept", "boolean"),
+    ]
+    for drop, kept in ((["score"], old[:2]), (["a", "score"], old[1:2])):
+        assert enrich(source, target, drop=drop) is None
+        found = json.loads(pq.read_metadata(target).metadata[SPARK.encode()])
+        assert found == {"type": "struct", "fields": [*kept, *new]}
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "1", '{"fields": [1]}', '{"fields": []}', "[" * 9999])
+def test_a_schema_of_sparks_that_is_none_is_left_out(tmp_path, value):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({SPARK: value, "b": "c"}), source)
+    assert enrich(source, target) is None
+    assert SPARK.encode() not in pq.read_metadata(target).metadata
+    assert pq.read_metadata(target).metadata[b"b"] == b"c"
 
 
 def test_rows_and_row_groups_of_none_come_through(tmp_path):
