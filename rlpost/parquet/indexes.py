@@ -8,6 +8,7 @@ trusted: where something is wrong with one index, the file's are all left out.
 from __future__ import annotations
 
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.parquet.footer import (
@@ -110,6 +111,17 @@ def index_extents(groups: Iterable[Struct], end: int) -> list[tuple[int, int]]:
     return extents
 
 
+def kept_indexes(groups: Iterable[Struct]) -> list[tuple[Struct, Chunk, int, int]]:
+    """The indexes that chunks point to, by their places: chunk, its field, begin and size."""
+    found = [
+        (chunk, field, *_pointer(chunk, field))
+        for chunk in _chunks(groups)
+        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX)
+        if field in chunk
+    ]
+    return sorted(found, key=itemgetter(2))
+
+
 def drop_indexes(groups: Iterable[Struct]) -> None:
     """Forget all page indexes."""
     for chunk in _chunks(groups):
@@ -122,7 +134,8 @@ def moved_offsets(
 ) -> list[New]:
     """The OffsetIndexes of chunks that move.
 
-    They are held until the file's end is written: some 12 bytes a page, which has about a megabyte.
+    Their chunks point to none from then on. They are held until the file's end is written: some 12
+    bytes a page, which has about a megabyte.
 
     Args:
         file: the source.
@@ -139,6 +152,9 @@ def moved_offsets(
     for place, data in _read(file, sorted(places)):
         chunk, delta, extent, rows = known[found[place]]
         made[found[place]] = New(chunk, Chunk.OFFSET_INDEX, _shifted(data, delta, extent, rows))
+    for chunk, *_ in known:
+        chunk.pop(Chunk.OFFSET_INDEX)
+        chunk.pop(Chunk.OFFSET_LENGTH)
     return [made[number] for number in range(len(known))]
 
 

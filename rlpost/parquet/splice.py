@@ -23,10 +23,10 @@ from rlpost.parquet.footer import (
     Wire,
     seal,
 )
-from rlpost.parquet.indexes import New, drop_indexes, moved_offsets, new_indexes
+from rlpost.parquet.indexes import New, drop_indexes, kept_indexes, moved_offsets, new_indexes
 from rlpost.parquet.plan import add_key_values, extent, joined_meta, metas_of, move
 from rlpost.parquet.ranges import close_file, open_file, read_at
-from rlpost.parquet.staged import Run, Staged, naming
+from rlpost.parquet.staged import Run, Staged, naming, steps
 from rlpost.parquet.upload import Upload, stage
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[Run], list[New
 
     Returns:
         What to copy for that; and the OffsetIndexes, which no copy would be true of: None where the
-        indexes are left out.
+        indexes are left out. ColumnIndexes are still where they were.
 
     Raises:
         OSError, ReadWriteError: the source can't be read.
@@ -98,13 +98,6 @@ def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[Run], list[New
     except FooterError:
         drop_indexes(groups)
         return _joined(runs), None
-    end = runs[-1].at + runs[-1].size if runs else len(MAGIC)
-    for chunk, _ in chunks:
-        if Chunk.COLUMN_INDEX in chunk:
-            size = chunk.integer(Chunk.COLUMN_LENGTH)
-            runs.append(Run(chunk.integer(Chunk.COLUMN_INDEX), size, end))
-            chunk.put(Chunk.COLUMN_INDEX, Wire.I64, end)
-            end += size
     return _joined(runs), offsets
 
 
@@ -141,7 +134,7 @@ class SpliceSink:
     """Writes new columns' chunks behind kept ones, which are copied; see `Sink`.
 
     Encoded pages wait in memory until their row group is full: a chunk's pages must follow one
-    another. Page indexes wait until the end: that is where readers look for them.
+    another. Page indexes wait for the end of the file.
 
     Args:
         footer: what `plan` made of the source's, with kept chunks where they are in the output.
@@ -149,7 +142,8 @@ class SpliceSink:
         output: the file to write, with the copy of what is kept begun; published or discarded here.
         end: where the kept data ends.
         indexed: the row groups in which new columns have page indexes, too; `encoder` must know.
-        moved: kept columns' OffsetIndexes that are still to be written.
+        moved: kept columns' OffsetIndexes that are still to be written; the other indexes that
+            kept chunks point to are copied, from where they are in the source.
     """
 
     def __init__(
@@ -211,10 +205,7 @@ class SpliceSink:
         """Write the footer with these entries added, and sync the file."""
         while self._current < len(self._groups):
             self._finish_group()
-        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
-            for chunk, _, data in (index for index in self._indexes if index.field == field):
-                chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
-                self._end = self._output.write(self._end, data)
+        self._write_indexes()
         add_key_values(self._footer, metadata)
         self._output.write(self._end, seal(self._footer))
         self._output.complete()
@@ -229,6 +220,24 @@ class SpliceSink:
             return 0
         rows = sum(part.rows for part in self._parts)
         return self._groups[self._current].integer(Group.ROWS) - rows
+
+    def _write_indexes(self) -> None:
+        """Put all page indexes behind one another: some readers read whatever is between them.
+
+        Where the copy has kept ones in front of the new columns, those bytes are there twice.
+        """
+        runs = []
+        at = self._end
+        for chunk, field, begin, size in kept_indexes(self._groups):
+            runs.append(Run(begin, size, at))
+            chunk.put(field, Wire.I64, at)
+            at += size
+        for run in steps(_joined(runs)):
+            self._end = self._output.write(run.at, self._output.original(run))
+        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
+            for chunk, _, data in (index for index in self._indexes if index.field == field):
+                chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
+                self._end = self._output.write(self._end, data)
 
     def _finish_group(self) -> None:
         """Write the new chunks of a row group that has all of its rows."""

@@ -178,6 +178,19 @@ def check_bounds(index, kind, parts):
             assert high >= max(numbers)
 
 
+def between_indexes(path: Path) -> int:
+    """How many bytes are between page indexes, which some readers read with them."""
+    _, footer, _ = footer_of(path)
+    chunks = [chunk for group in footer.get(GROUPS, []) for chunk in group[COLUMNS]]
+    begins = [chunk[i] for chunk in chunks for i in (4, 6) if i in chunk]
+    sizes = [chunk[i + 1] for chunk in chunks for i in (4, 6) if i in chunk]
+    return (
+        max(map(sum, zip(begins, sizes, strict=True)), default=0)
+        - min(begins, default=0)
+        - sum(sizes)
+    )
+
+
 def unused(path: Path) -> list[tuple[int, int]]:
     """Where bytes are that nothing in the footer points to."""
     data, footer, end = footer_of(path)

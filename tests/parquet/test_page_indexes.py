@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from page_indexes import footer_of, indexes_of, unused
+from page_indexes import between_indexes, footer_of, indexes_of, unused
 from splicing import (
     FIELDS,
     by_polars,
@@ -45,6 +45,7 @@ def check_indexes(source, folder, **options):
     rewritten = folder / "rewritten.parquet"
     before = indexes_of(source)
     for path in (spliced, rewritten):
+        assert between_indexes(path) == 0
         for group, (old, new) in enumerate(zip(before, indexes_of(path), strict=True)):
             names = pq.read_metadata(path).row_group(group)
             names = [names.column(place).path_in_schema for place in range(names.num_columns)]
