@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 20  # of an OffsetIndex that is decoded: some 90,000 pages, and 100 MB as objects
 _WINDOW = 4 << 20  # bytes of indexes that are read together
+_GAP = 1 << 16  # bytes between them
 POINTERS = (Chunk.OFFSET_INDEX, Chunk.OFFSET_LENGTH, Chunk.COLUMN_INDEX, Chunk.COLUMN_LENGTH)
 _PLACES = 1  # OffsetIndex
 _OFFSET, _SIZE, _FIRST_ROW = 1, 2, 3  # PageLocation
@@ -176,17 +177,17 @@ def _shifted(data: bytes, delta: int, extent: tuple[int, int], rows: int) -> byt
 def _read(
     file: Opened, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """What is at some places, given in their order; neighbours are read together."""
+    """What is at some places, given in their order; those that are near are read together."""
     begin, window = 0, b""
     for number, (at, size) in enumerate(places):
         if size > MOST_BYTES:
             raise FooterError(f"a page index has {size} bytes")
         if at + size > begin + len(window):
             stop = at + size
-            for later, length in places[number + 1 :]:
-                if later != stop or stop + length > at + _WINDOW:
+            for later, length in (places[i] for i in range(number + 1, len(places))):
+                if later - stop > _GAP or later + length > at + _WINDOW:
                     break
-                stop += length
+                stop = later + length
             begin, window = at, read_at(file, stop - at, at)
         yield (at, size), window[at - begin : at - begin + size]
 

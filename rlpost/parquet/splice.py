@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlpost.parallel import in_order
 from rlpost.parquet.footer import (
     MAGIC,
     TAIL,
@@ -130,6 +131,9 @@ def _joined(runs: list[Run]) -> list[Run]:
     return joined
 
 
+_READERS = 4  # runs of page indexes that are read at a time
+
+
 class SpliceSink:
     """Writes new columns' chunks behind kept ones, which are copied; see `Sink`.
 
@@ -232,8 +236,8 @@ class SpliceSink:
             runs.append(Run(begin, size, at))
             chunk.put(field, Wire.I64, at)
             at += size
-        for run in steps(_joined(runs)):
-            self._end = self._output.write(run.at, self._output.original(run))
+        for data in in_order(self._output.original, steps(_joined(runs)), _READERS):
+            self._end = self._output.write(self._end, data)
         for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
             for chunk, _, data in (index for index in self._indexes if index.field == field):
                 chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))

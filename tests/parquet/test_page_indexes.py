@@ -135,8 +135,10 @@ def test_bloom_filters_and_page_indexes_move_together(tmp_path):
     check_indexes(source, tmp_path, drop=["messages", "log_probs"])
 
 
-def test_indexes_that_lie_apart_are_all_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexes, "_WINDOW", 30)
+@pytest.mark.parametrize(("window", "gap"), [(30, 0), (10**6, 0), (200, 40), (1, 10**6)])
+def test_indexes_that_lie_apart_are_all_found(tmp_path, monkeypatch, window, gap):
+    monkeypatch.setattr(indexes, "_WINDOW", window)
+    monkeypatch.setattr(indexes, "_GAP", gap)
     source = tmp_path / "source.parquet"
     pq.write_table(source_table(), source, row_group_size=25, **SMALL)
     check_indexes(source, tmp_path, drop=["messages"])
