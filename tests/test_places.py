@@ -163,6 +163,8 @@ def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path, indexed):
     expected = local_run(first, tmp_path, "--replace")
     assert run("advantages", "s3://lab/first.parquet", "s3://lab/again.parquet", *words).code == 0
     assert s3.get("again.parquet") == expected
+    assert run("advantages", url, "s3://lab/whole.parquet", "-q").code == 0
+    assert s3.get("whole.parquet") == first.read_bytes()
     footer = pq.read_metadata(pa.BufferReader(expected))
     groups = map(footer.row_group, range(footer.num_row_groups))
     chunks = [group.column(place) for group in groups for place in range(footer.num_columns)]
