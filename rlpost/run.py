@@ -242,10 +242,13 @@ def sink_of(
     )
 
 
-def encoder_of(job: Job, names: tuple[str, ...]) -> Encoder:
-    """What a sink from `sink_of` encodes new columns with, where it copies the kept ones."""
-    constant = constant_per_response(job.shape)
-    return encoder_for(schema_of(names), constant=constant, aliases=_aliases(job, names))
+def encoder_of(job: Job, names: tuple[str, ...], *, indexed: bool) -> Encoder:
+    """What a sink from `sink_of` encodes new columns with, where it copies the kept ones.
+
+    `indexed` is whether the source has page indexes.
+    """
+    constant, aliases = constant_per_response(job.shape), _aliases(job, names)
+    return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
 
 
 def _aliases(job: Job, names: tuple[str, ...]) -> dict[str, str]:

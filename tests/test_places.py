@@ -151,8 +151,10 @@ def test_a_rewrite_on_s3_is_that_on_disk(s3, tmp_path):
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path):
-    source = save(long_rollout(), tmp_path / "in.parquet", 90)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path, indexed):
+    source = tmp_path / "in.parquet"
+    pq.write_table(long_rollout(), source, row_group_size=90, write_page_index=indexed)
     url = s3.put("in.parquet", source.read_bytes())
     words = ["-q", "--replace"]
     first = tmp_path / "first.parquet"
@@ -161,6 +163,12 @@ def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path):
     expected = local_run(first, tmp_path, "--replace")
     assert run("advantages", "s3://lab/first.parquet", "s3://lab/again.parquet", *words).code == 0
     assert s3.get("again.parquet") == expected
+    assert run("advantages", url, "s3://lab/whole.parquet", "-q").code == 0
+    assert s3.get("whole.parquet") == first.read_bytes()
+    footer = pq.read_metadata(pa.BufferReader(expected))
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    chunks = [group.column(place) for group in groups for place in range(footer.num_columns)]
+    assert {chunk.has_offset_index for chunk in chunks} == {indexed}
     assert url in [str(file.path) for file in find_inputs(["s3://lab"])]
 
 

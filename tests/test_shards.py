@@ -31,14 +31,14 @@ MANNER = {"outputs", "seconds", "engine"}
 PIECES = rlpost.Options(chunk_tokens=30, workers=2)
 
 
-def write_files(table, folder, files):
+def write_files(table, folder, files, **options):
     """The table as files of about the same size; one more has no rows."""
     folder.mkdir(parents=True)
     bounds = [round(table.num_rows * part / files) for part in range(files + 1)]
     bounds.append(table.num_rows)
     for place, (start, stop) in enumerate(pairwise(bounds)):
         part = table.slice(start, stop - start)
-        pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=3)
+        pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=3, **options)
 
 
 def in_shards(top, recipe, count, options=PIECES):
@@ -70,12 +70,12 @@ def same_files(got, want):
         assert (got / name).read_bytes() == (want / name).read_bytes(), name
 
 
-def check(table, recipe, files, count, rows_a_bundle, *, divide=False):
+def check(table, recipe, files, count, rows_a_bundle, *, divide=False, indexed=False):
     """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
     least = 1 if divide else lots.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
-        write_files(table, top / "in", files)
+        write_files(table, top / "in", files, write_page_index=indexed)
         want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, PIECES))
         with (
             mock.patch.object(drive, "ROWS_A_BUNDLE", rows_a_bundle),
@@ -87,6 +87,20 @@ def check(table, recipe, files, count, rows_a_bundle, *, divide=False):
             return
         assert facts(got) == facts(want)
         same_files(top / "shards", top / "local")
+        for path in (top / "local").iterdir():
+            assert have_indexes(path) == (indexed and pq.read_metadata(path).num_rows > 0)
+
+
+def have_indexes(path):
+    """Whether all columns have page indexes."""
+    metadata = pq.read_metadata(path)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = [group.column(place) for group in groups for place in range(metadata.num_columns)]
+    known = {
+        chunk.has_offset_index and chunk.has_column_index for chunk in chunks if chunk.num_values
+    }
+    assert len(known) < 2
+    return known == {True}
 
 
 def spread_over(rows, steps):
@@ -101,8 +115,8 @@ def spread_over(rows, steps):
 def test_shards_leave_the_bytes_of_a_run_in_one_process(rows, options, files, count, data):
     if data.draw(st.booleans()):
         rows = spread_over(rows, data.draw(st.integers(2, 5)))
-    divide = data.draw(st.booleans())
-    check(to_table(rows), rlpost.Recipe(**options), files, count, 3, divide=divide)
+    how = {"divide": data.draw(st.booleans()), "indexed": data.draw(st.booleans())}
+    check(to_table(rows), rlpost.Recipe(**options), files, count, 3, **how)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -113,6 +127,12 @@ def test_every_estimator_gives_the_same_in_bundles(estimator):
     }.get(estimator, {})
     recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
     check(steps_table(), recipe, files=3, count=2, rows_a_bundle=9, divide=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"estimator": "gae"}], ids=str)
+def test_page_indexes_are_the_same_where_a_file_is_divided(options):
+    recipe = rlpost.Recipe(**options)
+    check(steps_table(), recipe, files=2, count=2, rows_a_bundle=9, divide=True, indexed=True)
 
 
 def steps_table(rows=60, step=str):

@@ -12,7 +12,7 @@ lists with nulls, are pyarrow's.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.parquet.bridge import to_numpy
-from rlpost.parquet.footer import (
-    MAGIC,
-    TAIL,
-    FileMeta,
-    Meta,
-    Struct,
-    Wire,
-    decode,
-)
+from rlpost.parquet.footer import MAGIC, TAIL, Chunk, FileMeta, Group, Meta, Struct, Wire, decode
+from rlpost.parquet.indexes import Page, page_of, pages_by_index
 from rlpost.parquet.pages import (
     RLE,
+    bounds_of,
     byte_planes,
     definition_levels,
     page_header,
@@ -39,7 +33,7 @@ from rlpost.parquet.pages import (
     prefixed,
     repetition_levels,
 )
-from rlpost.parquet.plan import metas_of, statistics
+from rlpost.parquet.plan import statistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -56,6 +50,8 @@ class Piece:
 
     meta: Struct
     pages: list[Any]
+    index: list[Page]
+    """What page indexes say of the pages; empty where none are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,7 @@ class Encoder:
         aliases: name -> name of the column that holds the same values; encoded once, stored twice.
         codec: a compression that pyarrow knows, "none" for none.
         level: its level, None for its default.
+        indexed: whether to say of each page what page indexes hold.
     """
 
     def __init__(
@@ -86,8 +83,10 @@ class Encoder:
         aliases: Mapping[str, str] | None = None,
         codec: str = "zstd",
         level: int | None = 1,
+        indexed: bool = False,
     ) -> None:
         self.fields = fields
+        self._indexed = indexed
         self._aliases = dict(aliases or {})
         self._own = [field for field in fields if field.name not in self._aliases]
         self._options: dict[str, Any] = {
@@ -95,6 +94,7 @@ class Encoder:
             "compression_level": level,
             "use_dictionary": False,
             "store_schema": False,
+            "write_page_index": indexed,
         }
         _, self.footer = self._write(pa.Table.from_batches([], schema=fields))
         bare = [meta.without(Meta.STATISTICS, Meta.ENCODING_STATS) for meta in _metas(self.footer)]
@@ -108,7 +108,7 @@ class Encoder:
         scalars = [_dotted(metas[0]) for metas in self._leaves.values() if _is_scalar(metas)]
         self._options |= {
             "column_encoding": dict.fromkeys(split - {*scalars}, "BYTE_STREAM_SPLIT"),
-            "write_statistics": scalars,
+            "write_statistics": indexed or scalars,  # without them, pages have no bounds
         }
         self._split = split
 
@@ -161,8 +161,11 @@ class Encoder:
     def _by_pyarrow(self, table: pa.Table) -> dict[str, list[Piece]]:
         data, footer = self._write(table)
         pieces: dict[str, list[Piece]] = {}
-        for name, metas in _by_column(_metas(footer)).items():
-            pieces[name] = [Piece(meta, [_bytes_of(meta, data)]) for meta in metas]
+        for chunk in _chunks(footer):
+            meta = chunk.struct(Chunk.META)
+            index = pages_by_index(chunk, table.num_rows, data)
+            piece = Piece(meta, [_bytes_of(meta, data)], index)
+            pieces.setdefault(_path(meta)[0].decode(), []).append(piece)
         return pieces
 
     def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
@@ -172,7 +175,7 @@ class Encoder:
         split = _dotted(leaf) in self._split
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
-        pages, sizes = [], [0, 0]
+        pages, index, sizes = [], [], [0, 0]
         for rows in pages_of(offsets):
             lengths = np.diff(rows)
             floats = values[rows[0] : rows[-1]]
@@ -187,12 +190,15 @@ class Encoder:
             count = int(np.maximum(lengths, 1).sum())
             header = page_header(len(body), len(packed), count, _SPLIT if split else _PLAIN)
             pages += [header, packed]
+            if self._indexed:
+                size, nulls = len(header) + len(packed), count - len(floats)
+                index.append(page_of(size, len(lengths), nulls, bounds_of(floats)))
             sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
         levels = int(np.maximum(np.diff(offsets), 1).sum())
         meta = Struct(leaf).put(Meta.VALUES, Wire.I64, levels)
         meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
         meta.put(Meta.UNCOMPRESSED, Wire.I64, sizes[0]).put(Meta.COMPRESSED, Wire.I64, sizes[1])
-        return Piece(meta, pages)
+        return Piece(meta, pages, index)
 
     def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
         """Make the page of a column of one float or bool a row, where nothing is null."""
@@ -206,14 +212,20 @@ class Encoder:
         meta.put_list(Meta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
         meta.put(Meta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
         meta.put(Meta.COMPRESSED, Wire.I64, len(header) + len(packed))
-        bounds = [plain_scalars(bound) for bound in _bounds(values)]
+        bounds = bounds_of(values)
         meta.put(Meta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
-        return Piece(meta, [header, packed])
+        size = len(header) + len(packed)
+        index = [page_of(size, len(values), 0, bounds)] if self._indexed else []
+        return Piece(meta, [header, packed], index)
+
+
+def _chunks(footer: Struct) -> list[Struct]:
+    (group,) = footer.structs(FileMeta.ROW_GROUPS)
+    return group.structs(Group.COLUMNS)
 
 
 def _metas(footer: Struct) -> list[Struct]:
-    (group,) = footer.structs(FileMeta.ROW_GROUPS)
-    return metas_of(group)
+    return [chunk.struct(Chunk.META) for chunk in _chunks(footer)]
 
 
 def _bytes_of(meta: Struct, data: memoryview) -> memoryview:
@@ -249,16 +261,6 @@ def _column(columns: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return array
 
 
-def _bounds(values: np.ndarray) -> list[np.ndarray]:
-    """Least and greatest value, as Parquet has them: none where there is NaN, -0 below 0."""
-    low, high = values.min(keepdims=True), values.max(keepdims=True)
-    if values.dtype == np.bool_:
-        return [low, high]
-    if np.isnan(low[0]):
-        return []
-    return [np.where(low == 0, -np.zeros_like(low), low), high + np.zeros_like(high)]
-
-
 def _has_plain_scalars(array: pa.Array) -> bool:
     """Whether a column is one float or bool a row, for some rows, none of them null."""
     kind = array.type
@@ -286,4 +288,4 @@ def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 def _renamed(piece: Piece, name: str) -> Piece:
     path = [name.encode(), *_path(piece.meta)[1:]]
-    return Piece(Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path), piece.pages)
+    return replace(piece, meta=Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path))

@@ -8,12 +8,29 @@ import pyarrow as pa
 
 from rlpost.parquet.encode import Encoded, Piece
 from rlpost.parquet.footer import decode, encode
+from rlpost.parquet.indexes import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_PAGE = pa.struct(
+    {
+        "size": pa.int64(),
+        "rows": pa.int64(),
+        "nulls": pa.int64(),
+        "empty": pa.bool_(),
+        "low": pa.binary(),
+        "high": pa.binary(),
+    }
+)
 _SCHEMA = pa.schema(
-    {"row_group": pa.int64(), "rows": pa.int64(), "meta": pa.binary(), "pages": pa.large_binary()}
+    {
+        "row_group": pa.int64(),
+        "rows": pa.int64(),
+        "meta": pa.binary(),
+        "pages": pa.large_binary(),
+        "index": pa.list_(_PAGE),
+    }
 )
 
 
@@ -32,6 +49,9 @@ class Packer:
             pa.array([encoded.rows] * len(pieces), pa.int64()),
             pa.array([encode(piece.meta) for piece in pieces], pa.binary()),
             pa.array([b"".join(piece.pages) for piece in pieces], pa.large_binary()),
+            pa.array(
+                [[page._asdict() for page in piece.index] for piece in pieces], pa.list_(_PAGE)
+            ),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
 
@@ -46,9 +66,13 @@ def unpacked(data: pa.Buffer) -> Iterator[tuple[int, Encoded]]:
     reader = pa.ipc.open_file(data)
     for place in range(reader.num_record_batches):
         batch = reader.get_batch(place)
-        groups, rows, metas, pages = batch.columns
+        groups, rows, metas, pages, indexes = batch.columns
         pieces = [
-            Piece(decode(meta.as_py())[0], [memoryview(page.as_buffer())])
-            for meta, page in zip(metas, pages, strict=True)
+            Piece(
+                decode(meta.as_py())[0],
+                [memoryview(page.as_buffer())],
+                [Page(**page) for page in index.as_py()],
+            )
+            for meta, page, index in zip(metas, pages, indexes, strict=True)
         ]
         yield groups[0].as_py(), Encoded(rows[0].as_py(), pieces)

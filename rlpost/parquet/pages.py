@@ -57,6 +57,21 @@ def plain_scalars(values: np.ndarray) -> bytes:
     return values.tobytes()
 
 
+def bounds_of(values: np.ndarray) -> list[bytes]:
+    """Least and greatest value, in PLAIN encoding, as Parquet has them: -0 is below 0.
+
+    There are none of no values, and none where there is NaN.
+    """
+    if not len(values):
+        return []
+    low, high = values.min(keepdims=True), values.max(keepdims=True)
+    if values.dtype != np.bool_:
+        if np.isnan(low[0]):
+            return []
+        low, high = np.where(low == 0, -np.zeros_like(low), low), high + np.zeros_like(high)
+    return [plain_scalars(low), plain_scalars(high)]
+
+
 def prefixed(data: bytes) -> bytes:
     """Levels behind their length, as version 1 data pages have them."""
     return struct.pack("<I", len(data)) + data

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.parquet.footer import (
     MAGIC,
@@ -22,21 +19,43 @@ from rlpost.parquet.footer import (
     Struct,
     Wire,
 )
+from rlpost.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_groups
+from rlpost.parquet.schemas import (
+    ARROW_SCHEMA,
+    SPARK_SCHEMA,
+    arrow_schema,
+    arrow_value,
+    joined_arrow,
+    joined_spark,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    import pyarrow as pa
+
     from rlpost.parquet.encode import Encoder
 
-ARROW_SCHEMA = b"ARROW:schema"
 _ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
 _NULLS, _HIGHEST, _LOWEST = 3, 5, 6
 _OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
+_STAYING = (Chunk.META, *POINTERS)
+
+
+class Planned(NamedTuple):
+    """What stays of a source."""
+
+    names: list[str]
+    """Its columns."""
+    everything: bool
+    """Whether those are all."""
+    indexed: frozenset[int]
+    """The row groups whose page indexes stay."""
 
 
 def plan(
     footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
-) -> tuple[list[str], bool]:
+) -> Planned:
     """Check a footer against its file, cut it down to the columns that stay, join the new ones.
 
     Row groups keep the chunks of the columns that stay; `SpliceSink` adds the rest.
@@ -47,9 +66,6 @@ def plan(
         encoder: knows the new columns.
         keep: names of the top-level columns that stay, None for all.
         drop: names of those that do not.
-
-    Returns:
-        The names of the columns that stay, and whether those are all.
 
     Raises:
         DamagedError: a column chunk lies outside of the file.
@@ -62,7 +78,9 @@ def plan(
     leaves = [leaf for column in kept for leaf in column.leaves]
     count = sum(len(column.leaves) for column in columns)
     groups = footer.structs(FileMeta.ROW_GROUPS)
-    _check_overlap([extent for group in groups for extent in _extents(group, count, end)])
+    extents = [extent for group in groups for extent in _extents(group, count, end)]
+    _check_overlap(extents)
+    indexed = _sound_indexes(footer, extents, end)
     for group in groups:
         _cut(group, leaves)
     new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
@@ -76,30 +94,23 @@ def plan(
         orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
-    for pair in footer.structs(FileMeta.KEY_VALUES):
-        if pair.binary(1) == ARROW_SCHEMA:
-            schema = _arrow_schema(pair.binary(2))
-            pair.put(2, Wire.BINARY, _base64(_joined_arrow(schema, names, encoder.fields)))
-    return names, len(kept) == len(columns)
+    _join_kept_schemas(footer, names, encoder.fields)
+    return Planned(names, len(kept) == len(columns), indexed)
 
 
-def _arrow_schema(value: bytes) -> pa.Schema:
-    """Decode the Arrow schema that pyarrow and others keep beside Parquet's own."""
-    try:
-        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
-
-
-def _joined_arrow(schema: pa.Schema, names: list[str], fields: pa.Schema) -> pa.Schema:
-    missing = [name for name in names if schema.get_field_index(name) < 0]
-    if missing:
-        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
-    return pa.schema([*(schema.field(name) for name in names), *fields], schema.metadata)
-
-
-def _base64(schema: pa.Schema) -> bytes:
-    return base64.b64encode(schema.serialize())
+def _join_kept_schemas(footer: Struct, names: list[str], fields: pa.Schema) -> None:
+    """Let the schemas in the key-value metadata have the columns that stay, and the new ones."""
+    pairs = footer.structs(FileMeta.KEY_VALUES)
+    for pair in [*pairs]:
+        key = pair.binary(1)
+        if key == ARROW_SCHEMA:
+            pair.put(2, Wire.BINARY, joined_arrow(pair.binary(2), names, fields))
+        elif key == SPARK_SCHEMA:
+            joined = joined_spark(pair.binary(2, b""), names, fields)
+            if joined is None:
+                pairs.remove(pair)
+            else:
+                pair.put(2, Wire.BINARY, joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +183,28 @@ def _check_overlap(extents: list[tuple[int, int]]) -> None:
         last = max(last, stop)
 
 
+def _sound_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> frozenset[int]:
+    """Which row groups have page indexes; where one is not in the data by itself, none is left.
+
+    Columns without an index may be beside columns with one: writers leave out the ColumnIndex of
+    types without an order, and pyarrow, polars, DuckDB, Spark and DataFusion read such files.
+    """
+    groups = footer.structs(FileMeta.ROW_GROUPS)
+    try:
+        if indexes := index_extents(groups, end):
+            _check_overlap([*extents, *indexes])
+    except FooterError:
+        drop_indexes(groups)
+    return indexed_groups(footer)
+
+
 def _cut(group: Struct, leaves: list[int]) -> None:
     """Leave a row group with some of its columns, and with pointers to nothing else."""
     chunks = group.structs(Group.COLUMNS)
-    kept = [
-        Struct({Chunk.META: chunks[leaf][Chunk.META]}).put(Chunk.OFFSET, Wire.I64, 0)
-        for leaf in leaves
-    ]
+    kept = []
+    for leaf in leaves:
+        fields = {field: value for field, value in chunks[leaf].items() if field in _STAYING}
+        kept.append(Struct(fields).put(Chunk.OFFSET, Wire.I64, 0))
     group.put_list(Group.COLUMNS, Wire.STRUCT, kept)
     places = {leaf: place for place, leaf in enumerate(leaves)}
     order = []
@@ -209,9 +235,9 @@ def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
     pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
     for pair in pairs:
         if pair.binary(1) == ARROW_SCHEMA and new:
-            schema = _arrow_schema(pair.binary(2))
+            schema = arrow_schema(pair.binary(2))
             schema = schema.with_metadata((schema.metadata or {}) | new)
-            pair.put(2, Wire.BINARY, _base64(schema))
+            pair.put(2, Wire.BINARY, arrow_value(schema))
     pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
     footer.pop(FileMeta.KEY_VALUES, None)
     if pairs:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.parquet.footer import Element, FileMeta, FooterError, Group, Struct, Wire
+from rlpost.parquet.indexes import indexed_groups_of
 from rlpost.parquet.plan import plan
 from rlpost.parquet.reader import ParquetReader
 
@@ -39,6 +40,8 @@ class SourceRows:
             schema = self._file.schema_arrow
         kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
         self.fields = pa.schema(kept)
+        self.indexed = indexed_groups_of(self._file.metadata)
+        """Row groups that have page indexes."""
         self._group = -1
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._batch: pa.RecordBatch | None = None  # None behind a row group's last rows

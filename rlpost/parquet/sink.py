@@ -22,6 +22,7 @@ from rlpost.parquet.footer import (
     FooterError,
     load,
 )
+from rlpost.parquet.indexes import indexed_groups
 from rlpost.parquet.plan import plan
 from rlpost.parquet.ranges import close_file, open_file
 from rlpost.parquet.rewrite import RewriteSink, SourceRows
@@ -30,10 +31,11 @@ from rlpost.parquet.staged import naming
 from rlpost.parquet.upload import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from rlpost.parquet.indexes import New
     from rlpost.parquet.places import Place
-    from rlpost.parquet.staged import Staged
+    from rlpost.parquet.staged import Run, Staged
     from rlpost.parquet.upload import Upload
 
 
@@ -81,10 +83,16 @@ def encoder_for(
     aliases: Mapping[str, str] | None = None,
     codec: str = "zstd",
     level: int | None = None,
+    indexed: bool = False,
 ) -> Encoder:
-    """The encoder of a sink that `open_sink` opens with the same arguments."""
+    """The encoder of a sink that `open_sink` opens with the same arguments.
+
+    `indexed` is whether the source has page indexes, in any of the row groups to encode for.
+    """
     level = 1 if codec == "zstd" and level is None else level
-    return Encoder(fields, constant=constant, aliases=aliases, codec=codec, level=level)
+    return Encoder(
+        fields, constant=constant, aliases=aliases, codec=codec, level=level, indexed=indexed
+    )
 
 
 def open_sink(
@@ -130,21 +138,21 @@ def open_sink(
         if begun is not None:
             undone.callback(begun.discard)
         if not force_rewrite:
-            spliced = _splice(source, target, encoder(fields), keep, drop, begun)
+            spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun)
         if not isinstance(spliced, str):
             undone.pop_all()
             return spliced
     rows = SourceRows(source, keep, drop)
     _check_names(source, rows.fields.names, fields)
-    joined = encoder(pa.schema([*rows.fields, *fields]))
-    inner = SpliceSink(rows.skeleton(joined), joined, stage(target), len(MAGIC))
+    joined = encoder(pa.schema([*rows.fields, *fields]), indexed=bool(rows.indexed))
+    inner = SpliceSink(rows.skeleton(joined), joined, stage(target), len(MAGIC), rows.indexed)
     return RewriteSink(rows, inner, spliced)
 
 
 def _splice(
     source: Place,
     target: Place,
-    encoder: Encoder,
+    encoder_of: Callable[..., Encoder],
     keep: Collection[str] | None,
     drop: Collection[str],
     begun: Staged | Upload | None,
@@ -155,7 +163,8 @@ def _splice(
         opened.callback(close_file, file)
         try:
             footer, end = load(file, size)
-            names, everything = plan(footer, end, encoder, keep, drop)
+            encoder = encoder_of(indexed=bool(indexed_groups(footer)))
+            names, everything, indexed = plan(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -163,16 +172,20 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        runs = whole(end) if everything else close_ranks(footer.structs(FileMeta.ROW_GROUPS))
+        runs: list[Run] = whole(end)
+        moved: list[New] | None = []
+        if not everything:
+            runs, moved = close_ranks(file, footer.structs(FileMeta.ROW_GROUPS))
         kept = max((run.at + run.size for run in runs), default=len(MAGIC))
+        indexes = () if moved is None else (indexed, moved)
         if begun is not None:
             if begun.runs != runs:
                 raise ReadWriteError(f"{source}: changed while it was read")
-            return SpliceSink(footer, encoder, begun, kept)
+            return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage(target)
         opened.pop_all()
         staged.copy(file, runs)
-        return SpliceSink(footer, encoder, staged, kept)
+        return SpliceSink(footer, encoder, staged, kept, *indexes)
 
 
 def _check_names(source: Place, names: Collection[str], fields: pa.Schema) -> None:

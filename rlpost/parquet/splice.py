@@ -3,37 +3,41 @@
 Nothing that stays is decoded. The output is the source's data, byte for byte, then the new columns'
 chunks, row group by row group; one footer joins both schemas. Where all columns stay, not even
 their offsets change, so copying needs to know nothing and can start before anything else does.
-Where some are left out, the others' chunks close ranks. Page indexes are not kept: readers disagree
-about files where only some columns have one.
+Where some are left out, the others' chunks close ranks, and with them their Bloom filters and page
+indexes. Where the source has page indexes, the new columns have them, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlpost.parallel import in_order
 from rlpost.parquet.footer import (
     MAGIC,
     TAIL,
     Chunk,
     FileMeta,
+    FooterError,
     Group,
     Meta,
     Struct,
     Wire,
     seal,
 )
+from rlpost.parquet.indexes import New, drop_indexes, kept_indexes, moved_offsets, new_indexes
 from rlpost.parquet.plan import add_key_values, extent, joined_meta, metas_of, move
 from rlpost.parquet.ranges import close_file, open_file, read_at
-from rlpost.parquet.staged import Run, Staged, naming
+from rlpost.parquet.staged import Run, Staged, naming, steps
 from rlpost.parquet.upload import Upload, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import pyarrow as pa
 
     from rlpost.parquet.encode import Encoded, Encoder
     from rlpost.parquet.places import Place
+    from rlpost.parquet.ranges import Opened
 
 
 def copy_all(source: Place, target: Place) -> Staged | Upload | None:
@@ -67,8 +71,39 @@ def whole(end: int) -> list[Run]:
     return [Run(len(MAGIC), end - len(MAGIC), len(MAGIC))]
 
 
-def close_ranks(groups: list[Struct]) -> list[Run]:
-    """Move chunks and Bloom filters, so that nothing is between them; and what to copy for that."""
+def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[Run], list[New] | None]:
+    """Move what belongs to kept columns, so that nothing is between it.
+
+    Page indexes are left out where one is damaged.
+
+    Args:
+        file: the source.
+        groups: its row groups, with the chunks that stay; changed in place.
+
+    Returns:
+        What to copy for that; and the OffsetIndexes, which no copy would be true of: None where the
+        indexes are left out. ColumnIndexes are still where they were.
+
+    Raises:
+        OSError, ReadWriteError: the source can't be read.
+    """
+    chunks = [(chunk, group) for group in groups for chunk in group.structs(Group.COLUMNS)]
+    before = [extent(chunk.struct(Chunk.META))[0] for chunk, _ in chunks]
+    runs = _closed(groups)
+    moved = []
+    for (chunk, group), begin in zip(chunks, before, strict=True):
+        after = extent(chunk.struct(Chunk.META))
+        moved.append((chunk, after[0] - begin, after, group.integer(Group.ROWS)))
+    try:
+        offsets = moved_offsets(file, moved)
+    except FooterError:
+        drop_indexes(groups)
+        return _joined(runs), None
+    return _joined(runs), offsets
+
+
+def _closed(groups: list[Struct]) -> list[Run]:
+    """Move chunks and Bloom filters to where the file begins."""
     end = len(MAGIC)
     runs: list[Run] = []
     for group in groups:
@@ -82,7 +117,7 @@ def close_ranks(groups: list[Struct]) -> list[Run]:
         runs.append(Run(meta.integer(Meta.BLOOM), size, end))
         meta.put(Meta.BLOOM, Wire.I64, end)
         end += size
-    return _joined(runs)
+    return runs
 
 
 def _joined(runs: list[Run]) -> list[Run]:
@@ -96,24 +131,40 @@ def _joined(runs: list[Run]) -> list[Run]:
     return joined
 
 
+_READERS = 4  # runs of page indexes that are read at a time
+
+
 class SpliceSink:
     """Writes new columns' chunks behind kept ones, which are copied; see `Sink`.
 
     Encoded pages wait in memory until their row group is full: a chunk's pages must follow one
-    another.
+    another. Page indexes wait for the end of the file.
 
     Args:
         footer: what `plan` made of the source's, with kept chunks where they are in the output.
         encoder: makes the new columns' pages.
         output: the file to write, with the copy of what is kept begun; published or discarded here.
         end: where the kept data ends.
+        indexed: the row groups in which new columns have page indexes, too; `encoder` must know.
+        moved: kept columns' OffsetIndexes that are still to be written; the other indexes that
+            kept chunks point to are copied, from where they are in the source.
     """
 
-    def __init__(self, footer: Struct, encoder: Encoder, output: Staged | Upload, end: int) -> None:
+    def __init__(
+        self,
+        footer: Struct,
+        encoder: Encoder,
+        output: Staged | Upload,
+        end: int,
+        indexed: Collection[int] = (),
+        moved: Collection[New] = (),
+    ) -> None:
         self.reason: str | None = None
         self._footer = footer
         self._groups = footer.structs(FileMeta.ROW_GROUPS)
         self._encoder = encoder
+        self._indexed = indexed
+        self._indexes = list(moved)
         self._output = output
         output.write(0, MAGIC)
         self._end = end
@@ -158,6 +209,7 @@ class SpliceSink:
         """Write the footer with these entries added, and sync the file."""
         while self._current < len(self._groups):
             self._finish_group()
+        self._write_indexes()
         add_key_values(self._footer, metadata)
         self._output.write(self._end, seal(self._footer))
         self._output.complete()
@@ -173,6 +225,24 @@ class SpliceSink:
         rows = sum(part.rows for part in self._parts)
         return self._groups[self._current].integer(Group.ROWS) - rows
 
+    def _write_indexes(self) -> None:
+        """Put all page indexes behind one another: some readers read whatever is between them.
+
+        Where the copy has kept ones in front of the new columns, those bytes are there twice.
+        """
+        runs = []
+        at = self._end
+        for chunk, field, begin, size in kept_indexes(self._groups):
+            runs.append(Run(begin, size, at))
+            chunk.put(field, Wire.I64, at)
+            at += size
+        for data in in_order(self._output.original, steps(_joined(runs)), _READERS):
+            self._end = self._output.write(self._end, data)
+        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
+            for chunk, _, data in (index for index in self._indexes if index.field == field):
+                chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
+                self._end = self._output.write(self._end, data)
+
     def _finish_group(self) -> None:
         """Write the new chunks of a row group that has all of its rows."""
         if self._missing():
@@ -185,7 +255,11 @@ class SpliceSink:
         for pieces in zip(*(part.pieces for part in parts), strict=True):
             meta = joined_meta([piece.meta for piece in pieces])
             meta.put(Meta.DATA_PAGE, Wire.I64, self._end)
-            columns.append(Struct({Chunk.META: (Wire.STRUCT, meta)}).put(Chunk.OFFSET, Wire.I64, 0))
+            chunk = Struct({Chunk.META: (Wire.STRUCT, meta)}).put(Chunk.OFFSET, Wire.I64, 0)
+            columns.append(chunk)
+            if self._current in self._indexed:
+                indexed = [page for piece in pieces for page in piece.index]
+                self._indexes += new_indexes(chunk, self._end, indexed)
             for piece in pieces:
                 for page in piece.pages:
                     self._end = self._output.write(self._end, page)

@@ -53,6 +53,15 @@ def naming(path: Place, what: str) -> Iterator[None]:
         raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
 
 
+def read_run(source: Opened, run: Run, target: Place) -> bytes:
+    """All bytes of a run; raises ReadWriteError of the target where there are fewer."""
+    with naming(target, "cannot be written"):
+        data = read_at(source, run.size, run.begin)
+        if len(data) != run.size:
+            raise OSError("the source became shorter while it was copied")
+    return data
+
+
 class Staged:
     """A file that is written beside its target and takes its name when it is complete.
 
@@ -126,6 +135,11 @@ class Staged:
         for at, data in in_order(fetched, steps(runs), _REQUESTS):
             if not self._stopped:
                 self.write(at, data)
+
+    def original(self, run: Run) -> bytes:
+        """Bytes of the file that is copied from."""
+        assert self._source is not None
+        return read_run(self._source, run, self.target)
 
     def complete(self) -> None:
         """Wait for the copy, sync and close the file: it is whole, under its own name."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rlpost.leftovers import settled, undo_at_exit
 from rlpost.parallel import in_order
 from rlpost.parquet.footer import MAGIC
-from rlpost.parquet.ranges import close_file, read_at
-from rlpost.parquet.staged import STEP, Run, Staged, naming, steps
+from rlpost.parquet.ranges import close_file
+from rlpost.parquet.staged import STEP, Run, Staged, naming, read_run, steps
 from rlpost.parquet.transfers import transfer_to
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ class Upload:
         self._source, self.runs, self._head = source, runs, MAGIC
         self._begin()
 
+    def original(self, run: Run) -> bytes:
+        """Bytes of the file that is copied from."""
+        assert self._source is not None
+        return read_run(self._source, run, self.target)
+
     def complete(self) -> None:
         """Wait until everything is sent; nothing has the target's name yet."""
         assert self._file is not None
@@ -152,16 +157,9 @@ class Upload:
 
     def _fetched(self, step: Run) -> bytes:
         """Some bytes of the source; none once nobody wants them."""
-        assert self._source is not None
         if self._stopped:
             return b""
-        if isinstance(self._source, int):
-            with naming(self.target, "cannot be written"):
-                data = read_at(self._source, step.size, step.begin)
-                if len(data) != step.size:
-                    raise OSError("the source became shorter while it was copied")
-            return data
-        return read_at(self._source, step.size, step.begin)
+        return self.original(step)
 
     def _release(self) -> None:
         if self._source is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.ledger import Ledger
 from rlpost.output import emitted
+from rlpost.parquet.indexes import indexed_groups_of
 from rlpost.parquet.packed import Packer, unpacked
 from rlpost.progress import Clock
 from rlpost.report import summary_of
@@ -31,9 +32,11 @@ def encode(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outco
     assert lot.part is not None
     responses, _ = assembled(labels, parts, empty=lot.rows == 0)
     tally, packer = Tally(), Packer()
-    with work.engine(lot.source()) as engine:
+    source = lot.source()
+    indexed = any(indexed_groups_of(footer) for footer in source.footers)
+    with work.engine(source) as engine:
         names = emitted(engine.job.shape)
-        encoder = encoder_of(engine.job, names)
+        encoder = encoder_of(engine.job, names, indexed=indexed)
         for made in engine.written(0, responses, names, encoder.encode):
             for row_group, columns in made.parts:
                 packer.add(lot.part.first + row_group, columns)

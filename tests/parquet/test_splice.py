@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 
 import duckdb
 import polars as pl
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from page_indexes import indexes_of, unused
 from splicing import (
     FIELDS,
     by_pyarrow,
@@ -112,16 +114,6 @@ def test_bloom_filters_still_answer(tmp_path):
             assert answers
 
 
-def test_pointers_to_page_indexes_are_dropped(tmp_path):
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    pq.write_table(source_table(), source, write_page_index=True)
-    enrich(source, target)
-    chunk = pq.read_metadata(target).row_group(0).column(0)
-    assert pq.read_metadata(source).row_group(0).column(0).has_offset_index
-    assert not chunk.has_offset_index
-    assert not chunk.has_column_index
-
-
 def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
     table = pa.table(
         {
@@ -161,6 +153,41 @@ def test_pandas_metadata_and_key_values_come_through(tmp_path):
             "rlpost.version": "0"
         }
         assert pq.read_schema(target).field("advantages").type == FIELDS.field("advantages").type
+
+
+SPARK = "org.apache.spark.sql.parquet.row.metadata"
+
+
+def spark_field(name, kind):
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def test_sparks_own_schema_has_the_columns_that_the_file_has(tmp_path):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    old = [spark_field("a", "date"), spark_field("b", "long"), spark_field("score", "string")]
+    value = json.dumps({"type": "struct", "fields": old})
+    table = pa.table({"a": [1], "b": [2], "score": ["x"]}).replace_schema_metadata({SPARK: value})
+    pq.write_table(table, source)
+    floats = {"type": "array", "elementType": "float", "containsNull": True}
+    new = [
+        spark_field("advantages", floats),
+        spark_field("returns", floats),
+        spark_field("score", "float"),
+        spark_field("kept", "boolean"),
+    ]
+    for drop, kept in ((["score"], old[:2]), (["a", "score"], old[1:2])):
+        assert enrich(source, target, drop=drop) is None
+        found = json.loads(pq.read_metadata(target).metadata[SPARK.encode()])
+        assert found == {"type": "struct", "fields": [*kept, *new]}
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "1", '{"fields": [1]}', '{"fields": []}', "[" * 9999])
+def test_a_schema_of_sparks_that_is_none_is_left_out(tmp_path, value):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({SPARK: value, "b": "c"}), source)
+    assert enrich(source, target) is None
+    assert SPARK.encode() not in pq.read_metadata(target).metadata
+    assert pq.read_metadata(target).metadata[b"b"] == b"c"
 
 
 def test_rows_and_row_groups_of_none_come_through(tmp_path):
@@ -293,3 +320,7 @@ def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
     assert repr(pq.read_table(spliced, columns=names).to_pylist()) == repr(before.to_pylist())
     new = pa.Table.from_batches([new_columns(table.num_rows)])
     assert pq.read_table(spliced, columns=FIELDS.names).equals(new)
+    for group, found in enumerate(indexes_of(spliced)):
+        filled = options["write_page_index"] and pq.read_metadata(spliced).row_group(group).num_rows
+        assert len(found) == (pq.read_metadata(spliced).num_columns if filled else 0)
+    assert not unused(spliced) or not drop
