@@ -9,6 +9,7 @@ indexes. Where the source has page indexes, the new columns have them, too.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rlpost.parallel import in_order
@@ -29,6 +30,7 @@ from rlpost.parquet.plan import add_key_values, extent, joined_meta, metas_of, m
 from rlpost.parquet.ranges import close_file, open_file, read_at
 from rlpost.parquet.staged import Run, Staged, naming, steps
 from rlpost.parquet.upload import Upload, stage
+from rlpost.parquet.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -137,8 +139,7 @@ _READERS = 4  # runs of page indexes that are read at a time
 class SpliceSink:
     """Writes new columns' chunks behind kept ones, which are copied; see `Sink`.
 
-    Encoded pages wait in memory until their row group is full: a chunk's pages must follow one
-    another. Page indexes wait for the end of the file.
+    Encoded pages wait until their row group is full, and page indexes for the end of the file.
 
     Args:
         footer: what `plan` made of the source's, with kept chunks where they are in the output.
@@ -169,7 +170,7 @@ class SpliceSink:
         output.write(0, MAGIC)
         self._end = end
         self._current = 0
-        self._parts: list[Encoded] = []
+        self._waiting = Waiting(output.path.parent)
 
     @property
     def output(self) -> Staged | Upload:
@@ -188,7 +189,7 @@ class SpliceSink:
             self._finish_group()
         if row_group != self._current or encoded.rows > self._missing():
             raise ValueError(f"row group {row_group} got more rows than it has")
-        self._parts.append(encoded)
+        self._waiting.add(encoded)
         if not self._missing():
             self._finish_group()
 
@@ -216,14 +217,14 @@ class SpliceSink:
 
     def abort(self) -> None:
         """Remove what was written; harmless after `close` and when called again."""
+        self._waiting.clear()
         self._output.discard()
 
     def _missing(self) -> int:
         """Count the rows that the current row group still lacks; there are none behind the last."""
         if self._current == len(self._groups):
             return 0
-        rows = sum(part.rows for part in self._parts)
-        return self._groups[self._current].integer(Group.ROWS) - rows
+        return self._groups[self._current].integer(Group.ROWS) - self._waiting.rows
 
     def _write_indexes(self) -> None:
         """Put all page indexes behind one another: some readers read whatever is between them.
@@ -248,7 +249,7 @@ class SpliceSink:
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
         group = self._groups[self._current]
-        parts = self._parts or [self._encoder.encode(self._encoder.nothing)]
+        parts = self._waiting.take() or [self._encoder.encode(self._encoder.nothing)]
         columns = group.structs(Group.COLUMNS)
         begins = [begin for begin, stop in map(extent, metas_of(group)) if stop > begin]
         group.put(Group.OFFSET, Wire.I64, min(begins, default=self._end))
@@ -260,12 +261,11 @@ class SpliceSink:
             if self._current in self._indexed:
                 indexed = [page for piece in pieces for page in piece.index]
                 self._indexes += new_indexes(chunk, self._end, indexed)
-            for piece in pieces:
-                for page in piece.pages:
-                    self._end = self._output.write(self._end, page)
+            for page in chain.from_iterable(map(self._waiting.bytes_of, pieces)):
+                self._end = self._output.write(self._end, page)
         group.put_list(Group.COLUMNS, Wire.STRUCT, columns)
         metas = metas_of(group)
         for total, part in ((Group.BYTES, Meta.UNCOMPRESSED), (Group.COMPRESSED, Meta.COMPRESSED)):
             group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
         self._current += 1
-        self._parts = []
+        self._waiting.clear()

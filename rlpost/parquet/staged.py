@@ -91,10 +91,8 @@ class Staged:
     def write(self, at: int, data: bytes | memoryview) -> int:
         """Write bytes at an offset, and return the offset behind them."""
         assert self._file is not None
-        with self._naming(), memoryview(data) as left:
-            done = 0
-            while done < len(left):
-                done += os.pwrite(self._file, left[done:], at + done)
+        with self._naming():
+            done = write_all(self._file, data, at)
         if self.summing:
             self.sums.append((at, done, crc32(data)))
         return at + done
@@ -192,6 +190,15 @@ class Staged:
 
     def _naming(self) -> AbstractContextManager[None]:
         return naming(self.target, "cannot be written")
+
+
+def write_all(file: int, data: bytes | memoryview, at: int) -> int:
+    """Write bytes at an offset of an open file, and return how many they are; or OSError."""
+    with memoryview(data) as left:
+        done = 0
+        while done < len(left):
+            done += os.pwrite(file, left[done:], at + done)
+    return done
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ from rlpost.leftovers import settled, undo_at_exit
 from rlpost.parallel import in_order
 from rlpost.parquet.footer import MAGIC
 from rlpost.parquet.ranges import close_file
-from rlpost.parquet.staged import STEP, Run, Staged, naming, read_run, steps
+from rlpost.parquet.staged import STEP, Run, Staged, naming, read_run, steps, write_all
 from rlpost.parquet.transfers import transfer_to
 
 if TYPE_CHECKING:
@@ -74,10 +74,8 @@ class Upload:
             self._head = bytes(data)
             return at + len(data)
         self._base = at if self._base is None else self._base
-        with naming(self.path, "cannot be written"), memoryview(data) as left:
-            done = 0
-            while done < len(left):
-                done += os.pwrite(self._file, left[done:], at - self._base + done)
+        with naming(self.path, "cannot be written"):
+            done = write_all(self._file, data, at - self._base)
         with self._changed:
             self._written = at - self._base + done
             self._changed.notify_all()
