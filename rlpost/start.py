@@ -36,6 +36,9 @@ def _ran() -> int:
     # Even these take a while to import, and Ctrl-C may come any time.
     from rlpost import leftovers, signals  # noqa: PLC0415
 
+    # numpy's linear algebra, of which we need next to nothing, would keep a second core busy with
+    # waiting for work, while that has files to copy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What imports make stays: to look through it for garbage again and again takes 0.2 s.
     gc.set_threshold(100_000)
     atexit.register(leftovers.undo_all)  # first, so it runs last: nothing unfinished is left
