@@ -16,6 +16,8 @@ from rlpost.kernels import (
     exact,
     quantiles,
     runs,
+    scans,
+    segments,
     stretches,
     weights,
 )
@@ -102,6 +104,28 @@ def test_parts_of_no_tokens_are_0_and_so_is_their_loss():
 def test_a_single_segment_is_scanned_with_its_own_decay():
     got = decays.reverse_scan_each(double([1.0, 2.0, 4.0]), torch.tensor([0, 3]), double([0.5]))
     assert got.tolist() == [3.0, 4.0, 4.0]
+
+
+def test_a_scan_through_which_gradients_flow_is_the_same_scan():
+    values = torch.linspace(-1, 1, 16 * 1024 * 2 + 21, dtype=DOUBLE)
+    offsets = torch.tensor([0, 3, 40, 40, 16 * 1024 + 5, len(values)])
+    traced = values.clone().requires_grad_()
+    out = scans.reverse_scan(traced, offsets, 0.5)
+    torch.testing.assert_close(out, scans.reverse_scan(values, offsets, 0.5), rtol=1e-14, atol=0)
+    out[[0, 3, 40]].sum().backward()
+    want = torch.zeros_like(values)
+    for first, last in ((0, 3), (3, 40), (40, 16 * 1024 + 5)):  # dyₛ/dxₜ = decay^(t-s)
+        want[first:last] = 0.5 ** torch.arange(last - first, dtype=DOUBLE)
+    torch.testing.assert_close(traced.grad, want, rtol=1e-14, atol=1e-300)
+
+
+def test_one_value_for_all_segments_is_not_repeated():
+    offsets = torch.tensor([0, 2, 2, 5])
+    assert segments.beside(double([3, 3, 3]), offsets).tolist() == [3]
+    assert segments.beside(double([3, 3, 4]), offsets).tolist() == [3, 3, 4, 4, 4]
+    assert segments.beside(double([3, 4, 3]), offsets).tolist() == [3, 3, 3, 3, 3]
+    assert segments.beside(double([1, 2, 3]), offsets).tolist() == [1, 1, 3, 3, 3]
+    assert segments.beside(double([]), NONE).tolist() == []
 
 
 def test_no_segments_are_scanned_to_nothing():

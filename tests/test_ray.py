@@ -218,13 +218,17 @@ def test_what_does_not_go_together_is_said(tmp_path):
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"emit_only": True}])
-def test_a_dataset_gets_the_columns_that_a_table_gets(options):
+def test_a_dataset_gets_the_columns_that_a_table_gets(monkeypatch, options):
     table = steps_table(90)
     if "replace" in options:
         table = table.append_column("advantages", [[0.5]] * 90)
     recipe = rlpost.Recipe(estimator="reinforce_pp", kl_coef=0.1, **options)
     want, _ = rlpost.enrich(table, recipe)
     blocks = [table.slice(0, 40), table.slice(40, 0), table.slice(40, 50)]
+    # Blocks of a filter come as they are ready, unless their order is asked for.
+    monkeypatch.setattr(
+        ray.data.DataContext.get_current().execution_options, "preserve_order", True
+    )
     dataset = ray.data.from_arrow(blocks).filter(expr="step != 'x'")
     with mock.patch.object(drive, "ROWS_A_BUNDLE", 20):
         got = rlpost.ray.advantages(dataset, recipe)

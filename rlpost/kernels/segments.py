@@ -32,10 +32,9 @@ def spread(per_segment: Tensor, offsets: Tensor) -> Tensor:
 
 def beside(per_segment: Tensor, offsets: Tensor) -> Tensor:
     """Each segment's value, to be combined with its elements: `spread`, or [1] for one value."""
-    if per_segment.device.type == "cpu" and per_segment.numel():
-        first = per_segment[:1]
-        if bool((per_segment == first).all()):
-            return first
+    first = per_segment[:1]
+    if per_segment.device.type == "cpu" and bool((per_segment == first).all()):
+        return first
     return spread(per_segment, offsets)
 
 

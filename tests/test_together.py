@@ -1,0 +1,131 @@
+"""Small row groups are worked on together; what comes of it does not show where they end."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rlpost
+from rlpost.errors import DataError
+from rlpost.parquet import source
+from rlpost.parquet.divide import divided
+from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.source import Source, together
+
+SAMPLE = Path(__file__).parents[1] / "sample_data" / "calculator.parquet"
+GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
+COLUMNS = ["response_mask", "reward"]
+
+
+class Steps:
+    """A reporter that notes how many rows were worked on at a time, pass by pass."""
+
+    def __init__(self):
+        self.passes = []
+
+    def start(self, purpose, rows):
+        assert purpose
+        assert rows > 0
+        self.passes.append([])
+
+    def advance(self, rows):
+        self.passes[-1].append(rows)
+
+
+def grouped(path, rows):
+    pq.write_table(pq.read_table(SAMPLE), path, row_group_size=rows)
+    return path
+
+
+def runs(path, tokens):
+    """The row groups that are worked on together."""
+    opened = Source(find_inputs([str(path)]))
+    pieces = opened.read(COLUMNS, tokens, "response_mask")
+    return [[piece.row_group for piece in run] for run in together(pieces, tokens)]
+
+
+def test_up_to_eight_small_row_groups_are_worked_on_together(tmp_path):
+    found = runs(grouped(tmp_path / "in.parquet", 20), 1 << 20)
+    groups = math.ceil(pq.read_metadata(SAMPLE).num_rows / 20)
+    assert [run[0] for run in found] == [*range(0, groups, 8)]
+    assert [group for run in found for group in run] == [*range(groups)]
+
+
+def test_they_have_no_more_tokens_than_a_chunk(tmp_path):
+    path = grouped(tmp_path / "in.parquet", 20)
+    lengths = np.array([len(mask) for mask in pq.read_table(path)["response_mask"].to_pylist()])
+    several = 0
+    for run in runs(path, 3000):
+        tokens = sum(lengths[20 * group : 20 * group + 20].sum() for group in run)
+        assert tokens <= 3000 + 8 or len(set(run)) == 1  # each group's are rounded
+        several += len(set(run)) > 1
+    assert several
+
+
+def test_large_row_groups_are_worked_on_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "_MANY", 1)
+    assert all(len(run) == 1 for run in runs(grouped(tmp_path / "in.parquet", 20), 1 << 20))
+
+
+@pytest.mark.parametrize("recipe", [rlpost.Recipe(estimator="grpo"), GAE], ids=["grpo", "gae"])
+def test_the_result_is_that_of_one_row_group(tmp_path, recipe):
+    made, steps = [], Steps()
+    for rows in (7, 100_000):
+        out = tmp_path / f"{rows}.out.parquet"
+        options = rlpost.Options(reporter=steps, workers=2)
+        rlpost.advantages(grouped(tmp_path / f"{rows}.parquet", rows), out, recipe, options)
+        made.append(pq.read_table(out))
+        if rows == 7:
+            assert pq.read_metadata(out).row_group(0).num_rows == 7
+            assert {max(rows for rows in done) for done in steps.passes} == {56}
+    left, right = made
+    for name in ("advantages", "returns"):
+        ours, theirs = (t[name].combine_chunks().flatten().to_numpy() for t in made)
+        if recipe is GAE:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+            left, right = left.drop_columns([name]), right.drop_columns([name])
+    assert left.equals(right)
+
+
+def test_an_error_names_the_row_of_the_file(tmp_path):
+    table = pq.read_table(SAMPLE)
+    lists = table["old_log_probs"].to_pylist()
+    row = next(n for n in range(45, len(lists)) if len(lists[n]) > 2 and n % 10)
+    policy = next(t for t, one in enumerate(table["response_mask"][row].as_py()) if one)
+    lists[row][policy] = math.nan
+    place = table.schema.get_field_index("old_log_probs")
+    broken = table.set_column(
+        place, table.schema.field(place), pa.array(lists, pa.list_(pa.float32()))
+    )
+    pq.write_table(broken, tmp_path / "in.parquet", row_group_size=10)
+    with pytest.raises(DataError, match=rf"in.parquet, row {row}: `old_log_probs` has nan"):
+        rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", GAE)
+
+
+@pytest.mark.parametrize("most", [1, 20_000, 1 << 40])
+@pytest.mark.parametrize("many", [1, 12_000, 1 << 30])
+def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, most, many):
+    """So a task that has a part of a file joins what a run over the whole file does."""
+    monkeypatch.setattr(source, "_MANY", many)
+    path = grouped(tmp_path / "in.parquet", 13)
+    whole = {tuple(run) for run in runs(path, 1 << 20)}
+    parts = divided(path, most)
+    assert [part.stop for part in parts[:-1]] == [part.first for part in parts[1:]]
+    for _, second in pairwise(parts):
+        assert any(run[0] == second.first for run in whole)
+
+
+def test_a_table_of_many_chunks_is_worked_on_together():
+    table = pq.read_table(SAMPLE)
+    chunks = pa.concat_tables([table.slice(first, 5) for first in range(0, len(table), 5)])
+    steps = Steps()
+    got, _ = rlpost.enrich(chunks, rlpost.Recipe(), rlpost.Options(reporter=steps))
+    want, _ = rlpost.enrich(table, rlpost.Recipe())
+    assert got.combine_chunks().equals(want.combine_chunks())
+    assert [len(done) for done in steps.passes] == [1, 1]
