@@ -18,6 +18,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.output import constant_per_response, emitted, schema_of
 from rlpost.parallel import MOST_WORKERS, cores
 from rlpost.parquet.memory import TableSource
+from rlpost.parquet.schemas import joined_metadata
 from rlpost.parquet.sink import encoder_for, open_sink
 from rlpost.parquet.staged import Staged
 from rlpost.plan import Job, job_of
@@ -96,9 +97,10 @@ def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
         if job.shape.recipe.emit_only
         else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
     )
+    told = joined_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
     for field, column in zip(made.schema, made.columns, strict=True):
         kept = kept.append_column(field, column)
-    return kept
+    return kept.replace_schema_metadata(told)
 
 
 def bind(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import COMPONENTS, rollouts, to_table
+from torch.autograd import forward_ad
 
 import rlpost
 from rlpost.errors import DataError, UsageError
@@ -644,3 +646,31 @@ def test_examples_in_docstrings(name):
     outcome = doctest.testmod(module, extraglobs={"torch": torch})
     assert outcome.attempted
     assert not outcome.failed
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("name", ["gae", "discounted_returns"])
+def test_forward_derivatives_are_those_of_difference_quotients(name):
+    offsets = torch.tensor([0, 5, 5, 37])
+    rewards = torch.linspace(-1, 1, 37, dtype=torch.float64)
+    toward = torch.linspace(2, -1, 37, dtype=torch.float64)
+    rest = (torch.full_like(rewards, 0.3), offsets) if name == "gae" else (offsets,)
+
+    def f(x):
+        made = getattr(F, name)(x, *rest, gamma=0.9)
+        return made[0] if isinstance(made, tuple) else made
+
+    want = (f(rewards + 1e-6 * toward) - f(rewards - 1e-6 * toward)) / 2e-6
+    with forward_ad.dual_level():
+        got = forward_ad.unpack_dual(f(forward_ad.make_dual(rewards, toward))).tangent
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(torch.func.jvp(f, (rewards,), (toward,))[1], got)
+
+
+def test_an_infinite_reward_is_passed_on_without_a_word():
+    rewards = torch.zeros(100)
+    rewards[50] = torch.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = F.gae(rewards, torch.zeros(100), torch.tensor([0, 100]))
+    assert made[0][0].isinf()

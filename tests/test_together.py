@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 import rlpost
 from rlpost.errors import DataError
 from rlpost.parquet import source
-from rlpost.parquet.divide import divided
+from rlpost.parquet.divide import RangeSource, divided
 from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.schemas import SPARK_SCHEMA
 from rlpost.parquet.source import Source, together
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "calculator.parquet"
@@ -45,7 +47,10 @@ def grouped(path, rows):
 
 def runs(path, tokens):
     """The row groups that are worked on together."""
-    opened = Source(find_inputs([str(path)]))
+    return _runs_of(Source(find_inputs([str(path)])), tokens)
+
+
+def _runs_of(opened, tokens):
     pieces = opened.read(COLUMNS, tokens, "response_mask")
     return [[piece.row_group for piece in run] for run in together(pieces, tokens)]
 
@@ -108,14 +113,42 @@ def test_an_error_names_the_row_of_the_file(tmp_path):
         rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", GAE)
 
 
+def uneven(path):
+    """Row groups of 0, 3, 13 and 40 rows, some empty ones where eight begin or one is large."""
+    table = pq.read_table(SAMPLE)
+    sizes = [13] * 7 + [3, 0, 13, 13, 0, 40, 0, 3, 3, 0, 0, 13, 40, 40, 3, 0, 3, 0]
+    with pq.ParquetWriter(path, table.schema) as writer:
+        first = 0
+        for size in (*sizes, *[13] * 9, len(table)):
+            writer.write_table(table.slice(first, size))
+            first += size
+    return path
+
+
+def test_groups_without_rows_join_nothing(tmp_path):
+    """Each run is of one eight, and a run begins where an eight does, with or without rows."""
+    path = uneven(tmp_path / "in.parquet")
+    footer = pq.read_metadata(path)
+    filled = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
+    want = [[n for n in filled if n // 8 == eight] for eight in range(filled[-1] // 8 + 1)]
+    assert [sorted({*run}) for run in runs(path, 1 << 20)] == want
+
+
 @pytest.mark.parametrize("most", [1, 20_000, 1 << 40])
 @pytest.mark.parametrize("many", [1, 12_000, 1 << 30])
-def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, most, many):
+@pytest.mark.parametrize("made", [uneven, lambda path: grouped(path, 13)], ids=["uneven", "even"])
+def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, made, most, many):
     """So a task that has a part of a file joins what a run over the whole file does."""
     monkeypatch.setattr(source, "_MANY", many)
-    path = grouped(tmp_path / "in.parquet", 13)
+    path = made(tmp_path / "in.parquet")
     whole = {tuple(run) for run in runs(path, 1 << 20)}
     parts = divided(path, most)
+    joined = [
+        tuple(part.first + group for group in run)
+        for part in parts
+        for run in _runs_of(RangeSource(find_inputs([str(path)]), part), 1 << 20)
+    ]
+    assert {*joined} == whole
     assert [part.stop for part in parts[:-1]] == [part.first for part in parts[1:]]
     for _, second in pairwise(parts):
         assert any(run[0] == second.first for run in whole)
@@ -129,3 +162,15 @@ def test_a_table_of_many_chunks_is_worked_on_together():
     want, _ = rlpost.enrich(table, rlpost.Recipe())
     assert got.combine_chunks().equals(want.combine_chunks())
     assert [len(done) for done in steps.passes] == [1, 1]
+
+
+@pytest.mark.parametrize("emit_only", [False, True])
+def test_a_table_that_spark_wrote_keeps_its_schema_with_the_new_columns(emit_only):
+    table = pq.read_table(SAMPLE)
+    fields = [{"name": name, "type": "x", "nullable": True} for name in table.column_names]
+    told = {SPARK_SCHEMA: json.dumps({"type": "struct", "fields": fields}), "kept": "yes"}
+    recipe = rlpost.Recipe(emit_only=emit_only)
+    made, _ = rlpost.enrich(table.replace_schema_metadata(told), recipe)
+    found = json.loads(made.schema.metadata[SPARK_SCHEMA])
+    assert [field["name"] for field in found["fields"]] == made.column_names
+    assert made.schema.metadata[b"kept"] == b"yes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.parquet import ragged
+from rlpost.parquet.bridge import filled, is_true, to_numpy
 from rlpost.parquet.ragged import Place, is_list, is_number
 
 if TYPE_CHECKING:
@@ -48,17 +50,17 @@ def lists_of(array: pa.Array, place: Place) -> Lists:
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if values.null_count:
-        values = pc.fill_null(values.cast(pa.float64()), float("nan"))
-    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return Lists(offsets, values.to_numpy(zero_copy_only=False), nulls)
+        values = values.cast(pa.float64())
+    nulls = is_true(array.is_null()) if array.null_count else None
+    return Lists(offsets, filled(values, math.nan), nulls)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
     kind = array.type
     if not array.null_count and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        found = array.offsets.to_numpy()
+        found = to_numpy(array.offsets)
         return np.asarray(found - found[0], dtype=np.int64)
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths = filled(pc.list_value_length(array), 0)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -75,7 +77,7 @@ def numbers_of(array: pa.Array, place: Place) -> NDArray[np.float64]:
     if is_list(array.type):
         found = lists_of(array, place)
         sums = segment_sums(found.values.astype(np.float64), found.offsets)
-        missing = array.is_null().to_numpy(zero_copy_only=False)
+        missing = is_true(array.is_null())
         return np.where(missing, np.nan, sums)
     return ragged.numbers(array, place)
 
@@ -136,7 +138,7 @@ def characters_of(array: pa.Array) -> NDArray[np.int64]:
         lengths = pc.list_value_length(array)
     else:
         lengths = pc.binary_length(array.cast(pa.large_string()))
-    return np.asarray(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), np.int64)
+    return filled(lengths, 0).astype(np.int64)
 
 
 def _hashed(lists: Lists) -> NDArray[np.uint64]:

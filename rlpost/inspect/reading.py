@@ -17,6 +17,7 @@ from rlpost.inspect.tally import Tally
 from rlpost.inspect.tokens import Block
 from rlpost.inspect.wanted import KEYS
 from rlpost.parallel import Ahead
+from rlpost.parquet.bridge import is_true
 from rlpost.parquet.ragged import Place
 from rlpost.parquet.source import Piece
 
@@ -123,7 +124,7 @@ def _rows(piece: Piece, source: Source, wanted: Wanted, tally: Tally) -> dict[st
     if wanted.prompt is not None:
         array, place = column(wanted.prompt)
         hashes = decode.fingerprints_of(array, place)
-        rows["prompt"] = np.where(array.is_valid().to_numpy(zero_copy_only=False), hashes, 0)
+        rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
     if wanted.advantages is not None:
         kept = None if wanted.kept is None else decode.numbers_of(*column(wanted.kept)) != 0
         rows |= advantage_rows(*column(wanted.advantages), lists.get("mask"), kept)

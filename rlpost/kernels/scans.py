@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 BLOCK = 16
 _ROWS = 1024  # so few that numpy's library makes no job for several threads of them
@@ -73,7 +74,7 @@ class _Rows(NamedTuple):
 
     def times(self, matrix: Tensor) -> Tensor:
         """Every block times a matrix, [blocks, BLOCK]."""
-        if self.whole.device.type != "cpu" or self.whole.requires_grad:
+        if self.whole.device.type != "cpu" or _differentiated(self.whole):
             return torch.cat([self.whole @ matrix, self.rest @ matrix])
         # numpy's product takes 40 % of the time of torch's on the CPU. Taken some rows at a time,
         # it stays in the cache and leaves threads alone.
@@ -81,9 +82,16 @@ class _Rows(NamedTuple):
         end = len(self.whole) // _ROWS * _ROWS
         several = self.whole[:end].view(-1, _ROWS, BLOCK), out[:end].view(-1, _ROWS, BLOCK)
         others = self.whole[end:], out[end : len(self.whole)]
-        for rows, into in (several, others, (self.rest, out[len(self.whole) :])):
-            np.matmul(rows.numpy(), matrix.numpy(), out=into.numpy())
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are as in torch
+            for rows, into in (several, others, (self.rest, out[len(self.whole) :])):
+                np.matmul(rows.numpy(), matrix.numpy(), out=into.numpy())
         return out
+
+
+def _differentiated(values: Tensor) -> bool:
+    """Whether derivatives are asked for, backwards or forwards."""
+    tangent = forward_ad.unpack_dual(values).tangent  # type: ignore[no-untyped-call]
+    return values.requires_grad or tangent is not None
 
 
 def _decay_matrix(powers: Tensor) -> Tensor:

@@ -40,10 +40,20 @@ def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
     """A column as numpy; numbers without nulls share its memory."""
     if pa.types.is_boolean(array.type) and not array.null_count:
         return _bits(array, 1)
-    kind = _KINDS.get(array.type)
-    if kind is None or array.null_count:
+    if array.type not in _KINDS or array.null_count:
         return np.asarray(array.to_numpy(zero_copy_only=False))
-    data = array.buffers()[1]
+    return _numbers(array)
+
+
+def filled(array: pa.Array, value: float) -> np.ndarray[Any, Any]:
+    """A column of numbers as numpy, with this in place of nulls."""
+    numbers = _numbers(array)
+    return np.where(_bits(array, 0), numbers, value) if array.null_count else numbers
+
+
+def _numbers(array: pa.Array) -> np.ndarray[Any, Any]:
+    """The memory of a column of numbers; where it has nulls, there is anything."""
+    kind, data = _KINDS[array.type], array.buffers()[1]
     if data is None or not len(array):
         return np.empty(0, kind)
     width = np.dtype(kind).itemsize

@@ -56,9 +56,9 @@ def divided(place: Place, most: int) -> list[Range]:
     finally:
         close_file(file)
     found: list[Range] = []
-    filled = row = before = 0
-    for number, (rows, held) in enumerate(groups):
-        if found and (filled + held <= most or may_join(number, before, held)):
+    filled = row = 0
+    for number, ((rows, held), joins) in enumerate(zip(groups, may_join(groups), strict=True)):
+        if found and (filled + held <= most or joins):
             last = found[-1]
             found[-1] = last._replace(stop=number + 1, rows=last.rows + rows)
         else:
@@ -66,7 +66,6 @@ def divided(place: Place, most: int) -> list[Range]:
             filled = 0
         filled += held
         row += rows
-        before = held
     return found
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rlpost.parquet.footer import FooterError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ARROW_SCHEMA = b"ARROW:schema"
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -48,6 +48,16 @@ def joined_arrow(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes
         raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
     kept = (schema.field(name) for name in names)
     return arrow_value(pa.schema([*kept, *fields], schema.metadata))
+
+
+def joined_metadata(
+    metadata: Mapping[bytes, bytes], names: Sequence[str], fields: pa.Schema
+) -> dict[bytes, bytes]:
+    """A table's metadata, where a Spark schema has the columns of these names, and new ones."""
+    told = dict(metadata)
+    value = told.pop(SPARK_SCHEMA, None)
+    joined = None if value is None else joined_spark(value, names, fields)
+    return told if joined is None else {**told, SPARK_SCHEMA: joined}
 
 
 def joined_spark(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes | None:

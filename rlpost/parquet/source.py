@@ -170,22 +170,24 @@ class Source:
         try:
             with ParquetReader(file.path, footer) as reader:
                 row = self.starts[index]
-                before = _MANY
-                for group in range(footer.num_row_groups):
-                    held = footer.row_group(group).total_byte_size
-                    joins = may_join(self.first_groups[index] + group, before, held)
+                for group, joins in enumerate(self._joins(index)):
                     each = _tokens_per_row(footer.row_group(group), sized_by)
+                    begin = row
                     for table in reader.batches(max(1, int(chunk_tokens / each)), group, physical):
                         if table.num_rows:
                             check_texts(table)
                             whole = _with_partitions(table, file, columns)
                             tokens = round(each * table.num_rows)
-                            yield Piece(index, group, row, whole, tokens, joins)
-                            joins = False
+                            yield Piece(index, group, row, whole, tokens, joins and row == begin)
                         row += table.num_rows
-                    before = held
         except _DAMAGE as error:
             raise _unreadable(file, error) from None
+
+    def _joins(self, index: int) -> Iterator[bool]:
+        """`may_join` of the row groups of a file."""
+        groups = map(self.footers[index].row_group, range(self.footers[index].num_row_groups))
+        sizes = ((group.num_rows, group.total_byte_size) for group in groups)
+        return may_join(sizes, self.first_groups[index])
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -241,18 +243,22 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
     return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
 
 
-def may_join(group: int, before: int, held: int) -> bool:
-    """Whether a row group may be worked on together with the one before it.
+def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
+    """Whether each row group may be worked on together with what is before it.
 
-    Where the blocks of a scan begin shows in its last bits, so this depends on the two and on
+    Where the blocks of a scan begin shows in its last bits, so this depends on row groups and on
     their place in the file alone: a file is divided only where this is false.
 
     Args:
-        group: its number in its file.
-        before: decompressed bytes of the one before it.
-        held: its own.
+        groups: rows and decompressed bytes of each; those of no rows go with any.
+        first: the number of the first one in its file; it begins the file or a part of it.
     """
-    return bool(group % _TOGETHER) and before < _MANY and held < _MANY
+    window, before = -1, 0
+    for number, (rows, held) in enumerate(groups, first):
+        own = number // _TOGETHER
+        yield not rows or (own == window and before < _MANY and held < _MANY)
+        if rows:
+            window, before = own, held
 
 
 def together(pieces: Iterable[Piece], tokens: int) -> Iterator[tuple[Piece, ...]]:

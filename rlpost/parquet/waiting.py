@@ -73,8 +73,12 @@ class Waiting:
                 continue
             assert self._file is not None
             for done in range(0, page.size, STEP):
-                some = min(STEP, page.size - done)
-                yield os.pread(self._file.fileno(), some, page.begin + done)
+                with naming(self._folder, "what waits there cannot be read"):
+                    some = min(STEP, page.size - done)
+                    data = os.pread(self._file.fileno(), some, page.begin + done)
+                    if len(data) < some:
+                        raise OSError("it became shorter")
+                yield data
 
     def clear(self) -> None:
         """Give the file's room back; what `take` gave is not needed any more."""
