@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rlpost.errors import DataError
     from rlpost.parquet.inputs import InputFile
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece
     from rlpost.schema import ColumnMap
 
 

@@ -15,7 +15,7 @@ from rlpost.device import lane
 from rlpost.errors import UnavailableError
 from rlpost.output import record_batch
 from rlpost.parallel import ahead, in_order
-from rlpost.parquet.source import together
+from rlpost.parquet.pieces import by_group, halves_of, rows_of, together
 from rlpost.plan import roles_of
 from rlpost.progress import Clock
 from rlpost.summary import measure
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
     from rlpost.batch import Batch, Responses
     from rlpost.decode import Decoder
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece, Pieces
     from rlpost.plan import Job, Pass, Phase
     from rlpost.progress import Reporter
     from rlpost.shape import Shape
     from rlpost.stages import Stage
 
 R = TypeVar("R")
-Pieces = tuple["Piece", ...]
 _AHEAD = 2  # pieces that wait, decoded, for a free worker
 
 
@@ -100,13 +99,13 @@ class Engine:
         step = self._passes[0]
         roles = roles_of(step.measured)
 
-        def rows_of(pieces: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def looked_at(pieces: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
                 batch = self.decoder.batch(pieces, roles)
                 measured = _measured(step.measured, batch) | _sizes(batch)
                 return self.decoder.rows(pieces, self.job.row_roles), measured
 
-        return self._over_all(step, rows_of)
+        return self._over_all(step, looked_at)
 
     def measured(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
         """What the stage of a later phase measures, piece by piece.
@@ -144,12 +143,12 @@ class Engine:
         def make(pieces: Pieces) -> tuple[Made, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, pieces, responses)
-                start, rows = self._row(pieces), _rows(pieces)
+                start, rows = self._row(pieces), rows_of(pieces)
                 tally = self.tally(batch, responses["cell"][start : start + rows])
                 place_of = partial(self._place, pieces[0])
                 columns = record_batch(batch, self.job.shape, names, place_of)
             with self.clock.busy("encode"):
-                parts = [(group, encode(part)) for group, part in _by_group(pieces, columns)]
+                parts = [(group, encode(part)) for group, part in by_group(pieces, columns)]
                 return Made(parts, tally), rows
 
         columns = self._columns(step, responses)
@@ -171,7 +170,7 @@ class Engine:
 
     def _applied(self, step: Pass, pieces: Pieces, responses: Responses) -> Batch:
         start = self._row(pieces)
-        lengths = responses["length"][start : start + _rows(pieces)]
+        lengths = responses["length"][start : start + rows_of(pieces)]
         batch = self.decoder.batch(pieces, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
         for stage in step.applied:
@@ -185,7 +184,9 @@ class Engine:
         sized_by = self.job.columns.column(self.job.lists)
         pieces = self.job.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
-            for result, rows in self._worked(lambda pieces: (work(pieces), _rows(pieces)), pieces):
+            for result, rows in self._worked(
+                lambda pieces: (work(pieces), rows_of(pieces)), pieces
+            ):
                 yield result
                 self.reporter.advance(rows)
 
@@ -206,14 +207,14 @@ class Engine:
             with lane(self.decoder.device):
                 return [work(pieces)]
         except torch.OutOfMemoryError:
-            if _rows(pieces) == 1:
+            if rows_of(pieces) == 1:
                 raise UnavailableError(
                     f"{self._place(pieces[0], 0)}: the response alone does not fit into the memory "
                     f"of {self.decoder.device}; --device cpu holds it"
                 ) from None
         self.splits += 1
         torch.cuda.empty_cache()
-        return [result for half in _halves(pieces) for result in self._patiently(work, half)]
+        return [result for half in halves_of(pieces) for result in self._patiently(work, half)]
 
     def _place(self, piece: Piece, row: int) -> str:
         """What errors call a row, counted from the beginning of a piece."""
@@ -221,27 +222,6 @@ class Engine:
 
     def _row(self, pieces: Pieces) -> int:
         return self.job.source.first_rows[pieces[0].file] + pieces[0].first_row
-
-
-def _rows(pieces: Pieces) -> int:
-    return sum(piece.table.num_rows for piece in pieces)
-
-
-def _halves(pieces: Pieces) -> tuple[Pieces, Pieces]:
-    """The first and the second half: of the pieces, or of the rows of the only one."""
-    if len(pieces) == 1:
-        first, second = pieces[0].halves()
-        return (first,), (second,)
-    middle = len(pieces) // 2
-    return pieces[:middle], pieces[middle:]
-
-
-def _by_group(pieces: Pieces, columns: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each piece, with its row group."""
-    row = 0
-    for piece in pieces:
-        yield piece.row_group, columns.slice(row, piece.table.num_rows)
-        row += piece.table.num_rows
 
 
 def all_policy(responses: Responses) -> bool:

@@ -100,7 +100,7 @@ def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
     told = joined_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
     for field, column in zip(made.schema, made.columns, strict=True):
         kept = kept.append_column(field, column)
-    return kept.replace_schema_metadata(told)
+    return kept.replace_schema_metadata(told or None)
 
 
 def bind(

@@ -18,6 +18,7 @@ import rlpost
 from rlpost import shards
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.leftovers import Locks, temporary_name
+from rlpost.parquet import pieces
 from rlpost.parquet.footer import FileMeta, Meta, Wire, load, seal
 from rlpost.parquet.plan import metas_of
 from rlpost.tasks import lots, steps
@@ -277,6 +278,7 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
 def divided(tmp_path, monkeypatch):
     """A folder with one file of 20 row groups, planned in parts of one, and a small file."""
     monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     found = plan(tmp_path)
     assert found["lots"] > 15
@@ -291,6 +293,7 @@ def parts_of(top):
 @pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"replace": True}])
 def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, options):
     monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     table = steps_table()
     if "replace" in options:
         table = table.append_column("advantages", [[0.5]] * 60)
@@ -319,6 +322,7 @@ def shared_chunks(path, one, other):
 
 def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, PIECES)
@@ -330,6 +334,7 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
 
 def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     table = steps_table()
     values = table["values"].to_pylist()
     values[47] = values[47][:-1]

@@ -14,11 +14,12 @@ import pytest
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.parquet import source
+from rlpost.parquet import pieces
 from rlpost.parquet.divide import RangeSource, divided
 from rlpost.parquet.inputs import find_inputs
+from rlpost.parquet.pieces import together
 from rlpost.parquet.schemas import SPARK_SCHEMA
-from rlpost.parquet.source import Source, together
+from rlpost.parquet.source import Source
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
@@ -51,8 +52,8 @@ def runs(path, tokens):
 
 
 def _runs_of(opened, tokens):
-    pieces = opened.read(COLUMNS, tokens, "response_mask")
-    return [[piece.row_group for piece in run] for run in together(pieces, tokens)]
+    found = opened.read(COLUMNS, tokens, "response_mask")
+    return [[piece.row_group for piece in run] for run in together(found, tokens)]
 
 
 def test_up_to_eight_small_row_groups_are_worked_on_together(tmp_path):
@@ -74,7 +75,7 @@ def test_they_have_no_more_tokens_than_a_chunk(tmp_path):
 
 
 def test_large_row_groups_are_worked_on_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "_MANY", 1)
+    monkeypatch.setattr(pieces, "_MANY", 1)
     assert all(len(run) == 1 for run in runs(grouped(tmp_path / "in.parquet", 20), 1 << 20))
 
 
@@ -139,7 +140,7 @@ def test_groups_without_rows_join_nothing(tmp_path):
 @pytest.mark.parametrize("made", [uneven, lambda path: grouped(path, 13)], ids=["uneven", "even"])
 def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, made, most, many):
     """So a task that has a part of a file joins what a run over the whole file does."""
-    monkeypatch.setattr(source, "_MANY", many)
+    monkeypatch.setattr(pieces, "_MANY", many)
     path = made(tmp_path / "in.parquet")
     whole = {tuple(run) for run in runs(path, 1 << 20)}
     parts = divided(path, most)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece
     from rlpost.progress import Reporter
     from rlpost.schema import ColumnMap
 

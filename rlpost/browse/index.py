@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.parquet.source import Piece, Source
+    from rlpost.parquet.pieces import Piece
+    from rlpost.parquet.source import Source
     from rlpost.progress import Reporter
     from rlpost.schema import ColumnMap
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.binding import Binding
     from rlpost.formats.list_columns import Ragged
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece
 
 _TOKENS = 1 << 20  # elements of a piece
 

@@ -18,8 +18,8 @@ from rlpost.inspect.tokens import Block
 from rlpost.inspect.wanted import KEYS
 from rlpost.parallel import Ahead
 from rlpost.parquet.bridge import is_true
+from rlpost.parquet.pieces import Piece
 from rlpost.parquet.ragged import Place
-from rlpost.parquet.source import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

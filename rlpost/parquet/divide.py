@@ -10,9 +10,10 @@ import pyarrow as pa
 from rlpost.parquet.checked import checked_metadata
 from rlpost.parquet.encode import Encoder
 from rlpost.parquet.footer import FileMeta, FooterError, Group, load
+from rlpost.parquet.pieces import may_join
 from rlpost.parquet.plan import plan
 from rlpost.parquet.ranges import close_file, open_file
-from rlpost.parquet.source import Source, may_join
+from rlpost.parquet.source import Source
 from rlpost.parquet.staged import naming
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.parquet.inputs import InputFile
+from rlpost.parquet.pieces import Piece
 from rlpost.parquet.ragged import is_list
-from rlpost.parquet.source import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

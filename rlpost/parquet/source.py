@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from rlpost.errors import DataError, ReadWriteError
 from rlpost.parallel import Ahead, in_order
 from rlpost.parquet.bridge import texts, to_arrow
 from rlpost.parquet.checked import check_texts
+from rlpost.parquet.pieces import Piece, may_join
 from rlpost.parquet.places import Remote
 from rlpost.parquet.reader import ParquetReader, extents, footer_of
 from rlpost.parquet.stamps import stamp_of
@@ -31,31 +31,6 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 1 << 20  # list elements a piece, about, on the CPU
 _MOST_AHEAD = 128 << 20  # bytes of columns that wait, decoded, for the run to begin
 _FOOTERS = 8  # remote ones that are fetched at a time
-_TOGETHER = 8  # row groups, at most, that are worked on together; they begin at multiples of it
-_MANY = 32 << 20  # decompressed bytes of a row group that is worked on by itself
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive rows of one row group."""
-
-    file: int
-    row_group: int
-    first_row: int
-    """Row number of the first row within its file."""
-    table: pa.RecordBatch
-    tokens: int = 0
-    """List elements, about."""
-    joins: bool = False
-    """May be worked on together with the piece before it, of another row group."""
-
-    def halves(self) -> tuple[Piece, Piece]:
-        """The first and the second half of the rows."""
-        middle = self.table.num_rows // 2
-        first, second = self.table.slice(0, middle), self.table.slice(middle)
-        return replace(self, table=first), replace(
-            self, table=second, first_row=self.first_row + middle
-        )
 
 
 class Source:
@@ -241,36 +216,6 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
     if size == 0:
         return DataError(f"{file.path}: the file is empty (0 bytes); a Parquet file is needed")
     return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
-
-
-def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
-    """Whether each row group may be worked on together with what is before it.
-
-    Where the blocks of a scan begin shows in its last bits, so this depends on row groups and on
-    their place in the file alone: a file is divided only where this is false.
-
-    Args:
-        groups: rows and decompressed bytes of each; those of no rows go with any.
-        first: the number of the first one in its file; it begins the file or a part of it.
-    """
-    window, before = -1, 0
-    for number, (rows, held) in enumerate(groups, first):
-        own = number // _TOGETHER
-        yield not rows or (own == window and before < _MANY and held < _MANY)
-        if rows:
-            window, before = own, held
-
-
-def together(pieces: Iterable[Piece], tokens: int) -> Iterator[tuple[Piece, ...]]:
-    """Pieces that may be joined in runs of at most so many tokens, about; the others alone."""
-    run: list[Piece] = []
-    for piece in pieces:
-        if run and (not piece.joins or sum(one.tokens for one in run) + piece.tokens > tokens):
-            yield tuple(run)
-            run = []
-        run.append(piece)
-    if run:
-        yield tuple(run)
 
 
 def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:

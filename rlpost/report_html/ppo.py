@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.browse.index import Index
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece
 
 CLIP = 0.2  # arXiv 1707.06347, and what `rlpost loss` takes where nothing is said
 NEW, OLD = "log_probs", "old_log_probs"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.browse.index import Index
-    from rlpost.parquet.source import Piece
+    from rlpost.parquet.pieces import Piece
     from rlpost.progress import Reporter
 
 CLIP_STATE, SAMPLE_MASK = "clip_state", "sample_mask"
