@@ -82,9 +82,10 @@ def compare(source: Path, folder: Path, rounds: int, slow: int) -> dict[str, dic
 def growth(folder: Path, responses: int, rounds: int) -> dict[str, dict[str, float]]:
     """Time and memory of one recipe at 1, 2, 4 and 8 times the input, and of start-up alone."""
     found = {}
+    source, target = folder / "grow.parquet", folder / "grown.parquet"
     for times in (0, 1, 2, 4, 8):
-        source, target = folder / "grow.parquet", folder / "out.parquet"
         make(source, max(8, responses * times))
+        os.sync()  # or the input would still be on its way to the disk
         argv = [*COMMANDS["rlpost gae + kl + whitening"], str(source), str(target)]
         runs = [timed(argv) for _ in range(rounds)]
         found[f"{times}x"] = {
