@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from rlpost.kernels import (
     aggregate,
@@ -117,6 +118,17 @@ def test_a_scan_through_which_gradients_flow_is_the_same_scan():
     for first, last in ((0, 3), (3, 40), (40, 16 * 1024 + 5)):  # dyₛ/dxₜ = decay^(t-s)
         want[first:last] = 0.5 ** torch.arange(last - first, dtype=DOUBLE)
     torch.testing.assert_close(traced.grad, want, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+def test_the_derivative_of_a_scan_is_the_scan_of_the_derivative():
+    values = torch.linspace(-1, 1, 40, dtype=DOUBLE)
+    offsets = torch.tensor([0, 3, 40])
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(values, values.square())
+        made = forward_ad.unpack_dual(scans.reverse_scan(dual, offsets, 0.5))
+    torch.testing.assert_close(made.primal, scans.reverse_scan(values, offsets, 0.5))
+    torch.testing.assert_close(made.tangent, scans.reverse_scan(values.square(), offsets, 0.5))
 
 
 def test_one_value_for_all_segments_is_not_repeated():
