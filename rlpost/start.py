@@ -36,8 +36,8 @@ def _ran() -> int:
     # Even these take a while to import, and Ctrl-C may come any time.
     from rlpost import leftovers, signals  # noqa: PLC0415
 
-    # numpy's linear algebra, of which we need next to nothing, would keep a second core busy with
-    # waiting for work, while that has files to copy.
+    # numpy's linear algebra has only small products to make here. A thread of its own for it would
+    # keep a second core busy with waiting for work, while that has files to copy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What imports make stays: to look through it for garbage again and again takes 0.2 s.
     gc.set_threshold(100_000)

@@ -61,11 +61,13 @@ def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool
 def together(pieces: Iterable[Piece], tokens: int) -> Iterator[tuple[Piece, ...]]:
     """Pieces that may be joined in runs of at most so many tokens, about; the others alone."""
     run: list[Piece] = []
+    held = 0
     for piece in pieces:
-        if run and (not piece.joins or sum(one.tokens for one in run) + piece.tokens > tokens):
+        if run and (not piece.joins or held + piece.tokens > tokens):
             yield tuple(run)
-            run = []
+            run, held = [], 0
         run.append(piece)
+        held += piece.tokens
     if run:
         yield tuple(run)
 
