@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.provenance import KEY, Part

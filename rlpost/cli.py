@@ -15,7 +15,7 @@ import typer
 from typer._click.exceptions import BadParameter, ClickException
 from typer.core import TyperGroup
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.controls import shown
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
 from rlpost.signals import INTERRUPTED

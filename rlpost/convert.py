@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, Told

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.columns import columns_of
 from rlpost.engine import single_threaded_torch
 from rlpost.loss_options import LossOptions

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.parquet.stamps import footer_digest, stamp_of
 from rlpost.tally import Block, Tally

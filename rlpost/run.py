@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.checks import check_written
 from rlpost.columns import columns_of
 from rlpost.decode import Decoder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.claims import Claim, claim_of, cut
 from rlpost.columns import columns_of
 from rlpost.differences import GOOD, Difference, summary_differences

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.completion import declared
 from rlpost.loss_options import LossOptions
 from rlpost.presets import DEFAULT, PRESETS, loss_variants, variants

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.finite import unfit

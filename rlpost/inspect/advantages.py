@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from rlpost.inspect.columns import Lists
     from rlpost.inspect.model import Label
-    from rlpost.inspect.reading import Reading
     from rlpost.parquet.ragged import Place
 
 COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, WRONG = (
@@ -85,9 +84,8 @@ def _ends(
     return ends
 
 
-def advantage_facts(reading: Reading) -> AdvantageFacts | None:
-    """Facts of the advantages; None where the input has none."""
-    rows, column = reading.rows, reading.wanted.advantages
+def advantage_facts(rows: pl.DataFrame, column: str | None) -> AdvantageFacts | None:
+    """Facts of the advantages in a column; None where the input has none."""
     if column is None or COUNT not in rows:
         return None
     steps: list[AdvantageSlice] = []

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.inspect.advantages import advantage_facts
 from rlpost.inspect.findings import Case, found
 from rlpost.inspect.footers import input_facts, role_facts
@@ -103,5 +103,5 @@ def inspect(
         findings=found(case),
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
-        advantages=advantage_facts(reading),
+        advantages=advantage_facts(reading.rows, reading.wanted.advantages),
     )

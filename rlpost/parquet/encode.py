@@ -20,7 +20,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.parquet.bridge import to_numpy
-from rlpost.parquet.footer import MAGIC, TAIL, Chunk, FileMeta, Group, Meta, Struct, Wire, decode
+from rlpost.parquet.footer import (
+    MAGIC,
+    TAIL,
+    Chunk,
+    FileMeta,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+    decode,
+    statistics,
+)
 from rlpost.parquet.indexes import Page, page_of, pages_by_index
 from rlpost.parquet.pages import (
     RLE,
@@ -33,7 +44,6 @@ from rlpost.parquet.pages import (
     prefixed,
     repetition_levels,
 )
-from rlpost.parquet.plan import statistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -25,6 +25,7 @@ MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups 
 _LOW = 127  # a varint's payload in a byte
 _LONG = 15  # a list header's mark of a count that follows, and the widest short step of field ids
 _WORD = (1 << 64) - 1
+_NULLS, _HIGHEST, _LOWEST = 3, 5, 6  # field ids of Statistics
 
 
 class FooterError(ValueError):
@@ -298,3 +299,21 @@ def seal(footer: Struct) -> bytes:
     """Return the end of a Parquet file: the footer, its length and the magic."""
     data = encode(footer)
     return data + struct.pack("<I", len(data)) + MAGIC
+
+
+def statistics(nulls: int, bounds: list[bytes]) -> Struct:
+    """Statistics of a chunk: its nulls and, where they are known, its least and greatest value."""
+    made = Struct().put(_NULLS, Wire.I64, nulls)
+    if bounds:
+        made.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
+    return made
+
+
+def joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
+    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
+    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
+    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
+        values = [part.binary(bound) for part in statistics if bound in part]
+        if order and values:
+            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
+    return joined

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,7 @@ from rlpost.parquet.footer import (
     Meta,
     Struct,
     Wire,
+    joined_statistics,
 )
 from rlpost.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_groups
 from rlpost.parquet.schemas import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rlpost.parquet.encode import Encoder
 
 _ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
-_NULLS, _HIGHEST, _LOWEST = 3, 5, 6
 _OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
 _STAYING = (Chunk.META, *POINTERS)
 
@@ -256,23 +255,5 @@ def joined_meta(metas: list[Struct]) -> Struct:
     if all(Meta.STATISTICS in meta for meta in metas):
         statistics = [meta.struct(Meta.STATISTICS) for meta in metas]
         order = _ORDERED.get(joined.integer(Meta.TYPE))
-        joined.put(Meta.STATISTICS, Wire.STRUCT, _joined_statistics(statistics, order))
-    return joined
-
-
-def statistics(nulls: int, bounds: list[bytes]) -> Struct:
-    """Statistics of a chunk: its nulls and, where they are known, its least and greatest value."""
-    made = Struct().put(_NULLS, Wire.I64, nulls)
-    if bounds:
-        made.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
-    return made
-
-
-def _joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
-    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
-    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
-    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
-        values = [part.binary(bound) for part in statistics if bound in part]
-        if order and values:
-            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
+        joined.put(Meta.STATISTICS, Wire.STRUCT, joined_statistics(statistics, order))
     return joined

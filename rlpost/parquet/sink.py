@@ -184,6 +184,7 @@ def _splice(
             return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage(target)
         opened.pop_all()
+        staged.write(0, MAGIC)  # in front of what is copied
         staged.copy(file, runs)
         return SpliceSink(footer, encoder, staged, kept, *indexes)
 

@@ -64,6 +64,7 @@ def copy_all(source: Place, target: Place) -> Staged | Upload | None:
     except BaseException:
         close_file(file)
         raise
+    staged.write(0, MAGIC)  # in front of what is copied
     staged.copy(file, whole(end))
     return staged
 

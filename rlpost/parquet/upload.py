@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from rlpost.leftovers import settled, undo_at_exit
 from rlpost.parallel import in_order
-from rlpost.parquet.footer import MAGIC
 from rlpost.parquet.ranges import close_file
 from rlpost.parquet.staged import STEP, Run, Staged, naming, read_run, steps, write_all
 from rlpost.parquet.transfers import transfer_to
@@ -70,7 +69,7 @@ class Upload:
         assert self._file is not None
         if self._sending is not None and self._sending.done():
             self._sending.result()  # it failed: there is more to send
-        if at < len(MAGIC):
+        if at == 0:
             self._head = bytes(data)
             return at + len(data)
         self._base = at if self._base is None else self._base
@@ -84,7 +83,7 @@ class Upload:
 
     def copy(self, source: Opened, runs: list[Run]) -> None:
         """Begin to send bytes of an open file, in a thread, once; the file is closed here."""
-        self._source, self.runs, self._head = source, runs, MAGIC
+        self._source, self.runs = source, runs
         self._begin()
 
     def original(self, run: Run) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import exceptions
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.parallel import cores
 from rlpost.parquet.survey import survey

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.browse.build import build
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.inspect.facts import inspect

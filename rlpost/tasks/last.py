@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.ledger import Ledger
 from rlpost.report import summary_of
 from rlpost.tasks import ranges, steps

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost import __version__
+from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.parquet.divide import Range
