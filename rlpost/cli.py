@@ -40,6 +40,7 @@ COMMANDS = {
     "presets": "List the frameworks' presets, show one, compare two.",
     "config": "Show the recipe that options come to, and where each value is from.",
     "schema": "Print the JSON Schema of recipe files, for editors.",
+    "help": "Print a page of the manual, or the list of its pages.",
 }
 COMPLETING = "_RLPOST_COMPLETE"
 FOR_SHELLS = ("--show-completion", "--install-completion")

@@ -166,6 +166,13 @@ def _listed(incomplete: str, names: Iterable[str]) -> Offers:
     return [(f"{before}{comma}{name}", "") for name in names if name not in taken]
 
 
+def _topics(context: Context, incomplete: str) -> Offers:
+    from rlpost.manual import TOPICS  # noqa: PLC0415
+
+    del context, incomplete
+    return TOPICS.items()
+
+
 def _words(context: Context, incomplete: str, *, words: tuple[str, ...]) -> Offers:
     del context, incomplete
     return [(word, "") for word in words]
@@ -191,6 +198,7 @@ BY_ARGUMENT: dict[str, Completer] = {
     "PRESET": _presets,
     "PRESET|default": _presets,
     "ESTIMATOR": _estimators,
+    "TOPIC": _topics,
 }
 
 

@@ -110,6 +110,7 @@ OPTIONS = (
 APART = (
     *OPTIONS,
     "leftovers",
+    "manual",
     "signals",
     "schema",
     "errors",

@@ -1,0 +1,89 @@
+"""`rlpost help`: the pages of the manual."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from rlpost.errors import UsageError
+from rlpost.manual import OF_COMMANDS, TOPICS, page
+from rlpost.schema import closest
+
+WIDEST = 100
+_COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
+_IMAGE = re.compile(r"^!\[.*?\]\(.*?\)\n*", re.MULTILINE)
+_PAGE = re.compile(r"\[([^\]]+)\]\(([\w-]+)\.md\)")
+_FILE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(.+?)\)")
+EPILOG = """Examples:
+
+  rlpost help
+
+  rlpost help pipeline
+
+  rlpost help estimators | less
+"""
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("help", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+def show_help(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Page to print (default: list of pages).")
+    ] = None,
+) -> None:
+    """Print a page of the manual, or the list of its pages."""
+    if topic is None:
+        _show_topics()
+        return
+    name = OF_COMMANDS.get(topic, topic)
+    if name not in TOPICS:
+        names = (*TOPICS, *OF_COMMANDS)
+        hint = closest(topic, names) or "; `rlpost help` lists the pages"
+        raise UsageError(f"no manual page {topic!r}{hint}")
+    _show_page(_COMMENT.sub("", page(name)))
+
+
+def _show_topics() -> None:
+    from rlpost import render_lists  # noqa: PLC0415
+
+    rows = [(name, about) for name, about in TOPICS.items() if name != "index"]
+    render_lists.show_list(("topic", "content"), rows, "table")
+
+
+def _show_page(text: str) -> None:
+    """Print Markdown: rendered on a terminal, as it is in a pipe."""
+    if not sys.stdout.isatty():
+        typer.echo(text, nl=False)
+        return
+    from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.theme import Theme  # noqa: PLC0415
+
+    from rlpost.render import console  # noqa: PLC0415
+
+    out = console(sys.stdout)
+    out.width = min(out.width, WIDEST)
+    with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
+        out.print(Markdown(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"))
+
+
+def for_terminal(text: str) -> str:
+    """Return the text without images, and with commands in place of links to pages.
+
+    >>> for_terminal("see [input](input.md) and [all roles](input.md)")
+    'see `rlpost help input` and all roles (`rlpost help input`)'
+    >>> for_terminal("[benchmarks](../../tests/bench/README.md)")
+    'benchmarks (`tests/bench/README.md`)'
+    """
+    text = _IMAGE.sub("", text)
+    text = _PAGE.sub(_command, text)
+    return _FILE.sub(r"\1 (`\2`)", text)
+
+
+def _command(found: re.Match[str]) -> str:
+    words, name = found.groups()
+    command = f"`rlpost help {name}`"
+    return command if words == name or words == name.replace("-", " ") else f"{words} ({command})"

@@ -1,0 +1,49 @@
+"""The manual: Markdown pages by topic."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+TOPICS = {
+    "index": "This list.",
+    "install": "Installation, extras and locked versions.",
+    "input": "Input files, roles, column names and output columns.",
+    "pipeline": "The stages in order, with formulas and options.",
+    "estimators": "The advantage estimators, and how to use your own.",
+    "recipes": "Recipe files, environment variables, shell completion.",
+    "presets": "Presets of frameworks, and what differs between frameworks.",
+    "formats": "Conversion of the rollout dumps of frameworks.",
+    "inspect": "Statistics of rollout files, and findings.",
+    "report": "An HTML report.",
+    "browse": "The terminal browser.",
+    "compare": "Comparison of files and of recipes.",
+    "losses": "Policy losses: clipping, ratios, KL, zero gradients.",
+    "training": "Training on the output.",
+    "python": "The Python interface and the formulas as functions.",
+    "large-runs": "Many files, object stores, resume, Ray, shards, cost.",
+    "metadata": "Metadata of files, and the JSON summary.",
+    "accuracy": "What results depend on, and bounds on errors.",
+    "safety": "Complete outputs, verification, hostile input.",
+    "exit-codes": "Exit codes and output streams, for scripts.",
+    "options": "All options of all commands.",
+    "changelog": "Changes by version.",
+}
+"""Each topic with one line that describes its page."""
+OF_COMMANDS = {
+    "advantages": "pipeline",
+    "plan": "large-runs",
+    "convert": "formats",
+    "loss": "losses",
+    "verify": "safety",
+    "config": "recipes",
+    "schema": "recipes",
+    "help": "index",
+}
+"""The topic of each command that has no page of its own name."""
+
+
+def page(topic: str) -> str:
+    """Return the Markdown text of a topic's page; raises KeyError if there is none."""
+    if topic not in TOPICS:
+        raise KeyError(topic)
+    return (files(__name__) / f"{topic}.md").read_text(encoding="utf-8")

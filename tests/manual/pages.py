@@ -1,0 +1,57 @@
+"""The manual's pages with their generated parts made anew."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+
+from manual.program import ROOT, run
+from manual.tables import TABLES
+
+HOME = ROOT / "rlpost" / "manual"
+PAGES = (ROOT / "README.md", *sorted(HOME.glob("*.md")))
+_TABLE = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_OUTPUT = re.compile(
+    r"<!-- output(?: \(first (\d+) lines\))?: rlpost (.+?) -->\n```text\n(.*?)```", re.DOTALL
+)
+_TIME = re.compile(r"\d+(\.\d+)?(?= (s|M tokens/s)\b)")
+
+
+def masked(text: str) -> str:
+    """The text without the times that differ from run to run."""
+    return _TIME.sub("…", text)
+
+
+def refreshed(text: str) -> str:
+    """A page with its tables and its examples of output as they are now."""
+    text = _TABLE.sub(_with_table, text)
+    return _OUTPUT.sub(_with_output, text)
+
+
+def _with_table(found: re.Match[str]) -> str:
+    name = found[1]
+    return f"<!-- generated: {name} -->\n\n{TABLES[name]().strip()}\n\n<!-- end -->"
+
+
+def _with_output(found: re.Match[str]) -> str:
+    first, command, before = found.groups()
+    lines = _printed(command).splitlines()
+    if first:
+        lines = lines[: int(first)]
+    while lines and not lines[-1]:
+        del lines[-1]
+    now = "".join(f"{line}\n" for line in lines)
+    return (
+        found[0]
+        if masked(now) == masked(before)
+        else found[0].replace(f"```text\n{before}```", f"```text\n{now}```")
+    )
+
+
+@cache
+def _printed(command: str) -> str:
+    """What a command prints, first on stderr and then on stdout."""
+    done = run(shlex.split(command))
+    assert done.code == 0, done.err
+    return "\n".join(line.rstrip() for line in (done.err + done.out).splitlines())

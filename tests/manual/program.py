@@ -1,0 +1,57 @@
+"""The command line in this process: its commands and their options, and what a command prints."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
+
+import typer
+
+from rlpost.cli import COMMANDS, app, main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).parents[2]
+WIDTH = "100"
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(words: Sequence[str], folder: Path = ROOT) -> Ran:
+    """`rlpost WORDS` in this process, in a folder, without colours."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["rlpost", *words]
+    quiet = {name: x for name, x in os.environ.items() if not name.startswith("RLPOST_")}
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(os.environ, {**quiet, "COLUMNS": WIDTH, "NO_COLOR": "1"}, clear=True),
+        chdir(folder),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            return Ran(int(end.code or 0), out.getvalue(), err.getvalue())
+    return Ran(0, out.getvalue(), err.getvalue())
+
+
+def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Every command by what is typed, those of groups (`config show`) too."""
+    group = typer.main.get_command(app)
+    context = typer.Context(group, info_name="rlpost")
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        yield name, command
+        for inner, one in getattr(command, "commands", {}).items():
+            yield f"{name} {inner}", one

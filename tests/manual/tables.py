@@ -1,0 +1,266 @@
+"""The manual's reference tables, made of the declarations that the program itself uses."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from manual.program import commands, run
+
+from rlpost import Numerics, functional
+from rlpost.estimators import ESTIMATORS
+from rlpost.formats import FORMATS
+from rlpost.inspect.findings import FINDINGS
+from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
+from rlpost.losses import LOSSES
+from rlpost.manual import TOPICS
+from rlpost.recipe import Recipe
+from rlpost.schema import ROLES
+
+USES = {
+    "group": "prompt groups",
+    "reward": "all estimators",
+    "mask": "policy and observation tokens; without it every token is a policy token",
+    "old_log_probs": "KL, off-policy correction, policy loss",
+    "ref_log_probs": "KL",
+    "infer_log_probs": "off-policy correction; policy loss with `--behaviour infer`",
+    "log_probs": "policy loss",
+    "token_rewards": "optional process rewards, which are added to the reward",
+    "advantages": "`loss`, `compare`, `inspect`, `report`",
+    "is_weight": "policy loss",
+    "batch": "batches, and so prompt groups, whitening, batch and running statistics, adaptive KL",
+    "domain": "running statistics, tables by domain",
+    "difficulty": "`--difficulty-weight`",
+    "truncated": "`--drop-truncated`, `--truncation-penalty`",
+    "sample_mask": "policy loss",
+    "sample_weight": "policy loss",
+    "turn": "`--group-length-penalty`",
+}
+"""What uses a role, beside the estimators that need it."""
+OF_MOST = ("group", "reward", "batch")
+"""Roles of so many estimators that a list of them is no help."""
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def code(text: str) -> str:
+    """The text as code; nothing if it is empty."""
+    return f"`{text}`" if text else ""
+
+
+def codes(names: Any) -> str:
+    return ", ".join(map(code, names))
+
+
+def topics() -> str:
+    rows = [(f"[{name}]({name}.md)", about) for name, about in TOPICS.items()]
+    return table(("topic", "content"), [row for row in rows if "index" not in row[0]])
+
+
+def roles() -> str:
+    needing: dict[str, list[str]] = {}
+    for one in ESTIMATORS.values():
+        for role in one.roles:
+            needing.setdefault(role, []).append(one.name)
+    rows = []
+    for name, role in ROLES.items():
+        column, *aliases = role.aliases
+        estimators = "" if name in OF_MOST else codes(needing.get(name, ()))
+        used = "; ".join(part for part in (USES.get(name, ""), estimators) if part)
+        rows.append((code(name), code(column), role.kind, used, codes(aliases)))
+    return table(("role", "column", "kind", "used by", "aliases"), rows)
+
+
+def estimators() -> str:
+    listed = json.loads(run(["estimators", "--format", "json"]).out)
+    own = [one for one in listed if one["estimator"] in ESTIMATORS]
+    rows = [(code(x["estimator"]), x["level"], x["needs"], x["formula"], x["source"]) for x in own]
+    return table(("estimator", "level", "needs", "formula", "source"), rows)
+
+
+def estimator_options() -> str:
+    rows = []
+    for one in ESTIMATORS.values():
+        options = [_flag(name) for name in one.knobs if name in Recipe.model_fields]
+        numerics = [name for name in one.knobs if name in Numerics.model_fields]
+        whitened = "yes" if one.whiten_advantages else "no"
+        rows.append(
+            (code(one.name), one.norm_mean, one.norm_std, whitened, codes(options), codes(numerics))
+        )
+    headings = ("estimator", "mean", "std", "whitened", "options", "numerics")
+    return table(headings, rows)
+
+
+def _flag(field: str) -> str:
+    """The option of a field of the recipe."""
+    return "--teacher" if field == "teachers" else "--" + field.replace("_", "-")
+
+
+def losses() -> str:
+    rows = []
+    for name, one in LOSSES.items():
+        defaults = {k: v for k, v in DEFAULTS[name].items() if k != "aggregation"}
+        shown = ", ".join(f"`{_flag(key)}` {_value(value)}" for key, value in defaults.items())
+        aggregation = code(DEFAULTS[name]["aggregation"])
+        rows.append((code(name), ABOUT[name], code(one.formula), aggregation, shown, one.source))
+    headings = ("loss", "what it is", "loss of a token", "aggregation", "defaults", "source")
+    return table(headings, rows)
+
+
+def aggregations() -> str:
+    rows = [(code(name), about) for name, about in ABOUT_AGGREGATIONS.items()]
+    return table(("aggregation", "how the losses of tokens become one number"), rows)
+
+
+def presets() -> str:
+    listed = json.loads(run(["presets", "--format", "json"]).out)
+    headings = tuple(listed[0])
+    rows = [(code(first), *others) for first, *others in (tuple(x.values()) for x in listed)]
+    return table(headings, rows)
+
+
+def numerics() -> str:
+    rows = []
+    for name, info in Numerics.model_fields.items():
+        values = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+        shown = codes(map(str, values)) if values else "number"
+        default = code(_value(info.default))
+        rows.append((code(name), shown, default, info.description or ""))
+    return table(("field", "values", "default", "meaning"), rows)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return "never" if math.isinf(value) else f"{value:g}"
+    return str(value)
+
+
+def formats() -> str:
+    rows = []
+    for one in FORMATS.values():
+        given = [role for role in one.gives if role not in one.lacks]
+        some = [role for role in one.gives if role in one.lacks]
+        generic = one.name in ("jsonl", "parquet")
+        roles = "all that its fields have" if generic else ", ".join(given)
+        rows.append((code(one.name), one.title, roles, "" if generic else ", ".join(some)))
+    headings = ("`--from`", "dump", "roles", "roles that only some dumps have")
+    return table(headings, rows)
+
+
+def format_notes() -> str:
+    sections = []
+    for one in FORMATS.values():
+        reasons: dict[str, list[str]] = {}
+        for role, why in one.lacks.items():
+            reasons.setdefault(why, []).append(role)
+        lines = [f"- {', '.join(names)}: {why}." for why, names in reasons.items()]
+        note = f"{one.notes()}\n\n" if one.notes() else ""
+        sections.append(
+            f"### {one.name}\n\n{note}Layout taken from: {one.source}.\n\n"
+            "Missing roles:\n\n" + "\n".join(lines)
+        )
+    return "\n\n".join(sections)
+
+
+def findings() -> str:
+    rows = [(code(one.__name__), _first_line(one)) for one in FINDINGS]
+    return table(("finding", "what it is"), rows)
+
+
+def functions() -> str:
+    names = [name for name in functional.__all__ if inspect.isfunction(getattr(functional, name))]
+    rows = [(code(name), _first_line(getattr(functional, name))) for name in names]
+    return table(("function", "what it computes"), rows)
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n\n")[0].rstrip(".")
+
+
+def options() -> str:
+    """The options of each command; those that commands share are listed once, by panel."""
+    own: list[str] = []
+    shared: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
+    single: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+    for name, command in commands():
+        for option in command.params:
+            if option.param_type_name != "option" or option.hidden or "--help" in option.opts:
+                continue
+            panel = option.rich_help_panel or ""
+            single.setdefault(panel, {}).setdefault(name, []).append(_option(option))
+    for panel, by_command in single.items():
+        if panel and len(by_command) > 1:
+            users[panel] = [f"`rlpost {name}`" for name in by_command]
+            rows = next(iter(by_command.values()))
+            shared[panel] = [table(("option", "value", "meaning"), rows)]
+    names = dict.fromkeys(name for by_command in single.values() for name in by_command)
+    for name in names:
+        panels = {p: by[name] for p, by in single.items() if name in by and p not in shared}
+        more = [panel for panel in shared if name in single[panel]]
+        text = f"## rlpost {name}\n\n"
+        for panel, rows in panels.items():
+            text += (f"{panel}:\n\n" if panel else "") + table(("option", "value", "meaning"), rows)
+            text += "\n\n"
+        if more:
+            text += f"Also the [options of a recipe](#options-of-a-recipe): {', '.join(more)}.\n\n"
+        own.append(text)
+    recipe = "## Options of a recipe\n\n"
+    recipe += f"Options of {', '.join(next(iter(users.values())))}.\n\n"
+    recipe += "\n\n".join(f"### {panel}\n\n{text[0]}" for panel, text in shared.items())
+    return "".join(own) + recipe
+
+
+def _option(option: Any) -> tuple[str, ...]:
+    """Its names, its value, and its help with the default."""
+    names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
+    text = option.help or ""
+    default = option.default
+    if default not in (None, False, (), []) and "default" not in text and not option.required:
+        text += f" (default {getattr(default, 'value', default)})"
+    if option.required:
+        text += " (required)"
+    if option.envvar and option.show_envvar:
+        text += f" [{option.envvar}]"
+    return names, code(_metavar(option)), text
+
+
+def _metavar(option: Any) -> str:
+    if option.is_flag:
+        return ""
+    if option.metavar:
+        return str(option.metavar)
+    annotation = option.type_descriptor.annotation
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return "|".join(one.value for one in annotation)
+    return {int: "N", float: "X"}.get(annotation, "TEXT")
+
+
+TABLES = {
+    "topics": topics,
+    "roles": roles,
+    "estimators": estimators,
+    "estimator-options": estimator_options,
+    "losses": losses,
+    "aggregations": aggregations,
+    "presets": presets,
+    "numerics": numerics,
+    "formats": formats,
+    "format-notes": format_notes,
+    "findings": findings,
+    "functional": functions,
+    "options": options,
+}

@@ -1,0 +1,235 @@
+"""The manual and README do what they show: their commands, snippets, tables, options and links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tomllib
+from contextlib import chdir
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import format_writers as writers
+import pyarrow.parquet as pq
+import pytest
+from manual.pages import HOME, PAGES, refreshed
+from manual.program import ROOT, commands, run
+from rich.console import Console
+from rich.markdown import Markdown
+
+import rlpost
+from rlpost.commands.help import for_terminal
+from rlpost.manual import OF_COMMANDS, TOPICS, page
+from rlpost.recipe import without_loss
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK = re.DOTALL | re.MULTILINE
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+OF_PROGRAM = {"--help", "--debug", "--version", "--install-completion", "--show-completion"}
+by_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    text = path.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.+?)^```$", text, BLOCK)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the files that the pages' commands read."""
+    home = tmp_path_factory.mktemp("files")
+    sample = ROOT / "sample_data" / "arithmetic.parquet"
+    shutil.copytree(ROOT / "sample_data", home / "sample_data")
+    table = pq.read_table(sample)
+    for step in (0, 1):
+        folder = home / "dumps" / f"step={step}"
+        folder.mkdir(parents=True)
+        part = table.filter(pq.read_table(sample)["step"].to_numpy() == step)
+        pq.write_table(part.drop_columns("step"), folder / "rollouts.parquet")
+    names = ["loss_mask" if name == "response_mask" else name for name in table.column_names]
+    pq.write_table(table.rename_columns(names), home / "loss-mask.parquet")
+    for name, estimator in (("a", "grpo"), ("b", "rloo")):
+        recipe = rlpost.Recipe(estimator=estimator)
+        rlpost.advantages(sample, home / f"run-{name}.parquet", recipe)
+        (home / f"{name}.toml").write_text(f'estimator = "{estimator}"\n')
+    samples = writers.made()
+    (home / "logs").mkdir()
+    shutil.copy(writers.nemo_rl(home / "nemo", samples), home / "logs" / "train_data_step7.jsonl")
+    shutil.copytree(writers.slime_train(home / "slime", samples).parent, home / "dump/train_data")
+    lines = [
+        f'{{"prompt": "p{i % 2}", "task": {{"id": {i % 2}}}, "scores": {{"total": {i}}}}}\n'
+        for i in range(4)
+    ]
+    (home / "mine.jsonl").write_text("".join(lines))
+    return home
+
+
+@pytest.fixture
+def folder(files, tmp_path):
+    """A copy of these files that a test may write to."""
+    return shutil.copytree(files, tmp_path / "work")
+
+
+def write_examples(path: Path, folder: Path) -> None:
+    """Write the files that a page shows: its recipe, and the module that it names."""
+    for text in blocks(path, "toml"):
+        if not text.startswith("# "):
+            (folder / "recipe.toml").write_text(text, encoding="utf-8")
+    for text in blocks(path, "py"):
+        name = re.match(r"# (\w+\.py)\n", text)
+        assert name, f"{path.name}: a py block begins with the name of its file"
+        (folder / name[1]).write_text(text, encoding="utf-8")
+
+
+# Blocks of code
+
+
+@by_page
+def test_blocks_run_one_after_the_other(path, folder):
+    write_examples(path, folder)
+    skipped = 2 if path.name == "README.md" else 0  # test_readme.py has those two
+    names: dict[str, object] = {}
+    found = re.findall(r"^```(bash|python)\n(.+?)^```$", path.read_text("utf-8"), BLOCK)
+    for language, text in found[skipped:]:
+        if language == "bash":
+            for line in text.splitlines():
+                run_line(line, folder)
+        else:
+            with chdir(folder):
+                exec(compile(text, str(path), "exec"), names)  # noqa: S102
+
+
+def run_line(line: str, folder: Path) -> None:
+    """Run a line of commands, each in this process; `> FILE` is understood."""
+    for part in line.split(" && "):
+        words = shlex.split(part, comments=True)
+        target = folder / words.pop() if ">" in words else None
+        program, *words = [word for word in words if word != ">"]
+        assert program == "rlpost", line
+        done = run(words, folder)
+        assert done.code == 0, f"{part}\n{done.err}{done.out}"
+        if target is not None:
+            target.write_text(done.out, encoding="utf-8")
+
+
+@by_page
+def test_recipes_are_valid(path):
+    for text in blocks(path, "toml"):
+        table = tomllib.loads(text)
+        if not text.startswith("# "):
+            rlpost.Recipe.of(without_loss(table))
+
+
+@by_page
+def test_blocks_that_are_not_run_say_why(path):
+    text = path.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```sh$", text, flags=re.MULTILINE):
+        before = text[: found.start()].splitlines()[-1]
+        assert re.fullmatch(r"<!-- not run: .+ -->", before), before
+    known = {"bash", "sh", "text", "python", "py", "toml", "yaml", ""}
+    assert {*re.findall(r"^```(.*)$", text, flags=re.MULTILINE)} <= known
+
+
+def test_few_blocks_are_not_run():
+    count = sum(path.read_text(encoding="utf-8").count("```sh\n") for path in PAGES)
+    assert count <= 9
+
+
+# What pages name
+
+
+@by_page
+def test_tables_and_outputs_are_current(path):
+    text = path.read_text(encoding="utf-8")
+    assert refreshed(text) == text, "refresh it: .venv/bin/python -m tests.manual"
+
+
+@by_page
+def test_options_exist(path):
+    by_command = {
+        name: {
+            flag
+            for option in command.params
+            if option.param_type_name == "option"
+            for flag in (*option.opts, *option.secondary_opts)
+        }
+        for name, command in commands()
+    }
+    every = OF_PROGRAM.union(*by_command.values())
+    text = path.read_text(encoding="utf-8")
+    for words in INLINE.findall(text):
+        if words.startswith("--"):
+            assert words.split()[0] in every | {"--no-"}, words
+        if words.startswith("rlpost "):
+            flags = {word for word in re.split(r"[\s=]", words) if word.startswith("--")}
+            command = max((name for name in by_command if words[7:].startswith(name)), default="")
+            assert flags <= by_command.get(command, set()) | OF_PROGRAM, words
+
+
+@by_page
+def test_links_resolve(path):
+    text = path.read_text(encoding="utf-8")
+    for link in LINK.findall(re.sub(r"^```.*?^```$", "", text, flags=BLOCK)):
+        target, _, anchor = link.partition("#")
+        if target.startswith("http"):
+            continue
+        other = path.parent / target if target else path
+        assert other.is_file(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", other.read_text("utf-8"), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", x).lower().replace(" ", "-") for x in headings}
+
+
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").stat().st_size <= 12_000
+
+
+# Pages and topics
+
+
+def test_every_page_is_a_topic():
+    assert [*TOPICS] == [*dict.fromkeys(TOPICS)]
+    assert {*TOPICS} == {path.stem for path in HOME.glob("*.md")}
+    for topic, about in TOPICS.items():
+        assert page(topic).startswith("# "), topic
+        assert re.fullmatch(r".{1,59}\.", about), topic
+
+
+def test_every_command_has_a_page():
+    for name, _ in commands():
+        command = name.split()[0]
+        assert OF_COMMANDS.get(command, command) in TOPICS, command
+
+
+def test_help_lists_topics_and_prints_pages():
+    listed = run(["help"])
+    assert listed.code == 0
+    assert all(topic in listed.out for topic in TOPICS if topic != "index")
+    printed = run(["help", "pipeline"]).out
+    assert printed.startswith("# Pipeline\n")
+    assert "```bash" in printed
+    assert "<!--" not in run(["help", "estimators"]).out
+    assert run(["help", "advantages"]).out == printed
+
+
+def test_help_suggests_a_page_with_a_similar_name():
+    done = run(["help", "pipline"])
+    assert (done.code, done.out) == (2, "")
+    assert "did you mean pipeline" in done.err
+    assert "`rlpost help` lists" in run(["help", "zzz"]).err
+
+
+@by_page
+def test_a_terminal_gets_every_page_without_markup(path):
+    if path.parent != HOME:
+        pytest.skip("README is no topic")
+    out = Console(file=StringIO(), width=100)
+    out.print(Markdown(for_terminal(page(path.stem)), hyperlinks=False))
+    text = out.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 100
+    assert not re.search(r"\w\(\S*\.md\)|<!--|\.\./", text)
