@@ -1,10 +1,4 @@
-"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out.
-
-Layers, each importing only those to its right:
-cli, commands, render -> api -> run -> engine, plan, report, output, decode, table -> stages ->
-summary, groups, batch -> estimators -> kernels -> torch. pyarrow lives in rlpost.parquet and where
-columns become tensors; recipe, schema and errors stand apart and import neither torch nor pyarrow.
-"""
+"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
 
 from __future__ import annotations
 
@@ -14,23 +8,23 @@ from rlpost._version import __version__
 
 if TYPE_CHECKING:
     from rlpost import functional, ray
+    from rlpost.analysis.inspect.facts import inspect as facts
     from rlpost.api import Options, advantages, enrich
-    from rlpost.inspect.facts import inspect as facts
-    from rlpost.numerics import Numerics
-    from rlpost.presets import preset
-    from rlpost.recipe import Recipe
+    from rlpost.recipe.numerics import Numerics
+    from rlpost.recipe.presets import preset
+    from rlpost.recipe.recipe import Recipe
+
 
 _HOMES = {
     "Options": "rlpost.api",
     "advantages": "rlpost.api",
     "enrich": "rlpost.api",
-    "facts": "rlpost.inspect.facts",
-    "Numerics": "rlpost.numerics",
-    "Recipe": "rlpost.recipe",
-    "preset": "rlpost.presets",
+    "facts": "rlpost.analysis.inspect.facts",
+    "Numerics": "rlpost.recipe.numerics",
+    "Recipe": "rlpost.recipe.recipe",
+    "preset": "rlpost.recipe.presets",
 }
-# `rlpost.inspect` is the package that `rlpost.facts` lives in; a function of the same name would be
-# replaced by it as soon as anyone imports from there.
+# `rlpost.inspect` would be both a function and a package, so the function is called `facts`.
 _NAMES = {"facts": "inspect"}
 _MODULES = ("functional", "ray")
 __all__ = [

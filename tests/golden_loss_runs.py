@@ -23,7 +23,7 @@ from rlpost.losses import HIGH, LOW, Surrogate, Tokens, kl_loss, loss_named
 if TYPE_CHECKING:
     from golden_runs import Entry
 
-    from rlpost.loss_options import LossOptions
+    from rlpost.recipe.loss import LossOptions
 
 Metrics = dict[str, tuple[float, float]]
 Weigh = Callable[[Tokens], torch.Tensor]

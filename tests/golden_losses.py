@@ -10,7 +10,7 @@ from golden_runs import limit
 from rlpost.kernels.corrections import over_responses
 from rlpost.kernels.segments import spread
 from rlpost.losses import DUAL, HIGH, LOW, loss_named
-from rlpost.presets import loss_preset
+from rlpost.recipe.presets import loss_preset
 
 # --- verl ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from rlpost.kernels.corrections import over_responses
 from rlpost.kernels.segments import count_true, spread
 from rlpost.kernels.weights import length_weights
 from rlpost.losses import HIGH, LOW
-from rlpost.presets import loss_preset
+from rlpost.recipe.presets import loss_preset
 
 OPTIONS = {
     "cispo_epsilon_low": "pg_clip_low",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost import Recipe
-from rlpost.presets import values_of
+from rlpost.recipe.presets import values_of
 
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]

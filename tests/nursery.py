@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 from test_cli import rollout, run, save
 
-from rlpost.start import leave
+from rlpost.cli.main import leave
 
 IMPORTED = (
-    "rlpost.commands.advantages", "rlpost.resume", "rlpost.run", "rlpost.render",
+    "rlpost.cli.commands.advantages", "rlpost.pipeline.outputs", "rlpost.pipeline.run",
+    "rlpost.cli.render.summary",
     "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip
 WATCHED = (

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from reference import Response
 
-from rlpost.parquet.bridge import dtype_of
+from rlpost.io.arrow import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

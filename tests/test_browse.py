@@ -19,15 +19,15 @@ from rich.console import Console
 from textual.widgets import Input, Static
 
 import rlpost
-from rlpost.browse import filters, search
-from rlpost.browse import rows as rows_module
-from rlpost.browse.app import Browser
-from rlpost.browse.build import build
-from rlpost.browse.columns import text_of
-from rlpost.browse.help import KEYS
-from rlpost.browse.levels import Levels
-from rlpost.browse.rowlist import RowList
-from rlpost.browse.rows import Reader
+from rlpost.analysis.browse import filters
+from rlpost.analysis.browse import filters as search
+from rlpost.analysis.browse.app import KEYS, Browser
+from rlpost.analysis.browse.levels import Levels
+from rlpost.analysis.browse.listing import RowList
+from rlpost.analysis.responses import rows as rows_module
+from rlpost.analysis.responses.columns import text_of
+from rlpost.analysis.responses.index import build
+from rlpost.analysis.responses.rows import Reader
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = Path(__file__).parents[1] / "sample_data"
@@ -540,7 +540,7 @@ def test_it_draws_on_stdout_where_stderr_is_redirected():
     """Textual draws on stderr: meanwhile that is stdout, and afterwards what it was."""
     code = (
         "import os\n"
-        "from rlpost.commands.browse import _drawn_on_stdout\n"
+        "from rlpost.cli.commands.browse import _drawn_on_stdout\n"
         "with _drawn_on_stdout():\n"
         "    os.write(2, b'drawn')\n"
         "os.write(2, b'said')\n"
@@ -576,7 +576,7 @@ def test_a_condition_holds_from_the_beginning():
 
 def run(*argv, **options):
     return subprocess.run(
-        [sys.executable, "-c", "from rlpost.cli import main; main()", *argv],
+        [sys.executable, "-c", "from rlpost.cli.app import main; main()", *argv],
         capture_output=True, text=True, check=False, **options,
     )  # fmt: skip
 

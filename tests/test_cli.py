@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlpost.cli import COMMANDS, main
+from rlpost.cli.app import COMMANDS, main
 from rlpost.errors import ReadWriteError
 
 PROGRAM = Path(sys.executable).with_name("rlpost")
@@ -185,7 +185,7 @@ def finished(process) -> Ran:
 
 IMPORTED = """
 import sys
-from rlpost.cli import main
+from rlpost.cli.app import main
 try:
     main()
 except SystemExit:

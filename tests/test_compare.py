@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlpost
-from rlpost.commands.compare import variants
-from rlpost.compare import matching, run, streams
-from rlpost.compare.agreement import Agreement, Signs, Spread, ranks, spearman
+from rlpost.analysis.compare import matching, run, streams
+from rlpost.analysis.compare.agreement import Agreement, Signs, Spread, ranks, spearman
+from rlpost.analysis.compare.render import show
+from rlpost.cli.commands.compare import variants
 from rlpost.errors import DataError, UsageError
-from rlpost.render_compare import show
 
 SAMPLE = Path(__file__).parents[1] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
@@ -400,7 +400,7 @@ def test_piped_tables_are_whole(pair, capsys):
 
 
 def test_the_command_line():
-    argv = [sys.executable, "-c", "from rlpost.cli import main; main()", "compare"]
+    argv = [sys.executable, "-c", "from rlpost.cli.app import main; main()", "compare"]
     done = subprocess.run(
         [*argv, str(ARITHMETIC), "--estimator", "grpo", "--estimator", "rloo"],
         capture_output=True,

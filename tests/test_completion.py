@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlpost.completion import declared, join_words
+from rlpost.cli.completion import declared, join_words
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.formats.layout import LAYOUTS
+from rlpost.io.parquet.column_names import columns_of
 from rlpost.losses import LOSSES
-from rlpost.parquet.glance import columns_of
-from rlpost.presets import PRESETS
-from rlpost.schema import ROLES
+from rlpost.recipe.presets import PRESETS
+from rlpost.recipe.roles import ROLES
 
 PROGRAM = Path(sys.executable).with_name("rlpost")
 
@@ -59,7 +59,7 @@ def test_names_are_read_from_the_source_without_torch():
     assert declared("losses") == {name: one.formula for name, one in LOSSES.items()}
     assert declared("formats") == {name: one.title for name, one in FORMATS.items()}
     code = (
-        "import sys; from rlpost.completion import columns_of, declared;"
+        "import sys; from rlpost.cli.completion import columns_of, declared;"
         "declared('estimators'); declared('formats'); columns_of(['in.parquet']);"
         "print({'torch', 'pyarrow', 'polars', 'numpy', 'rich'} & {*sys.modules})"
     )

@@ -11,15 +11,15 @@ import pytest
 from test_cli import rollout, run, save
 from typer.main import get_command
 
-from rlpost.cli import COMMANDS, _Lazy
-from rlpost.commands.schema import json_schema
-from rlpost.commands.variables import FLAGS, unknown_variables, variable_of
+from rlpost.cli.app import COMMANDS, _Lazy
+from rlpost.cli.commands.schema import json_schema
+from rlpost.cli.environment import FLAGS, unknown_variables, variable_of
 from rlpost.estimators import ESTIMATORS, estimator_named
-from rlpost.loss_options import LossOptions
 from rlpost.losses import LOSSES
-from rlpost.numerics import Numerics
-from rlpost.presets import PRESETS, file_of, loss_preset, preset, toml_lines
-from rlpost.recipe import Recipe, load_toml
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.presets import PRESETS, file_of, loss_preset, preset, toml_lines
+from rlpost.recipe.recipe import Recipe, load_toml
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ def test_a_wrong_recipe_is_no_recipe_to_show():
 
 
 def options_of(name):
-    return get_command(__import__(f"rlpost.commands.{name}", fromlist=["app"]).app)
+    return get_command(__import__(f"rlpost.cli.commands.{name}", fromlist=["app"]).app)
 
 
 def parameters(command):

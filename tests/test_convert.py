@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 from test_cli import rollout, run, save
 
-from rlpost import formats, render_convert
-from rlpost.convert import convert
+from rlpost import formats
+from rlpost.cli.render import convert as render_convert
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect, format_named, layout, writer
 from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
+from rlpost.formats.fields import prompt_key
+from rlpost.formats.fields import step_key_of as step_of
 from rlpost.formats.inputs import canonical, canonical_inputs
-from rlpost.formats.keys import prompt_key, step_of
 from rlpost.formats.records import MOST_SNIFFED, first_fields, records
 from rlpost.formats.rows import Row, batches
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from test_cli import run
 
-from rlpost.convert import convert
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
 from rlpost.formats.pickles import load
 
 if TYPE_CHECKING:

@@ -17,7 +17,9 @@ from rich.console import Console
 from strategies import rollouts, to_table
 
 import rlpost
-from rlpost import Options, Recipe, api, render, render_correction
+from rlpost import Options, Recipe, api
+from rlpost.cli.render import summary as render
+from rlpost.cli.render import summary as render_correction
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels import corrections
 

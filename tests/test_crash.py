@@ -22,13 +22,13 @@ from nursery import Nursery
 from test_cli import PROGRAM, rollout, run, save, start
 
 import rlpost
-from rlpost import run as running
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.leftovers import LOCK_NAME, SCRATCH_PREFIX, Locks, scratch_folder
-from rlpost.parquet import staged
-from rlpost.parquet.encode import Encoder
-from rlpost.parquet.reader import ParquetReader
-from rlpost.parquet.source import Source
+from rlpost.io import staged
+from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, Locks, scratch_folder
+from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.parquet.source import Source
+from rlpost.pipeline import run as running
 
 CI = "CI" in os.environ
 KILLS = int(os.environ.get("RLPOST_KILLS", "180" if CI else "60"))
@@ -205,7 +205,7 @@ def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from rlpost.leftovers import Locks
+from rlpost.io.locks import Locks
 claim = Locks([Path(sys.argv[1])])
 print("held", flush=True)
 time.sleep(60)
@@ -479,7 +479,7 @@ DEAF = """
 import sys, time
 from pathlib import Path
 from rlpost import signals
-from rlpost.parquet.staged import Staged
+from rlpost.io.staged import Staged
 signals.watch()
 staged = Staged(Path(sys.argv[1]))
 while True:

@@ -10,8 +10,8 @@ import torch
 from polars.testing import assert_frame_equal
 
 import rlpost
-from rlpost import engine, run
 from rlpost.errors import UnavailableError
+from rlpost.pipeline import engine, run
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
 RECIPES = [

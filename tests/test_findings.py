@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from rlpost.commands.inspect import app
-from rlpost.inspect.facts import inspect
-from rlpost.inspect.findings import FINDINGS
-from rlpost.inspect.findings.case import share
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.inspect.findings.case import share
+from rlpost.cli.commands.inspect import app
 
 GROUPS, SIZE, STEPS = 24, 8, 2
 ROWS = GROUPS * SIZE

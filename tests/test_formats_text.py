@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpost
-from rlpost.convert import convert
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS, detect, writer
 from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,11 @@ import torch
 from test_cli import run
 
 from rlpost import Recipe, enrich
-from rlpost.convert import convert
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import ReadOptions
-from rlpost.schema import ROLES
+from rlpost.formats.convert import convert
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from pathlib import Path

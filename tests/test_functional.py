@@ -22,9 +22,9 @@ from torch.autograd import forward_ad
 
 import rlpost
 from rlpost.errors import DataError, UsageError
-from rlpost.loss_options import AGGREGATIONS, LossOptions
 from rlpost.losses import LOSSES
-from rlpost.presets import loss_preset
+from rlpost.recipe.loss import AGGREGATIONS, LossOptions
+from rlpost.recipe.presets import loss_preset
 
 F = rlpost.functional
 P = F.padded

@@ -28,11 +28,11 @@ import torch
 from fuzz import loops, seeds, targets
 from test_cli import rollout, run, save
 
-from rlpost.controls import escaped, in_line, shown
-from rlpost.convert import convert
+from rlpost.display.text import escaped, in_line, shown
 from rlpost.errors import DataError
-from rlpost.parquet.checked import MAX_NESTING, checked_metadata
-from rlpost.parquet.footer import (
+from rlpost.formats.convert import convert
+from rlpost.io.parquet.checks import MAX_NESTING, checked_metadata
+from rlpost.io.parquet.footer import (
     MAGIC,
     Chunk,
     Element,
@@ -44,7 +44,7 @@ from rlpost.parquet.footer import (
     decode,
     encode,
 )
-from rlpost.recipe import Recipe
+from rlpost.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -437,7 +437,7 @@ def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
     script = [
         "script",
         "-qec",
-        f"{sys.executable} -m rlpost.start inspect '{odd}' --worst",
+        f"{sys.executable} -m rlpost.cli.main inspect '{odd}' --worst",
         "/dev/null",
     ]
     if not Path("/usr/bin/script").exists() or not Path(ROOT / "rlpost" / "start.py").exists():

@@ -13,8 +13,8 @@ from test_cli import rollout, run, save
 
 from rlpost import enrich
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.parquet.inputs import find_inputs
-from rlpost.parquet.source import Source
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
 
 
 @pytest.fixture

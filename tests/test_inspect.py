@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 import rlpost
 from rlpost import Recipe
-from rlpost.commands.inspect import app
-from rlpost.inspect import columns as decode
-from rlpost.inspect.facts import inspect, stored
-from rlpost.inspect.groups import pass_at_k
-from rlpost.inspect.statistics import exact_sum, pearson, spread_of
-from rlpost.parquet.ragged import Place
-from rlpost.render_inspect_charts import bar, spark
+from rlpost.analysis.inspect import columns as decode
+from rlpost.analysis.inspect.facts import inspect, stored
+from rlpost.analysis.inspect.responses import pass_at_k
+from rlpost.analysis.inspect.statistics import exact_sum, pearson, spread_of
+from rlpost.cli.commands.inspect import app
+from rlpost.display.charts import bar, spark
+from rlpost.io.arrow import Place
 
 SAMPLES = Path(__file__).parents[1] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
@@ -548,8 +548,9 @@ def test_converted_files_say_what_their_dump_lacks(tmp_path):
 
 def test_inspecting_does_not_import_torch(sample):
     code = (
-        "import sys; from rlpost.inspect.facts import inspect; from rlpost import render_inspect;"
-        f"render_inspect.show(inspect([{str(sample)!r}]), 'table');"
+        "import sys; from rlpost.analysis.inspect.facts import inspect;"
+        "from rlpost.analysis.inspect import render;"
+        f"render.show(inspect([{str(sample)!r}]), 'table');"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -10,18 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
-from rlpost.kernels import (
-    aggregate,
-    corrections,
-    decays,
-    exact,
-    quantiles,
-    runs,
-    scans,
-    segments,
-    stretches,
-    weights,
-)
+from rlpost.kernels import aggregate, corrections, quantiles, scans, segments, weights
+from rlpost.kernels import moments as exact
+from rlpost.kernels import scans as decays
+from rlpost.kernels import segments as runs
+from rlpost.kernels import segments as stretches
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 

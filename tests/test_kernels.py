@@ -11,7 +11,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlpost.kernels import exact, moments, scans, segments
+from rlpost.kernels import moments, scans, segments
+from rlpost.kernels import moments as exact
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 

@@ -14,11 +14,11 @@ import torch
 from test_cli import Ran, run, strict_json
 
 import rlpost
-from rlpost import loss_api
+from rlpost.analysis.loss import api as loss_api
 from rlpost.kernels.quantiles import BINS, ERROR, bins_of, quantile
-from rlpost.kernels.stretches import PLACES, Stretches, bounds
-from rlpost.loss_options import LossOptions
+from rlpost.kernels.segments import PLACES, Stretches, bounds
 from rlpost.losses import LOSSES
+from rlpost.recipe.loss import LossOptions
 
 SAMPLE = Path(__file__).parents[1] / "sample_data"
 FLOATS = pa.list_(pa.float32())
@@ -376,7 +376,7 @@ def test_the_order_of_rows_and_files_change_no_bit(tmp_path, given):
 def test_blocks_of_a_piece_change_no_bit(tmp_path, monkeypatch):
     path = save(dump(), tmp_path / "in.parquet")
     want = told(path, *SWEEP)
-    monkeypatch.setattr("rlpost.loss_stages._BLOCK", 30)
+    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
     assert told(path, *SWEEP) == want
 
 

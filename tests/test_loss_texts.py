@@ -17,12 +17,12 @@ from test_cli import run, strict_json
 from test_loss_command import FLOATS, SAMPLE, dump, frame, save, told, warnings
 
 import rlpost
-from rlpost import loss_api, render_loss
-from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
-from rlpost.loss_options import AGGREGATIONS, LossOptions
-from rlpost.loss_resolved import resolved
-from rlpost.loss_stages import Setting
+from rlpost.analysis.loss import api as loss_api
+from rlpost.analysis.loss import render as render_loss
+from rlpost.analysis.loss.resolved import resolved
 from rlpost.losses import LOSSES
+from rlpost.pipeline.stages.loss import Setting
+from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, AGGREGATIONS, DEFAULTS, LossOptions
 
 
 def with_lists(table, name, change):

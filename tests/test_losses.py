@@ -14,8 +14,8 @@ from strategies import MASKS
 
 from rlpost.errors import UsageError
 from rlpost.kernels.aggregate import Parts, aggregate, numerators
-from rlpost.loss_options import AGGREGATIONS, LossOptions
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
+from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.kernels import moments, normalise, scans, segments
+from rlpost.kernels import moments, scans, segments
+from rlpost.kernels import rewards as normalise
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 

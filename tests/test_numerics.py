@@ -8,7 +8,7 @@ from strategies import to_table
 from test_estimators import close, responses, written
 
 import rlpost
-from rlpost.numerics import Numerics
+from rlpost.recipe.numerics import Numerics
 
 
 def rewards_of(rows, **options):

@@ -15,7 +15,7 @@ from strategies import Layout, ragged
 from test_cli import rollout, run, save, strict_json
 
 from rlpost import Recipe, enrich
-from rlpost.recipe import EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, WRITTEN
 
 FLOATS = pa.list_(pa.field("element", pa.float32()))
 TYPES = {

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 import rlpost
 from rlpost.errors import UnavailableError
-from rlpost.extras import need
+from rlpost.optional import need
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

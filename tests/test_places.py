@@ -22,12 +22,15 @@ from test_cli import rollout, run, save
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.parquet import patience, ranges, staged, transfers, upload
-from rlpost.parquet.inputs import find_inputs
-from rlpost.parquet.places import Remote, place_of
-from rlpost.parquet.reader import ParquetReader
-from rlpost.parquet.sink import open_sink
-from rlpost.parquet.source import Source
+from rlpost.io import places as patience
+from rlpost.io import ranges, staged
+from rlpost.io import uploads as transfers
+from rlpost.io import uploads as upload
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.parquet.sink import open_sink
+from rlpost.io.parquet.source import Source
+from rlpost.io.places import Remote, place_of
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
 pytestmark = pytest.mark.filterwarnings(
@@ -406,7 +409,7 @@ def test_a_profile_says_where_and_who(s3, aws, tmp_path):
 
 def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
     found = {"s3fs": "s3", "gcsfs": "gcs", "huggingface_hub": "hf"}
-    monkeypatch.setattr("rlpost.extras.find_spec", lambda name: None if name in found else name)
+    monkeypatch.setattr("rlpost.optional.find_spec", lambda name: None if name in found else name)
     for url, extra in (("s3://b/a", "s3"), ("gs://b/a", "gcs"), ("hf://datasets/a/b", "hf")):
         said = failed(5, url, tmp_path / "out.parquet")
         assert said.startswith(f"{url}: {url.partition('/')[0]}// needs ")
@@ -530,7 +533,7 @@ def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # n
 
 def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
     caplog.set_level("WARNING", "rlpost")
-    aws.setattr("rlpost.parquet.places.QUICK", 0.05)
+    aws.setattr("rlpost.io.places.QUICK", 0.05)
     aws.setattr(patience._Last, "time", float("-inf"))
     silent = socket.create_server(("127.0.0.1", 0))  # connections are taken, and never answered
     aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -573,7 +576,7 @@ def test_a_run_that_is_interrupted_leaves_nothing(s3, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlpost.parquet.splice.SpliceSink.complete", interrupted)
+    monkeypatch.setattr("rlpost.io.parquet.splice.SpliceSink.complete", interrupted)
     assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 130
     assert s3.keys() == ["in.parquet"]
 

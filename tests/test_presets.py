@@ -9,12 +9,12 @@ from test_cli import rollout, run, save
 from test_recipe import asked  # noqa: F401 - a fixture
 
 import rlpost
-from rlpost import presets
 from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
-from rlpost.loss_options import LossOptions
 from rlpost.losses import LOSSES
-from rlpost.presets import (
+from rlpost.recipe import presets
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.presets import (
     PRESETS,
     about,
     differences,
@@ -24,7 +24,7 @@ from rlpost.presets import (
     preset,
     variants,
 )
-from rlpost.recipe import Recipe, load_toml, without_loss
+from rlpost.recipe.recipe import Recipe, load_toml, without_loss
 
 every_preset = pytest.mark.parametrize("name", PRESETS)
 

@@ -19,8 +19,8 @@ from test_places import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import MANNER, facts, same_files, steps_table, write_files
 
 import rlpost
+from rlpost.distributed import driver as drive
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
-from rlpost.tasks import drive
 
 if find_spec("ray") is None:
     if "CI" in os.environ:
@@ -32,8 +32,8 @@ import ray.data
 from ray.cluster_utils import Cluster
 
 import rlpost.ray
-from rlpost.ray import crew
-from rlpost.ray import files as on_ray
+from rlpost.distributed import ray as crew
+from rlpost.distributed import ray as on_ray
 
 # Ray's own, of what Ray itself does.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -17,9 +17,9 @@ from test_shards import same_files, steps_table, write_files
 from test_shards_safety import below
 
 import rlpost
+from rlpost.analysis.verify import verify
 from rlpost.errors import ReadWriteError
-from rlpost.leftovers import Locks
-from rlpost.verify import verify
+from rlpost.io.locks import Locks
 
 # Ray's own, of what Ray itself does.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -51,7 +51,7 @@ def test_files_of_a_run_on_ray_are_what_they_claim(tmp_path, options):
 
 
 HARMFUL = '''
-from rlpost.parquet.staged import Staged
+from rlpost.io.staged import Staged
 
 def harmful(token_rewards, offsets):
     """The rewards; a bit of the file that is written flips, once in a process."""
@@ -169,7 +169,7 @@ def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp
 @pytest.mark.parametrize("kill", [False, True])
 def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
     """And a worker that is killed while it encodes some row groups changes nothing."""
-    monkeypatch.setattr("rlpost.tasks.lots.PART_BYTES", 1)
+    monkeypatch.setattr("rlpost.distributed.partition.PART_BYTES", 1)
     write_files(steps_table(120), tmp_path / "in", 1)
     own, harmless = recipes_of(tmp_path, kill=True)
     rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)

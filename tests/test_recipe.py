@@ -11,9 +11,9 @@ import pytest
 from test_cli import run
 
 from rlpost import api
-from rlpost.commands.options import PANELS
+from rlpost.cli.options import PANELS
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.recipe import EXTRA, WRITTEN, Numerics, Recipe
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 
 # Words, environment and file to Recipe
 

@@ -23,22 +23,29 @@ from playwright.sync_api import sync_playwright
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost import extras
-from rlpost.browse.build import build
-from rlpost.commands import report as command
-from rlpost.controls import shown
+from rlpost import optional as extras
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.inspect.model import Histogram
+from rlpost.analysis.report import charts, page, run
+from rlpost.analysis.report.charts import GrowingHistogram, drawn
+from rlpost.analysis.report.examples import (
+    BEST,
+    DIFFERENT,
+    FOUND,
+    RANDOM,
+    WORST,
+    Groups,
+    Room,
+    chosen,
+)
+from rlpost.analysis.report.run import report
+from rlpost.analysis.report.sections import clip_tables, clip_trends, figure
+from rlpost.analysis.report.totals import tallied
+from rlpost.analysis.responses.index import build
+from rlpost.cli.commands import report as command
+from rlpost.display.tables import number, percent
+from rlpost.display.text import shown
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.inspect.facts import inspect
-from rlpost.inspect.model import Histogram
-from rlpost.render import number, percent
-from rlpost.report_html import charts, page, run
-from rlpost.report_html.choice import BEST, DIFFERENT, FOUND, RANDOM, WORST, Groups, chosen
-from rlpost.report_html.examples import Room
-from rlpost.report_html.footers import clip_tables, clip_trends, figure
-from rlpost.report_html.growing import GrowingHistogram
-from rlpost.report_html.run import report
-from rlpost.report_html.svg import drawn
-from rlpost.report_html.tallies import tallied
 
 SAMPLE = Path(__file__).parents[1] / "sample_data"
 RLPOST = Path(sys.executable).with_name("rlpost")
@@ -788,7 +795,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(missing, made, tmp_pat
 
 def test_reporting_does_not_import_torch(made, tmp_path):
     code = (
-        "import sys; from rlpost.report_html.run import report;"
+        "import sys; from rlpost.analysis.report.run import report;"
         f"report([{str(made[0])!r}], {str(tmp_path / 'page.html')!r});"
         "assert 'torch' not in sys.modules"
     )

@@ -12,11 +12,10 @@ from nursery import Nursery
 from test_cli import rollout, run, save, strict_json
 
 import rlpost
-from rlpost import resume
-from rlpost import run as running
-from rlpost.leftovers import LOCK_NAME
-from rlpost.resume import Journal
-from rlpost.targets import JOURNAL
+from rlpost.io.locks import LOCK_NAME
+from rlpost.pipeline import outputs as resume
+from rlpost.pipeline import run as running
+from rlpost.pipeline.outputs import JOURNAL, Journal
 
 FILES = 6
 CI = "CI" in os.environ
@@ -330,7 +329,7 @@ def test_dumps_are_refused(tmp_path):
 def test_a_second_run_with_resume_is_refused_while_the_first_is_at_work(inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    with rlpost.leftovers.Locks([out / JOURNAL]):
+    with rlpost.io.locks.Locks([out / JOURNAL]):
         assert run(*command(inputs, out, "--resume")).code == 4
     assert LOCK_NAME not in contents(out)
 

@@ -20,12 +20,13 @@ from strategies import recipes, rollouts, to_table
 from test_places import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
-from rlpost import shards
-from rlpost.batch import Responses
+from rlpost.distributed import driver as drive
+from rlpost.distributed import partition as lots
+from rlpost.distributed import shards
+from rlpost.distributed.exchange import sheet_of
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
-from rlpost.tasks import drive, lots
-from rlpost.tasks.sheets import sheet_of
+from rlpost.pipeline.data import Responses
 
 MANNER = {"outputs", "seconds", "engine"}
 PIECES = rlpost.Options(chunk_tokens=30, workers=2)

@@ -9,9 +9,9 @@ from test_shards import PIECES, rlpost_command, steps_table, write_files
 from test_shards_safety import OVER, below, hidden, plan, planned, shard  # noqa: F401 - fixture
 
 import rlpost
-from rlpost import shards
+from rlpost.analysis.verify import verify
+from rlpost.distributed import shards
 from rlpost.errors import ReadWriteError
-from rlpost.verify import verify
 
 FOREIGN = pytest.mark.parametrize("foreign", [b"notes of somebody", b""])
 

@@ -15,15 +15,16 @@ from test_places import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import PIECES, rlpost_command, same_files, steps_table, write_files
 
 import rlpost
-from rlpost import shards
+from rlpost.analysis.verify import verify
+from rlpost.distributed import partition as lots
+from rlpost.distributed import shards
+from rlpost.distributed import tasks as steps
+from rlpost.distributed.last_pass import joins_of
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.leftovers import Locks, temporary_name
-from rlpost.parquet import pieces
-from rlpost.parquet.footer import FileMeta, Meta, Wire, load, seal
-from rlpost.parquet.plan import metas_of
-from rlpost.tasks import lots, steps
-from rlpost.tasks.last import joins_of
-from rlpost.verify import verify
+from rlpost.io.locks import Locks, temporary_name
+from rlpost.io.parquet import source as pieces
+from rlpost.io.parquet.footer import FileMeta, Meta, Wire, load, seal
+from rlpost.io.parquet.splice_plan import metas_of
 
 OVER = replace(PIECES, overwrite=True)
 
@@ -257,7 +258,7 @@ def test_a_later_plan_removes_what_an_earlier_one_sent_to_a_store(s3, tmp_path):
 
 
 def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monkeypatch):
-    complete = rlpost.parquet.staged.Staged.complete
+    complete = rlpost.io.staged.Staged.complete
 
     def harmed(self):
         complete(self)
@@ -267,7 +268,7 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
             file.seek(40)
             file.write(bytes([byte ^ 1]))
 
-    monkeypatch.setattr("rlpost.parquet.staged.Staged.complete", harmed)
+    monkeypatch.setattr("rlpost.io.staged.Staged.complete", harmed)
     with pytest.raises(ReadWriteError, match="reads back wrong"):
         shard(planned, 0, 1, replace(PIECES, verify=True))
     monkeypatch.undo()
@@ -362,7 +363,7 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlpost.tasks.ranges.summary_of", killed)
+    monkeypatch.setattr("rlpost.distributed.tasks.summary_of", killed)
     with pytest.raises(KeyboardInterrupt):
         shard(divided, 0, 1)
     monkeypatch.undo()

@@ -28,7 +28,7 @@ def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pandas")
     (folder / "pandas.py").write_text(PANDAS)
 
-    def run(*arguments: object, code: str = "from rlpost.start import leave; leave()") -> str:
+    def run(*arguments: object, code: str = "from rlpost.cli.main import leave; leave()") -> str:
         ran = subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],
             env={**os.environ, "PYTHONPATH": str(folder)},

@@ -11,7 +11,7 @@ import pytest
 from test_cli import rollout
 
 import rlpost
-from rlpost import streams
+from rlpost import api as streams
 from rlpost.errors import DataError, ReadWriteError, UsageError
 
 TABLE = rollout(24, 4)
@@ -163,4 +163,4 @@ def test_facts_of_files_are_public():
     path = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
     found = rlpost.facts([path], tokens=False)
     assert found.responses == 512
-    assert rlpost.inspect.facts.inspect is rlpost.facts
+    assert rlpost.analysis.inspect.facts.inspect is rlpost.facts

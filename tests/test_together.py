@@ -14,12 +14,10 @@ import pytest
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.parquet import pieces
-from rlpost.parquet.divide import RangeSource, divided
-from rlpost.parquet.inputs import find_inputs
-from rlpost.parquet.pieces import together
-from rlpost.parquet.schemas import SPARK_SCHEMA
-from rlpost.parquet.source import Source
+from rlpost.io.parquet import source as pieces
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.schemas import SPARK_SCHEMA
+from rlpost.io.parquet.source import RangeSource, Source, divided, together
 
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)

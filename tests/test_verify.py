@@ -17,13 +17,14 @@ from strategies import recipes, rollouts, to_table
 from test_cli import rollout, run, save, strict_json
 
 import rlpost
-from rlpost import presets, verify
-from rlpost.checks import same
+from rlpost.analysis import verify
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
-from rlpost.parquet.splice import SpliceSink
-from rlpost.parquet.staged import Staged
-from rlpost.provenance import KEY
+from rlpost.io.parquet.splice import SpliceSink
+from rlpost.io.staged import Staged
+from rlpost.pipeline.file_metadata import KEY
+from rlpost.pipeline.readback import same
+from rlpost.recipe import presets
 
 GOOD = "is what it claims"
 
@@ -472,15 +473,17 @@ def test_a_file_that_is_cut_short_is_found(sabotaged):
 
 
 def test_a_bit_in_columns_that_are_encoded_anew_is_found(sabotaged, monkeypatch):
-    monkeypatch.setattr("rlpost.parquet.sink._splice", lambda *_: "a test wants it so")
-    monkeypatch.setattr("rlpost.checks._check_sums", lambda _: None)  # they find it at once
+    monkeypatch.setattr("rlpost.io.parquet.sink._splice", lambda *_: "a test wants it so")
+    monkeypatch.setattr(
+        "rlpost.pipeline.readback._check_sums", lambda _: None
+    )  # they find it at once
     ran = sabotaged(flipped("reward"))
     assert ran.code == 4
     assert "reward of row group 2 is not as in the source" in ran.err
 
 
 def test_columns_that_are_encoded_anew_pass(sabotaged, monkeypatch):
-    monkeypatch.setattr("rlpost.parquet.sink._splice", lambda *_: "a test wants it so")
+    monkeypatch.setattr("rlpost.io.parquet.sink._splice", lambda *_: "a test wants it so")
     assert sabotaged(lambda _: None).code == 0
 
 

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 import rlpost
-from rlpost import render_views
-from rlpost.browse.build import build
-from rlpost.browse.rows import Reader
+from rlpost.analysis.responses import render as render_views
+from rlpost.analysis.responses import views
+from rlpost.analysis.responses.index import build
+from rlpost.analysis.responses.rows import Reader
+from rlpost.analysis.responses.token_colors import COLOURS, SCALES, legend, strip, style_of
 from rlpost.errors import DataError, UsageError
-from rlpost.inspect import views
-from rlpost.render_strip import COLOURS, SCALES, legend, strip, style_of
 
 SAMPLE = Path(__file__).parents[1] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"

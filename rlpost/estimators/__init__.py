@@ -28,7 +28,7 @@ from rlpost.estimators import (
     step_reinforce,
 )
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.schema import closest
+from rlpost.recipe.roles import closest
 
 ESTIMATORS: dict[str, Estimator] = {
     "gae": gae.ESTIMATOR,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.runs import bounds_of, policy_starts
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import keep, segment_sum, spread
+from rlpost.kernels.segments import bounds_of, keep, policy_starts, segment_sum, spread
 
 if TYPE_CHECKING:
     from torch import Tensor

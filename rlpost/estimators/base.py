@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rlpost.schema import ROLES
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from rlpost.reward_options import Scope
+    from rlpost.recipe.options import Scope
+
 
 STRUCTURE = ("offsets", "mask")
 # Made by stages before the estimator; the other columns of tokens are roles.

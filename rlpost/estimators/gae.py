@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.decays import reverse_scan_each
-from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.scans import reverse_scan, reverse_scan_each
 from rlpost.kernels.segments import lengths
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.normalise import z_scores
+from rlpost.kernels.rewards import z_scores
 from rlpost.kernels.segments import spread
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.normalise import z_scores
+from rlpost.kernels.rewards import z_scores
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,12 +13,13 @@ import torch
 
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators.base import MADE_TOKENS, Estimator
-from rlpost.schema import ROLES, closest
+from rlpost.recipe.roles import ROLES, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlpost.estimators.base import Credit
+
 
 GROUP = "rlpost.estimators"
 MADE_ROWS = ("rewards", "tokens", "length", "components", "cohort")

@@ -25,12 +25,13 @@ from rlpost.formats import (
     trl,
     verl,
 )
-from rlpost.schema import closest
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlpost.formats.base import Format
+
 
 FORMATS: dict[str, Format] = {
     module.FORMAT.name: module.FORMAT

@@ -9,7 +9,7 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map, no_tokens
-from rlpost.formats.lengths import believable
+from rlpost.formats.layout import believable
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+
 
 _NEEDED = {"task_id", "sample_idx", "seqlen", "prompt_len", "tail_version", "reward"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from rlpost.schema import ROLES
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sized
@@ -55,7 +55,7 @@ class ReadOptions:
     nonfinite: Nonfinite = "keep"
     """Whether a reward or token number that is NaN or infinite is an error; else it is counted."""
     told: Told = field(default_factory=Told, compare=False, repr=False)
-    """Takes what the readers note; `rlpost.convert.convert` gives each conversion a new one."""
+    """Takes what the readers note; `formats.convert.convert` gives each conversion a new one."""
 
     @property
     def left_out(self) -> frozenset[str]:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.formats.base import Format
-from rlpost.formats.binding import UNNAMED, bind
-from rlpost.formats.blocks import Blocks
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.extras import Extras, extras_of
-from rlpost.formats.fields import column_of, key_of, role_value, text_key, whole
-from rlpost.formats.layout import mask_of, numbers, response_lists
-from rlpost.formats.lengths import check_prompt, response_start
+from rlpost.formats.fields import UNNAMED, bind, column_of, key_of, role_value, text_key, whole
+from rlpost.formats.layout import (
+    Blocks,
+    check_prompt,
+    mask_of,
+    numbers,
+    response_lists,
+    response_start,
+)
 from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
-from rlpost.schema import ROLES, kind_of
+from rlpost.formats.rows import Extras, Row, batches, extras_of
+from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.binding import Binding
+    from rlpost.formats.fields import Binding
+
 
 _NEEDED = {"prompt_id", "reward", "response_mask"}
 _ALWAYS = ("group", "reward", "batch")

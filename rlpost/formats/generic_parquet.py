@@ -11,27 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.formats.base import Format
-from rlpost.formats.binding import UNNAMED, bind
-from rlpost.formats.blocks import Blocks
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.extras import Extras
-from rlpost.formats.fields import column_of, text_key
-from rlpost.formats.finite import check_finite
+from rlpost.formats.fields import UNNAMED, bind, column_of, text_key
 from rlpost.formats.generic_jsonl import TEXT_BATCH
-from rlpost.formats.list_columns import written
-from rlpost.parquet import ragged
-from rlpost.parquet.inputs import InputFile
-from rlpost.parquet.ragged import Place
-from rlpost.parquet.source import Source
-from rlpost.schema import ROLES, kind_of
+from rlpost.formats.layout import Blocks, written
+from rlpost.formats.rows import Extras, check_finite
+from rlpost.io import arrow as ragged
+from rlpost.io.arrow import Place
+from rlpost.io.parquet.inputs import InputFile
+from rlpost.io.parquet.source import Source
+from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.binding import Binding
-    from rlpost.formats.list_columns import Ragged
-    from rlpost.parquet.pieces import Piece
+    from rlpost.formats.fields import Binding
+    from rlpost.formats.layout import Ragged
+    from rlpost.io.parquet.source import Piece
+
 
 _TOKENS = 1 << 20  # elements of a piece
 

@@ -10,8 +10,8 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.layout import numbers
+from rlpost.formats.records import columns_in, table_records
 from rlpost.formats.rows import Row, batches
-from rlpost.formats.tables import columns_in, table_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
+
 
 _COLUMNS = (
     "window_start",

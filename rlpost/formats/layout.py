@@ -4,6 +4,12 @@ A response begins with the first token that the policy produced (mask 1) and end
 sequence. What lies between two turns (tool output, the user's next message) stays, with mask 0.
 Every function takes one record and checks it: lists that do not fit the layout are a DataError
 that names the record, never a guess.
+
+Groups that a dump does not name: consecutive records, a given number each.
+
+Where a response lies in a sequence: by its mask, and by the lengths that the record says.
+
+List columns of anybody's Parquet, a piece at a time: brought from their layout, and checked.
 """
 
 from __future__ import annotations
@@ -11,16 +17,125 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.lengths import response_start, sequence_end
+from rlpost.formats.canonical import CANONICAL
 from rlpost.formats.records import described
-from rlpost.schema import closest
+from rlpost.io.arrow import dtype_of
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.io.arrow import Place
+
+
+class Blocks:
+    """Numbers the blocks of a dump's records; those of the next dump go on behind them.
+
+    Without a size it does nothing.
+    """
+
+    def __init__(self, options: ReadOptions, where: str) -> None:
+        self._size = options.group_size
+        self._told = options.told
+        self._where = where
+        self._records = 0
+
+    def next(self) -> str:
+        """The group of the next record."""
+        assert self._size is not None
+        group = self._told.groups + self._records // self._size
+        self._records += 1
+        return str(group)
+
+    def close(self) -> None:
+        """End the dump.
+
+        Raises:
+            UsageError: the last block is not full.
+        """
+        if self._size is None:
+            return
+        check_blocks(self._where, self._records, self._size)
+        self._told.groups += self._records // self._size
+
+
+def check_blocks(where: str, records: int, size: int) -> None:
+    """Refuse records that do not make whole blocks.
+
+    Raises:
+        UsageError: the last one would be smaller.
+    """
+    if rest := records % size:
+        raise UsageError(
+            f"{where}: --group-size {size}, but there are {records:,} records: the last group "
+            f"would have {rest}; give the number of responses per prompt, or mend the file"
+        )
+
+
+MOST_TOKENS = 1 << 27
+"""Of one response: more than any model produces, and 128 MB of mask."""
+
+
+def believable(where: str, name: str, length: int) -> int:
+    """A length that a record claims, before anything of that length is made.
+
+    Raises:
+        DataError: it is negative, or more than MOST_TOKENS.
+    """
+    if not 0 <= length <= MOST_TOKENS:
+        raise DataError(
+            f"{where}: {name} is {length}; a response has from 0 to {MOST_TOKENS:,} tokens"
+        )
+    return length
+
+
+def response_start(mask: NDArray[np.uint8]) -> int:
+    """Where the response begins: the first token with mask 1, the end if there is none."""
+    return int(mask.argmax()) if mask.any() else len(mask)
+
+
+def sequence_end(where: str, mask: NDArray[np.uint8], response: int) -> int | None:
+    """Where a response of that length ends, from the first mask 1 on; None if there is none.
+
+    Raises:
+        DataError: the mask has a 1 behind it, or it ends behind the mask.
+    """
+    if not mask.any():
+        return None
+    begin, last = response_start(mask), int(np.flatnonzero(mask)[-1])
+    if not last < begin + response <= len(mask):
+        raise DataError(
+            f"{where}: `response_length` is {response}, but the mask has {len(mask)} entries and "
+            f"is 1 from token {begin} to token {last}; --map response_length=none leaves it out, "
+            "where it counts something else"
+        )
+    return begin + response
+
+
+def check_prompt(where: str, begin: int, prompt: int | None) -> None:
+    """Refuse lists that are said to hold a response alone, and begin with the prompt all the same.
+
+    Args:
+        where: the record.
+        begin: where the first mask 1 is.
+        prompt: tokens of the prompt, where the record tells.
+
+    Raises:
+        DataError: the mask is 0 for as many tokens as the prompt has, or more.
+    """
+    if prompt and begin >= prompt:
+        raise DataError(
+            f"{where}: the mask is 0 for the first {begin} tokens, and the prompt has {prompt}: "
+            "lists that hold the prompt need --layout padded, shifted, compact or left-padded; "
+            "--layout response says that these hold the response alone"
+        )
+
 
 _IDS = "response_token_ids"
 Lists = dict[str, "NDArray[Any]"]
@@ -269,3 +384,135 @@ def response_lists(
     elif response is not None:
         length = response
     return cut(where, mask, lists, length)
+
+
+Ragged = tuple["NDArray[np.int64]", "NDArray[Any]"]
+"""Offsets [n+1] and values [T] of a list column."""
+
+
+def written(
+    lists: Mapping[str, Ragged], columns: dict[str, pa.Array], options: ReadOptions, place: Place
+) -> dict[str, pa.Array]:
+    """The lists as columns, one entry per response token.
+
+    Args:
+        lists: column -> its offsets and values.
+        columns: the piece's other columns, which may tell lengths.
+        options: the layout, and what is left out.
+        place: the file, and the piece's first row.
+
+    Raises:
+        DataError: a row's lists do not fit the layout, each other or the row's `response_length`.
+    """
+    if options.layout is not None and lists:
+        lists = _laid_out(lists, columns, options, place)
+    elif "response_mask" in lists:
+        _check_begins(lists["response_mask"], columns, options, place)
+    _check_lengths(lists, columns, place)
+    made: dict[str, pa.Array] = {}
+    for name, (offsets, values) in lists.items():
+        kind = CANONICAL.get(name, pa.list_(pa.float32()))
+        elements = pa.array(_fitting(name, values, kind.value_type, (place, offsets)))
+        made[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, kind)
+    return made
+
+
+def _fitting(
+    name: str, values: NDArray[Any], kind: pa.DataType, at: tuple[Place, NDArray[np.int64]]
+) -> NDArray[Any]:
+    """Values in their column's type: what float32 can't hold is infinite, ids have to fit."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: NDArray[Any] = values.astype(dtype_of(kind))
+    if pa.types.is_integer(kind) and not np.array_equal(made, values):
+        place, offsets = at
+        token = int(np.flatnonzero(made != values)[0])
+        row = int(np.searchsorted(offsets, token, side="right")) - 1
+        raise DataError(
+            f"{_row(place, row)}: `{name}` has {values[token]} at token {token - offsets[row]}; "
+            f"whole numbers that {kind} holds are needed"
+        )
+    return made
+
+
+def _row(place: Place, row: int) -> str:
+    return f"{place.path}, row {place.first_row + row}"
+
+
+def _laid_out(
+    lists: Mapping[str, Ragged], columns: dict[str, pa.Array], options: ReadOptions, place: Place
+) -> dict[str, Ragged]:
+    """Lists brought from a layout to one entry per response token, row by row."""
+    assert options.layout is not None
+    said = columns["response_length"].to_pylist() if "response_length" in columns else None
+    cut: dict[str, list[NDArray[Any]]] = {name: [] for name in lists}
+    for row in range(len(lists["response_mask"][0]) - 1):
+        entries = {name: values[offsets[row] : offsets[row + 1]]
+                   for name, (offsets, values) in lists.items()}  # fmt: skip
+        mask = entries.pop("response_mask").astype(np.uint8)
+        length = None if said is None else said[row]
+        laid = response_lists(options.layout, _row(place, row), mask, entries, response=length)
+        options.told.laid_out({"": mask, **entries}, laid)
+        if said is not None and not len(laid["response_mask"]):
+            said[row] = 0  # no mask 1 says where the response is: none of it is kept
+        for name, values in laid.items():
+            cut[name].append(values)
+    if said is not None:
+        columns["response_length"] = pa.array(said, pa.int64())
+    return {name: _joined(parts) for name, parts in cut.items()}
+
+
+def _joined(parts: list[NDArray[Any]]) -> Ragged:
+    offsets = np.cumsum([0, *(len(part) for part in parts)])
+    return offsets, np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _check_begins(
+    mask: Ragged, columns: Mapping[str, pa.Array], options: ReadOptions, place: Place
+) -> None:
+    """Count masks that begin with 0 and have a 1; a DataError where the prompt is in the lists."""
+    offsets, values = mask
+    ones = np.append(np.flatnonzero(values), len(values))
+    begins = ones[np.searchsorted(ones, offsets[:-1])] - offsets[:-1]
+    lengths = np.diff(offsets)
+    late = (begins > 0) & (begins < lengths)
+    if "response_length" in columns:
+        late &= ~np.equal(lengths, _numbers(columns["response_length"]))
+    if "prompt_length" in columns:
+        prompts = _numbers(columns["prompt_length"])
+        for row in np.flatnonzero(late & (prompts > 0) & (begins >= prompts))[:1]:
+            check_prompt(_row(place, int(row)), int(begins[row]), int(prompts[row]))
+    options.told.begin_with_0 += int(late.sum())
+
+
+def _numbers(array: pa.Array) -> NDArray[np.float64]:
+    """A column of lengths; -1 for null."""
+    return np.asarray(array.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _check_lengths(
+    lists: Mapping[str, Ragged], columns: Mapping[str, pa.Array], place: Place
+) -> None:
+    """A DataError unless all lists of a row have one length, that of `response_length`."""
+    if not lists:
+        return
+    first, (offsets, _) = next(iter(lists.items()))
+    expected = np.diff(offsets)
+    for name, (own, _) in lists.items():
+        wrong = np.flatnonzero(np.diff(own) != expected)
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{_row(place, row)}: {name} has {np.diff(own)[row]} entries and {first} "
+                f"{expected[row]}; a response needs one entry per token in each (--layout says "
+                "how lists lie in a row)"
+            )
+    if "response_length" in columns:
+        said = _numbers(columns["response_length"])
+        wrong = np.flatnonzero((said >= 0) & (said != expected))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{_row(place, row)}: {first} has {expected[row]} entries and `response_length` "
+                f"is {said[row]:.0f}; --layout says how lists with a prompt or padding lie, "
+                "--map response_length=none leaves out what counts something else"
+            )

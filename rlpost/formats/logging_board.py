@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
 
+
 _NEEDED = {"prompt", "response", "response_tokens", "logprobs", "ref_logprobs", "reward", "step"}
 _SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
 _ROLL_ONLY = "new_response_mask"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.formats.layout import check_length, mask_of, numbers, padded, scattered
-from rlpost.formats.lengths import response_start
+from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start, scattered
 from rlpost.formats.records import record_of
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.layout import Lists
     from rlpost.formats.records import Record
+
 
 LISTS = {
     "logprobs": "infer_log_probs",

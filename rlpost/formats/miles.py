@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
-from rlpost.formats.keys import prompt_key
+from rlpost.formats.fields import apply_map, prompt_key
 from rlpost.formats.layout import numbers
-from rlpost.formats.records import Record, records
+from rlpost.formats.records import Record, columns_in, records, table_records
 from rlpost.formats.rows import Row, batches
 from rlpost.formats.samples import group_of, mask_list, response_list, reward_of, split_tokens
 from rlpost.formats.slime_rollout import rollout
-from rlpost.formats.tables import columns_in, table_records
 from rlpost.formats.train_shards import train_lists
 
 if TYPE_CHECKING:
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.train_shards import TrainKey
+
 
 COLUMNS = ("sample_index", "response_length", "total_length", "tokens", "loss_mask",
            "rollout_log_probs")  # fmt: skip

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.extras import Extras, extras_of
 from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
 from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.rows import Extras, Row, batches, extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+
 
 _STEPS = ("step", "gen_step")
 _TEXTS = ("prompt", "messages", "completion")

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.blocks import Blocks
-from rlpost.formats.fields import SAME_TOKENS, apply_map
-from rlpost.formats.keys import prompt_key, step_of
-from rlpost.formats.layout import check_length, mask_of, numbers, padded
-from rlpost.formats.lengths import response_start
+from rlpost.formats.fields import SAME_TOKENS, apply_map, prompt_key
+from rlpost.formats.fields import step_key_of as step_of
+from rlpost.formats.layout import Blocks, check_length, mask_of, numbers, padded, response_start
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Lists
+
 
 _PEEKED = 16
 _LISTS = {

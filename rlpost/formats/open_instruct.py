@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
 
+
 _NEEDED = {"step", "sample_idx", "prompt_idx", "response_tokens", "reward", "finish_reason"}
 _TYPES = {"tool_called": pa.bool_(), "ground_truth": pa.string(), "request_info": pa.string()}
 

@@ -22,6 +22,7 @@ from rlpost.errors import DataError, ReadWriteError
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 _SNIFFED = 1 << 16
 # What torch's unpickler and zipfile raise for bytes that make no sense.
 _DAMAGE = (

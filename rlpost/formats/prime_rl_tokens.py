@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TOKENS, apply_map
-from rlpost.formats.keys import prompt_key
-from rlpost.formats.layout import mask_of, numbers, padded
-from rlpost.formats.lengths import response_start
+from rlpost.formats.fields import SAME_TOKENS, apply_map, prompt_key
+from rlpost.formats.layout import mask_of, numbers, padded, response_start
 from rlpost.formats.message_graph import OWN_RATIO
 from rlpost.formats.records import first_fields, records
 from rlpost.formats.rows import Row, batches
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
+
 
 _LISTS = {
     "token_ids": "response_token_ids",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
-from rlpost.formats.keys import step_of
+from rlpost.formats.fields import step_key_of as step_of
 from rlpost.formats.message_graph import LISTS, OWN_RATIO, branch_tokens, branches, texts
 from rlpost.formats.records import Record, first_fields, record_of, records
 from rlpost.formats.rows import Row, batches
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+
 
 _CUT_OFF = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens",
             "compaction_failed"}  # fmt: skip

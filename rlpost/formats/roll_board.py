@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
 
+
 _NEEDED = {"new_response_mask", "logprobs", "ref_logprobs", "response_tokens", "reward", "step"}
 _LISTS = {
     "old_log_probs": "logprobs",

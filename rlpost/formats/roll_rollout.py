@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map, no_tokens, number_of
-from rlpost.formats.keys import step_of
+from rlpost.formats.fields import step_key_of as step_of
 from rlpost.formats.records import Record, first_fields, parsed, records
 from rlpost.formats.rows import Row, batches
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+
 
 _TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "source",
           "ground_truth": "ground_truth", "exp_name": "exp_name"}  # fmt: skip

@@ -1,8 +1,19 @@
-"""Rows of plain values -> record batches of bounded size, with canonical names and types."""
+"""Rows of plain values -> record batches of bounded size, with canonical names and types.
+
+Fields that no role reads: each gets one type for a whole file, and none is lost.
+
+A field's type must hold for all its records, and a later record may show that the first one was
+no guide (a score of 1 before one of 0.5). So the file is read once for the types alone.
+
+Numbers of converted rows that are no finite ones: counted, or refused with their record.
+"""
 
 from __future__ import annotations
 
+import json
+from array import array
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +21,221 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.finite import check_finite
 from rlpost.formats.layout import mask_of, numbers
-from rlpost.parquet.bridge import dtype_of
+from rlpost.io.arrow import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
+
+
+_TEXT = pa.string()
+_LONG = 64  # bits of an integer
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The fields of a file that are kept as they are.
+
+    Args:
+        types: field -> Arrow type, in order of appearance.
+    """
+
+    types: Mapping[str, pa.DataType]
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """Field -> column; a name that means something else in rlpost becomes `dumped_...`."""
+        names: dict[str, str] = {}
+        for key in self.types:
+            name = f"dumped_{key}" if key in CANONICAL else key
+            while name in CANONICAL or name in names.values():
+                name += "_"
+            names[key] = name
+        return names
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types by column, for `rlpost.formats.rows.batches`."""
+        return {column: self.types[field] for field, column in self.columns.items()}
+
+    def kept_in(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, each with all of these columns, those without a value null.
+
+        A field that only late records have is a column from the first row on.
+        """
+        for batch in batches:
+            full = batch
+            for column, kind in self.column_types.items():
+                if column not in batch.schema.names:
+                    full = full.append_column(column, pa.nulls(batch.num_rows, kind))
+            yield full
+
+    def values(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A record's values by column."""
+        return {
+            column: _extra_spelled(fields.get(field), self.types[field])
+            for field, column in self.columns.items()
+        }
+
+
+def extras_of(
+    objects: Iterable[Mapping[str, Any]], skip: Collection[str], *, integers: bool = True
+) -> Extras:
+    """One type per field.
+
+    Whole numbers are int64, other numbers float64, flat lists keep their elements' type; fields
+    of mixed kinds, nested lists and objects are text (JSON).
+
+    Args:
+        objects: the fields of every record.
+        skip: fields that are left out.
+        integers: whether there are int64 fields; else all numbers are float64, so that the files
+            of one dump agree: a score may be 0 or 1 throughout one file, and 0.5 in the next.
+    """
+    found: dict[str, pa.DataType] = {}
+    for fields in objects:
+        for name, value in fields.items():
+            if name not in skip:
+                kind = _type(value)
+                if kind == pa.int64() and not integers:
+                    kind = pa.float64()
+                found[name] = kind if name not in found else _both(found[name], kind)
+    return Extras({name: kind for name, kind in found.items() if not pa.types.is_null(kind)})
+
+
+def _type(value: object) -> pa.DataType:
+    if isinstance(value, int) and value.bit_length() >= _LONG:
+        return _TEXT
+    if isinstance(value, list):
+        return _list_type(value)
+    simple = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), type(None): pa.null()}
+    return simple.get(type(value), _TEXT)
+
+
+def _list_type(value: list[Any]) -> pa.DataType:
+    """The list's type; text if its elements are of several kinds, or nested."""
+    kinds = set(map(type, value)) - {type(None)}
+    if kinds == {int, float}:
+        return pa.list_(pa.float64())
+    if not kinds:
+        return pa.list_(pa.null())
+    if len(kinds) > 1 or kinds & {list, dict}:
+        return _TEXT
+    if kinds == {int} and not _fit(value):
+        return _TEXT
+    simple = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: _TEXT}
+    return pa.list_(simple[kinds.pop()])
+
+
+def _fit(numbers: list[int | None]) -> bool:
+    """Whether all fit 64 bits."""
+    try:
+        array("q", [x for x in numbers if x is not None])
+    except OverflowError:
+        return False
+    return True
+
+
+def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds values of two."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        inner = _both(one.value_type, other.value_type)
+        elements = {one.value_type, other.value_type}
+        return _TEXT if inner == _TEXT and not elements <= {_TEXT, pa.null()} else pa.list_(inner)
+    return pa.float64() if {one, other} == {pa.int64(), pa.float64()} else _TEXT
+
+
+def _extra_spelled(value: object, kind: pa.DataType) -> Any:
+    """A value as its field's type has it: what is no text in a text field is written as JSON."""
+    if value is None or kind != _TEXT or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+_TOKENS = tuple(
+    name
+    for name, kind in TOKEN_COLUMNS.items()
+    if pa.types.is_floating(kind.value_type) and not name.startswith("dumped_")
+)
+
+
+def unfit(batch: pa.RecordBatch) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Columns with numbers that other commands refuse, and the rows [k] of those numbers.
+
+    These are rewards that are NaN, infinite or null, and NaN or infinite token numbers where the
+    mask is 1. A row stands there once for each number.
+    """
+    if "reward" in batch.schema.names:
+        rewards = batch.column("reward").to_numpy(zero_copy_only=False)
+        if len(bad := np.flatnonzero(~np.isfinite(rewards.astype(np.float64)))):
+            yield "reward", bad
+    mask = None
+    for name in _TOKENS:
+        if name not in batch.schema.names:
+            continue
+        array = batch.column(name)
+        values = array.flatten().to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):  # the sum of infinities of both signs
+            if np.isfinite(values.sum(dtype=np.float64)):
+                continue
+        if mask is None and "response_mask" in batch.schema.names:
+            mask = batch.column("response_mask").flatten().to_numpy() == 1
+        wrong = np.flatnonzero(~np.isfinite(values) & (True if mask is None else mask))
+        offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
+        if len(wrong):
+            yield name, np.searchsorted(offsets, wrong, side="right") - 1
+
+
+def check_finite(batch: pa.RecordBatch, where: Callable[[int], str]) -> None:
+    """Refuse rows with such a number.
+
+    Args:
+        batch: canonical columns.
+        where: names a row of the batch.
+
+    Raises:
+        DataError: for the first such row.
+    """
+    found = [(int(rows[0]), name) for name, rows in unfit(batch)]
+    if found:
+        row, name = min(found)
+        raise DataError(
+            f"{where(row)}: `{name}` {_came(batch, name, row)}; finite numbers are needed with "
+            "--nonfinite error, --nonfinite keep keeps it"
+        )
+
+
+def _came(batch: pa.RecordBatch, name: str, row: int) -> str:
+    value = batch.column(name)[row].as_py()
+    if name == "reward":
+        return f"is {_word(value)}"
+    mask = (
+        batch.column("response_mask")[row].as_py()
+        if "response_mask" in batch.schema.names
+        else None
+    )
+    at = next(
+        place
+        for place, one in enumerate(value)
+        if not np.isfinite(one) and (mask is None or mask[place])
+    )
+    return f"has {_word(value[at])} at token {at}"
+
+
+def _word(value: float | None) -> str:
+    """NaN is also what formats make of null."""
+    if value is None:
+        return "null"
+    return "NaN (or null)" if np.isnan(value) else str(value)
+
 
 MOST_ROWS = 4096
 MOST_BYTES = 32 << 20

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.formats.keys import prompt_key
-from rlpost.formats.layout import check_length, mask_of, numbers
-from rlpost.formats.lengths import believable
+from rlpost.formats.fields import prompt_key
+from rlpost.formats.layout import believable, check_length, mask_of, numbers
 from rlpost.formats.records import Record
 from rlpost.formats.rows import Row
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
+
 
 _FINISHED = {"truncated": "length", "completed": "stop"}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
 
+
 _NEEDED = {"input_prompt", "output_response", "score"}
 _FOLDER = re.compile(r"global_step_(\d+)_evals")
 

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.blocks import check_blocks
-from rlpost.formats.fields import SAME_TOKENS, apply_map
-from rlpost.formats.keys import prompt_key
-from rlpost.formats.layout import numbers
+from rlpost.formats.fields import SAME_TOKENS, apply_map, prompt_key
+from rlpost.formats.layout import check_blocks, numbers
 from rlpost.formats.pickles import first_texts
 from rlpost.formats.rows import Row, batches
 from rlpost.formats.samples import mask_list, plain, response_list, split_tokens
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
+
 
 LISTS = {
     "log_probs": "old_log_probs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
-from rlpost.formats.keys import prompt_key
+from rlpost.formats.fields import prompt_key
 from rlpost.formats.layout import numbers
 from rlpost.formats.records import Record, described
 from rlpost.formats.samples import plain
@@ -14,6 +14,7 @@ from rlpost.formats.slime_train import LISTS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 TrainKey = tuple[int, str]
 """Sample index, and a key of its tokens: several samples may share an index."""

@@ -9,18 +9,17 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.extras import Extras
 from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
-from rlpost.formats.records import Record
-from rlpost.formats.rows import Row, batches
-from rlpost.formats.tables import columns_in
-from rlpost.parquet.inputs import InputFile
-from rlpost.parquet.source import Source
+from rlpost.formats.records import Record, columns_in
+from rlpost.formats.rows import Extras, Row, batches
+from rlpost.io.parquet.inputs import InputFile
+from rlpost.io.parquet.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.formats.base import ReadOptions
+
 
 _NEEDED = {"step", "prompt", "completion", "advantage"}
 _ROWS = 4096

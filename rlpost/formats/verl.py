@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.extras import Extras, extras_of
 from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, number_of, text_key
 from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.rows import Extras, Row, batches, extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+
 
 _OWN = ("input", "output", "score", "step", "uid", "request_id")
 _NEEDED = {"input", "output", "score", "step"}

@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.finite import unfit
-from rlpost.parquet.upload import stage
-from rlpost.schema import ROLES
+from rlpost.formats.rows import unfit
+from rlpost.io.uploads import stage
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format
-    from rlpost.parquet.places import Place
+    from rlpost.io.places import Place
+
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of a row group in memory, about."""

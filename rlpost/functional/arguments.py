@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+
 FLOATS = (torch.float32, torch.float64)
 
 

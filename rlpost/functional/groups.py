@@ -21,7 +21,7 @@ from rlpost.estimators.opo import opo as _opo
 from rlpost.estimators.rloo import rloo as _rloo
 from rlpost.functional.arguments import codes_of, finite, floats, per_response
 from rlpost.kernels.moments import canonical_order, group_offsets, keyed_moments
-from rlpost.kernels.normalise import z_scores
+from rlpost.kernels.rewards import z_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

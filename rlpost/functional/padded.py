@@ -21,6 +21,7 @@ from rlpost.kernels.corrections import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 MATRIX = 2
 
 __all__ = [

@@ -9,11 +9,12 @@ import torch
 from rlpost.errors import UsageError
 from rlpost.functional.arguments import floats, per_response, ragged
 from rlpost.kernels.segments import count_true, lengths
-from rlpost.loss_options import Aggregation, LossOptions
 from rlpost.losses import Tokens, kl_loss, loss_named
+from rlpost.recipe.loss import Aggregation, LossOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 AGGREGATIONS = get_args(Aggregation)
 OF_REFERENCE = ("ref_kl",)
@@ -53,7 +54,7 @@ def policy_loss(
         advantages: [T].
         offsets: [N+1] where responses begin.
         mask: [T], 0 on tokens that are not the policy's; None for none.
-        loss: a name that `rlpost loss` knows, or options, as `rlpost.presets.loss_preset` has
+        loss: a name that `rlpost loss` knows, or options, as `recipe.presets.loss_preset` has
             those of a framework.
         infer_log_probs: [T] of the rollout engine, for `behaviour="infer"`.
         ref_log_probs: [T] of the reference policy, for a KL loss.

@@ -16,6 +16,7 @@ from rlpost.kernels.kl import token_kl
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
 LEVELS = ("token", "segment", "geometric", "sequence")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlpost.kernels.exact import add_digits, exact_digits, rounded
+from rlpost.kernels.moments import add_digits, exact_digits, rounded
 from rlpost.kernels.segments import count_true, lengths, segment_sum
 from rlpost.kernels.weights import keyed_extremes
 

@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from rlpost.kernels.runs import bounds_of, policy_starts
-from rlpost.kernels.segments import count_true, lengths, segment_max, segment_sum, spread
+from rlpost.kernels.segments import (
+    bounds_of,
+    count_true,
+    lengths,
+    policy_starts,
+    segment_max,
+    segment_sum,
+    spread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 RESPONSE_LEVELS = ("sequence", "geometric", "max")
 LARGEST = math.log(torch.finfo(torch.float32).max)  # beyond it a weight has no float32

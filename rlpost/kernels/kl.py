@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+
 # Each takes d = log π - log π_ref of the sampled token (Schulman, "Approximating KL") and the
 # importance ratio of the policy being trained to the one that sampled.
 _ESTIMATORS: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+
 _FINEST, _COARSEST = -20, 6  # powers of two: less counts as 0, more as the last bin
 _STEPS = 5  # bits of the mantissa that tell bins apart: 32 bins a doubling
 _SIDE = (_COARSEST - _FINEST) << _STEPS

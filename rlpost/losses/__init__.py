@@ -6,7 +6,7 @@ from rlpost.errors import UsageError
 from rlpost.losses import cispo, dppo, geo_mean, gpg, gspo, kimi15, pg, ppo, sapo, tis, topr
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, Loss, Surrogate, Tokens
 from rlpost.losses.kl import clamped, estimated, kl_loss
-from rlpost.schema import closest
+from rlpost.recipe.roles import closest
 
 LOSSES: dict[str, Loss] = {
     one.name: one

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlpost.loss_options import Aggregation, LossOptions
+    from rlpost.recipe.loss import Aggregation, LossOptions
+
 
 NONE, LOW, HIGH, DUAL = 0, 1, 2, 3
 

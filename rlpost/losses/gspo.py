@@ -9,7 +9,8 @@ from rlpost.losses.base import Loss, Surrogate, Tokens, limits
 from rlpost.losses.ppo import DEFAULT_CLIP, clipped_surrogate, dual_bound
 
 if TYPE_CHECKING:
-    from rlpost.loss_options import DualClip
+    from rlpost.recipe.loss import DualClip
+
 
 OWN = (3e-4, 4e-4)
 

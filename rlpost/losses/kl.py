@@ -11,8 +11,8 @@ from rlpost.kernels.kl import token_kl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlpost.loss_options import LossOptions
     from rlpost.losses.base import Tokens
+    from rlpost.recipe.loss import LossOptions
 
 
 def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:

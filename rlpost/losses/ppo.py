@@ -12,7 +12,8 @@ from rlpost.losses.base import Loss, Surrogate, Tokens, beyond, limits, states
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlpost.loss_options import DualClip
+    from rlpost.recipe.loss import DualClip
+
 
 DEFAULT_CLIP = 0.2
 

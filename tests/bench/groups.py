@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from rlpost.recipe import Recipe
-from rlpost.schema import resolve
-from rlpost.shape import shape_of
-from rlpost.stages import stages_of
-from rlpost.table import Collector
+from rlpost.pipeline.data import Collector
+from rlpost.pipeline.resolved import shape_of
+from rlpost.pipeline.stages import stages_of
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import resolve
 from tests.bench.alone import peak_mb
 
 RESPONSES, GROUPS, PIECE = 10_000_000, 1_200_000, 100_000

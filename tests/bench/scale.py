@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 import ray
 
 import rlpost
-from rlpost import shards
-from rlpost.tasks import lots
+from rlpost.distributed import partition as lots
+from rlpost.distributed import shards
 from tests.bench.alone import peak_mb
 from tests.bench.make import responses
 

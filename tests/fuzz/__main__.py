@@ -91,7 +91,7 @@ def import_everything() -> None:
     import rlpost
 
     for module in walk_packages(rlpost.__path__, "rlpost."):
-        if not module.name.startswith(("rlpost.browse", "rlpost.report_html")):
+        if not module.name.startswith(("rlpost.analysis.browse", "rlpost.analysis.report")):
             import_module(module.name)
 
 

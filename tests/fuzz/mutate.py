@@ -9,7 +9,7 @@ import struct
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from rlpost.parquet.footer import FooterError, Struct, Wire, decode, encode
+from rlpost.io.parquet.footer import FooterError, Struct, Wire, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

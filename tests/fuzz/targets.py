@@ -24,18 +24,18 @@ from test_cli import run
 from typer.main import get_command
 
 from rlpost import api
-from rlpost.cli import COMMANDS
-from rlpost.convert import convert
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.loss.api import loss
+from rlpost.analysis.verify import verify
+from rlpost.cli.app import COMMANDS
 from rlpost.errors import DataError, RlpostError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.canonical import TOKEN_COLUMNS
-from rlpost.inspect.facts import inspect
-from rlpost.loss_api import loss
-from rlpost.parquet.footer import FooterError, decode, encode
-from rlpost.parquet.reader import footer_of
-from rlpost.parquet.sink import open_sink
-from rlpost.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
-from rlpost.verify import verify
+from rlpost.formats.convert import convert
+from rlpost.io.parquet.footer import FooterError, decode, encode
+from rlpost.io.parquet.reader import footer_of
+from rlpost.io.parquet.sink import open_sink
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -284,7 +284,7 @@ def _harmless(word: str) -> bool:
 def vocabulary() -> tuple[str, ...]:
     """Commands, their options, and values for them."""
     named = [name for name in COMMANDS if name not in ("browse", "report")]
-    apps = [get_command(import_module(f"rlpost.commands.{name}").app) for name in named]
+    apps = [get_command(import_module(f"rlpost.cli.commands.{name}").app) for name in named]
     options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
     unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}
     odd = [one.decode(errors="replace") for one in mutate.NAMES]
@@ -355,7 +355,7 @@ def _recipes() -> list[bytes]:
 
 
 def _preset_texts() -> list[str]:
-    folder_of = Path(import_module("rlpost.presets").__file__ or "").parent
+    folder_of = Path(import_module("rlpost.recipe.presets").__file__ or "").parent
     return [path.read_text() for path in sorted(folder_of.glob("*.toml"))]
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.parquet.sink import open_sink
+from rlpost.io.parquet.sink import open_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

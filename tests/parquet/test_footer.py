@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from splicing import source_table
 
-from rlpost.parquet.footer import (
+from rlpost.io.parquet.footer import (
     MAX_DEPTH,
     EncryptedError,
     FileMeta,
@@ -134,7 +134,7 @@ def test_hostile_structs_raise_footer_error_at_once(data, reason):
 
 
 def test_more_values_than_any_footer_has_raise_footer_error(monkeypatch):
-    monkeypatch.setattr("rlpost.parquet.footer.MAX_VALUES", 100)
+    monkeypatch.setattr("rlpost.io.parquet.footer.MAX_VALUES", 100)
     fields = Struct().put_list(1, Wire.STRUCT, [Struct().put(1, Wire.I32, 0)] * 50)
     with pytest.raises(FooterError, match="more than 100 values"):
         decode(encode(fields))

@@ -29,11 +29,20 @@ from splicing import (
     tokens,
 )
 
-from rlpost.parquet import indexes
-from rlpost.parquet import pages as page_module
-from rlpost.parquet.encode import Encoder
-from rlpost.parquet.footer import Chunk, FileMeta, Group, Meta, Struct, Wire, decode, encode, seal
-from rlpost.parquet.packed import Packer, unpacked
+from rlpost.io.parquet import encode as page_module
+from rlpost.io.parquet import indexes
+from rlpost.io.parquet.encode import Encoder, Packer, unpacked
+from rlpost.io.parquet.footer import (
+    Chunk,
+    FileMeta,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+    decode,
+    encode,
+    seal,
+)
 
 SMALL = {"write_page_index": True, "data_page_size": 64, "write_batch_size": 8}
 EVERY = ["advantages.list.element", "returns.list.element", "score", "kept"]

@@ -24,10 +24,10 @@ from splicing import (
 )
 
 from rlpost.errors import DataError
-from rlpost.parquet import pages as page_module
-from rlpost.parquet import rewrite
-from rlpost.parquet.encode import Encoder
-from rlpost.parquet.sink import open_sink
+from rlpost.io.parquet import encode as page_module
+from rlpost.io.parquet import sink as rewrite
+from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.sink import open_sink
 
 CODECS = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 

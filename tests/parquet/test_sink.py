@@ -14,20 +14,10 @@ import pytest
 from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
-from rlpost.parquet import staged
-from rlpost.parquet.footer import (
-    Chunk,
-    Element,
-    FileMeta,
-    Group,
-    Meta,
-    Struct,
-    Wire,
-    load,
-    seal,
-)
-from rlpost.parquet.sink import open_sink
-from rlpost.parquet.staged import Staged
+from rlpost.io import staged
+from rlpost.io.parquet.footer import Chunk, Element, FileMeta, Group, Meta, Struct, Wire, load, seal
+from rlpost.io.parquet.sink import open_sink
+from rlpost.io.staged import Staged
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 import rlpost
 from rlpost.errors import ReadWriteError
-from rlpost.parquet import waiting
-from rlpost.parquet.encode import Encoder
-from rlpost.parquet.waiting import Waiting
+from rlpost.io.parquet import splice as waiting
+from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.splice import Waiting
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 KIND = pa.list_(pa.float32())

@@ -1,0 +1,242 @@
+"""What is listed at each level: steps, the groups of a step, the responses of a group, tokens."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.text import Text
+
+from rlpost.analysis.browse.listing import Column, Listing, decimal, share, tenths, whole
+from rlpost.analysis.responses.token_colors import COLOURS, NAMES, shown, style_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.responses.index import Index, Keys
+    from rlpost.analysis.responses.rows import Response
+
+    Numbers = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 16
+
+
+class Levels:
+    """Makes the listings of an index, of the rows that are kept.
+
+    Args:
+        index: of the input.
+        kept: [N] bool, the rows that a filter or a search left.
+    """
+
+    def __init__(self, index: Index, kept: NDArray[np.bool_]) -> None:
+        self.index = index
+        self.kept = kept
+        self.rows = np.flatnonzero(kept)
+        known = index.reward[~np.isnan(index.reward)]
+        self._low = float(known.min()) if len(known) else 0.0
+        self._high = float(known.max()) if len(known) else 0.0
+
+    @cached_property
+    def _measured(self) -> list[str]:
+        return [name for name in ("kl", "advantage") if name in self.index.measures]
+
+    def steps(self) -> Listing:
+        """Every step that has a kept row."""
+        rank = self.index.step_rank[self.rows]
+        ids, own = np.unique(rank, return_inverse=True)
+        reward = self.index.reward[self.rows]
+        group_step, constant = self._groups(rank)
+        equal = np.bincount(group_step[constant], minlength=len(ids))
+        columns = [
+            Column("step", ids.astype(np.float64), self._step_name()),
+            Column("responses", np.bincount(own), whole),
+            Column("groups", np.bincount(group_step, minlength=len(ids)), whole),
+            Column("equal", equal, whole),
+            Column("reward", _means(reward, own), decimal),
+            Column("std", _deviations(reward, own), decimal),
+            *self._lengths(own),
+            *self._means_of_measures(own),
+        ]
+        return Listing.of("steps", ids, columns)
+
+    def _groups(self, rank: Codes) -> tuple[Codes, NDArray[np.bool_]]:
+        """For each group among the kept rows, the place of its step and whether rewards are equal.
+
+        A group of one row is not counted as equal.
+        """
+        if not len(self.rows):
+            return self.rows, np.zeros(0, dtype=np.bool_)
+        codes = self.index.group[self.rows]
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.append(True, np.diff(codes[order]) != 0))
+        reward = self.index.reward[self.rows][order]
+        low, high = np.minimum.reduceat(reward, starts), np.maximum.reduceat(reward, starts)
+        several = np.diff(np.append(starts, len(order))) > 1
+        return np.unique(rank[order][starts], return_inverse=True)[1], several & (low == high)
+
+    def _step_name(self) -> Callable[[float], str]:
+        index = self.index
+        if index.step is None:
+            return lambda _: "all"
+        first = np.unique(index.step_rank, return_index=True)[1]
+        step = index.step
+        return lambda rank: str(step.label(int(step.codes[first[int(rank)]])))
+
+    def groups(self, step: int | None) -> Listing:
+        """The groups of a step, by its rank; of all steps where it is None."""
+        rows = self.rows if step is None else self.rows[self.index.step_rank[self.rows] == step]
+        ids, first, own = np.unique(self.index.group[rows], return_index=True, return_inverse=True)
+        reward = self.index.reward[rows]
+        columns = [*self._names(rows[first], with_step=step is None)]
+        columns += [
+            Column("n", np.bincount(own, minlength=len(ids)), whole),
+            Column("reward", _means(reward, own), decimal),
+            Column("std", _deviations(reward, own), decimal),
+            Column("rewards", np.arange(len(ids)), self._bars(rows, own), right=False),
+            *self._lengths(own, rows),
+            *self._means_of_measures(own, rows),
+        ]
+        return Listing.of("groups", ids, columns)
+
+    def _bars(self, rows: Codes, own: Codes) -> Callable[[float], str]:
+        """The rewards of a group, highest first, as bars from the lowest reward to the highest."""
+        order = np.argsort(own, kind="stable")
+        starts = np.searchsorted(own[order], np.arange(int(own.max(initial=-1)) + 2))
+        span = (self._high - self._low) or 1.0
+
+        def bars(place: float) -> str:
+            reward = self.index.reward[rows[order[starts[int(place)] : starts[int(place) + 1]]]]
+            reward = np.sort(reward[~np.isnan(reward)])[::-1]
+            if len(reward) > _MOST_BARS:
+                reward = reward[np.linspace(0, len(reward) - 1, _MOST_BARS).astype(np.int64)]
+            heights = (reward - self._low) / span * (len(_BARS) - 1)
+            return "".join(_BARS[round(height)] for height in heights.tolist())
+
+        return bars
+
+    def responses(self, group: int | None, step: int | None = None) -> Listing:
+        """The responses of a group, by its code; where it is None all, or all of a step."""
+        rows = self.rows
+        if group is not None:
+            rows = rows[self.index.group[rows] == group]
+        elif step is not None:
+            rows = rows[self.index.step_rank[rows] == step]
+        index = self.index
+        columns = [Column("row", rows.astype(np.float64), lambda row: str(int(row)))]
+        columns += self._names(rows, with_step=step is None) if group is None else []
+        columns += [
+            Column("reward", index.reward[rows], decimal),
+            Column("tokens", index.length[rows].astype(np.float64), whole),
+        ]
+        observed = (index.tokens - index.length)[rows]
+        if observed.any():
+            columns.append(Column("observed", observed.astype(np.float64), whole))
+        columns += [Column(NAMES[n], index.measures[n][rows], decimal) for n in self._measured]
+        if index.truncated is not None and index.truncated.any():
+            cut = index.truncated[rows].astype(np.float64)
+            columns.append(Column("cut", cut, lambda cut: "cut" if cut else "", right=False))
+        if index.domain is not None and len(index.domain.labels) > 1 and group is None:
+            columns.append(_label_column("domain", index.domain, rows))
+        return Listing.of("responses", rows, columns)
+
+    def _names(self, rows: Codes, *, with_step: bool) -> list[Column]:
+        """The step and the prompt of rows."""
+        index = self.index
+        columns = []
+        if with_step and index.step is not None:
+            rank = index.step_rank[rows]
+            columns.append(Column("step", rank.astype(np.float64), self._step_name()))
+        if index.prompt is not None:
+            columns.append(_label_column("prompt", index.prompt, rows))
+        return columns
+
+    def _lengths(self, own: Codes, rows: Codes | None = None) -> list[Column]:
+        """Mean tokens, and the share that was cut at the limit."""
+        rows = self.rows if rows is None else rows
+        columns = [Column("tokens", _means(self.index.length[rows].astype(float), own), tenths)]
+        if self.index.truncated is not None and self.index.truncated.any():
+            cut = self.index.truncated[rows].astype(np.float64)
+            columns.append(Column("cut", _means(cut, own), share))
+        return columns
+
+    def _means_of_measures(self, own: Codes, rows: Codes | None = None) -> list[Column]:
+        rows = self.rows if rows is None else rows
+        return [
+            Column(NAMES[name], _means(self.index.measures[name][rows], own), decimal)
+            for name in self._measured
+        ]
+
+
+def _label_column(name: str, keys: Keys, rows: Codes) -> Column:
+    """Names, sorted as text, or as numbers where they are numbers."""
+    codes = np.unique(keys.codes[rows])
+    labels = keys.labels.take(pa.array(codes))
+    order = pc.sort_indices(labels).to_numpy(zero_copy_only=False).astype(np.int64)
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes))
+    values = rank[np.searchsorted(codes, keys.codes[rows])]
+    return Column(
+        name,
+        values.astype(np.float64),
+        lambda value: " ".join(str(labels[int(order[int(value)])].as_py()).split()),
+        right=False,
+    )
+
+
+def tokens(response: Response, colour: str | None) -> Listing:
+    """The tokens of a response, with every number that the file has of them."""
+    count = len(response.pieces)
+    places = np.arange(count)
+
+    def piece(place: float) -> Text:
+        at = int(place)
+        own = bool(response.mask[at])
+        value = response.colours[colour][at] if colour in response.colours else np.nan
+        style = style_of(str(colour), float(value)) if own else "dim italic"
+        return Text(shown(response.pieces[at]), style=style)
+
+    columns = [
+        Column("token", places.astype(np.float64), lambda place: str(int(place))),
+        Column("text", places, piece, right=False),
+        Column("mask", response.mask.astype(np.float64), lambda own: "" if own else "obs"),
+    ]
+    columns += [Column(NAMES[n], response.colours[n], decimal) for n in COLOURS
+                if n in response.colours]  # fmt: skip
+    shown_already = [id(values) for values in response.colours.values()]
+    columns += [
+        Column(name, values, whole if (values == values.round()).all() else decimal)
+        for name, values in response.tokens.items()
+        if id(values) not in shown_already
+    ]
+    return Listing.of("tokens", places, columns)
+
+
+def _means(values: Numbers, own: Codes) -> Numbers:
+    """The mean of each code's numbers, without NaN; NaN where there is none."""
+    known = ~np.isnan(values)
+    count = int(own.max(initial=-1)) + 1
+    number = np.bincount(own[known], minlength=count)
+    total = np.bincount(own[known], values[known], minlength=count)
+    found = np.full(count, np.nan)
+    np.divide(total, number, out=found, where=number > 0)
+    return found
+
+
+def _deviations(values: Numbers, own: Codes) -> Numbers:
+    """The standard deviation (Bessel) of each code's numbers; 0 where there is one alone."""
+    known = ~np.isnan(values)
+    own, values = own[known], values[known]
+    means = _means(values, own)
+    count = len(means)
+    number = np.bincount(own, minlength=count)
+    squares = np.bincount(own, np.square(values - means[own]), minlength=count)
+    return np.sqrt(squares / np.maximum(number - 1, 1))

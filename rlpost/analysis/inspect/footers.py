@@ -1,0 +1,137 @@
+"""What the footers alone tell: rows, row groups, codecs, bytes by column, who wrote the file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from rlpost.analysis.inspect.model import Json
+    from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.parquet.source import Source
+    from rlpost.recipe.roles import ColumnMap
+
+
+MISSING = "missing"
+MOST_FILES = 5  # named for each type of a column that others disagree with
+
+
+def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
+    """Facts of the files as they are stored; no data page is read."""
+    pairs = list(zip(source.files, source.footers, strict=True))
+    groups = [
+        footer.row_group(place).num_rows
+        for footer in source.footers
+        for place in range(footer.num_row_groups)
+    ]
+    return InputFacts(
+        files=[_file(file, footer) for file, footer in pairs],
+        bytes=sum(file.path.stat().st_size for file in source.files),
+        rows=source.rows,
+        row_groups=len(groups),
+        rows_per_group=(min(groups, default=0), max(groups, default=0)),
+        columns=_columns(source, columns),
+    )
+
+
+def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
+    """Which column serves each role, how it was found, and its type in the first file."""
+    types = {name: counted.most_common(1)[0][0] for name, counted in _types(source).items()}
+    return {
+        role: RoleFacts(column, columns.how[role], types[column])
+        for role, column in columns.columns.items()
+    }
+
+
+def _file(file: InputFile, footer: pq.FileMetaData) -> FileFacts:
+    return FileFacts(
+        path=str(file.path),
+        bytes=file.path.stat().st_size,
+        rows=footer.num_rows,
+        row_groups=footer.num_row_groups,
+        writer=footer.created_by or "",
+        rlpost=_made_by(footer.metadata or {}),
+    )
+
+
+def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
+    """How rlpost made the file, where it did."""
+    if b"rlpost.version" not in metadata:
+        return None
+    made: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
+    recipe, lacks = _json(metadata, b"rlpost.recipe"), _json(metadata, b"rlpost.lacks")
+    if recipe:
+        made |= {"estimator": recipe.get("estimator"), "recipe": recipe}
+    if b"rlpost.format" in metadata:
+        made |= {"format": metadata[b"rlpost.format"].decode(errors="replace"), "lacks": lacks}
+    return made
+
+
+def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:
+    """An object that the metadata hold; empty where there is none."""
+    try:
+        value = json.loads(metadata.get(key, b"{}"))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _types(source: Source) -> dict[str, Counter[str]]:
+    """The types of each column, and in how many files; hive partitions are of no file's."""
+    found: dict[str, Counter[str]] = {}
+    for schema, file in zip(source.schemas, source.files, strict=True):
+        for field in schema:
+            found.setdefault(field.name, Counter())[str(field.type)] += 1
+        for key, _ in file.partitions:
+            if key not in schema.names:
+                found.setdefault(key, Counter())["hive partition"] += 1
+    for counted in found.values():
+        lacking = len(source.files) - sum(counted.values())
+        if lacking:
+            counted[MISSING] = lacking
+    return found
+
+
+def _files_of(source: Source, name: str, usual: str) -> dict[str, list[str]]:
+    """By other type of a column, the first files that have it, or lack it."""
+    found: dict[str, list[str]] = {}
+    for schema, file in zip(source.schemas, source.files, strict=True):
+        partitioned = any(key == name for key, _ in file.partitions)
+        kind = "hive partition" if partitioned else MISSING
+        kind = str(schema.field(name).type) if name in schema.names else kind
+        if kind != usual and len(found.setdefault(kind, [])) < MOST_FILES:
+            found[kind].append(str(file.path))
+    return found
+
+
+def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
+    stored, plain = Counter[str](), Counter[str]()
+    codecs: dict[str, Counter[str]] = {}
+    for footer in source.footers:
+        for group in range(footer.num_row_groups):
+            row_group = footer.row_group(group)
+            for place in range(row_group.num_columns):
+                chunk = row_group.column(place)
+                name = chunk.path_in_schema.partition(".")[0]
+                stored[name] += chunk.total_compressed_size
+                plain[name] += chunk.total_uncompressed_size
+                codecs.setdefault(name, Counter())[chunk.compression.lower()] += 1
+    serving = {column: role for role, column in columns.columns.items()}
+    return [
+        ColumnFacts(
+            name=name,
+            type=(kinds := [kind for kind in counted if kind != MISSING])[0],
+            bytes=stored[name],
+            uncompressed=plain[name],
+            codecs=sorted(codecs.get(name, ())),
+            role=serving.get(name),
+            other_types={kind: times for kind, times in counted.items() if kind != kinds[0]},
+            other_files=_files_of(source, name, kinds[0]) if len(counted) > 1 else {},
+        )
+        for name, counted in _types(source).items()
+    ]

@@ -1,0 +1,310 @@
+"""Charts as Vega-Lite specifications: lines over steps, histograms, bars.
+
+Colours are the page's CSS variables, so that a chart follows the page from light to dark. Text of
+the data is cut and rid of characters that XML cannot hold, for charts are drawn as SVG.
+
+A histogram of a stream of numbers of unknown range, in fixed memory.
+
+Charts as SVG, drawn without a browser.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from rlpost.analysis.inspect.model import Histogram, Spread
+from rlpost.analysis.report.page import Chart, Table, plain
+from rlpost.display.tables import number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.report.page import Json
+
+
+WIDTH, HEIGHT = 350, 190
+MOST_POINTS = 120
+_SHOWN_POINTS = 32  # up to so many, each point is seen as a dot
+_MOST_LABEL = 24
+_TICKS = 4
+_COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
+_SOFT, _LINE, _ACCENT = "var(--soft)", "var(--line)", "var(--accent)"
+CONFIG: Json = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": _SOFT, "titleColor": _SOFT, "gridColor": _LINE, "domainColor": _LINE,
+        "tickColor": _LINE, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
+        "titlePadding": 6, "labelOverlap": True,
+    },
+    "axisX": {"grid": False},
+    "axisY": {"domain": False, "ticks": False, "tickCount": _TICKS, "labelPadding": 6},
+}  # fmt: skip
+
+
+def label_of(label: object) -> str:
+    """A label of the data as short text that any SVG can hold."""
+    text = plain(str(label))
+    return text if len(text) <= _MOST_LABEL else text[: _MOST_LABEL - 1] + "…"
+
+
+def histogram(title: str, found: Histogram, unit: str, axis: str, note: str = "") -> Chart:
+    """Bars from edge to edge.
+
+    Args:
+        title: of the chart.
+        found: edges [k + 1] and counts [k].
+        unit: what is counted, in the plural.
+        axis: what is measured.
+        note: a line below the title.
+    """
+    spans = list(zip(found.edges[:-1], found.edges[1:], found.counts, strict=True))
+    values = [
+        {"low": low, "high": high, "n": n, "said": f"{number(low)} to {number(high)}: {n:,} {unit}"}
+        for low, high, n in spans
+    ]
+    drawn = _bars(values).encode(
+        x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
+        x2="high:Q",
+        y=alt.Y("n:Q", title=None, axis=alt.Axis(labelExpr=_COUNTS, tickMinStep=1)),
+    )
+    rows = [(number(low), number(high), f"{n:,}") for low, high, n in spans]
+    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+
+
+def bars(
+    title: str, labels: Sequence[str], heights: Sequence[float], unit: str, axis: str,
+    note: str = "",
+) -> Chart:  # fmt: skip
+    """One bar for each label, in this order; whole heights are counts."""
+    said = [f"{h:,}" if isinstance(h, int) else number(h) for h in heights]
+    short = [label_of(label) for label in labels]
+    values = [
+        {"x": x, "n": n, "said": f"{x}: {text} {unit}"}
+        for x, n, text in zip(short, heights, said, strict=True)
+    ]
+    whole = all(isinstance(height, int) for height in heights)
+    scale = alt.Axis(labelExpr=_COUNTS, tickMinStep=1) if whole else alt.Axis(format=".3~g")
+    drawn = _bars(values).encode(
+        x=alt.X("x:O", title=axis, sort=None, axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("n:Q", title=None, axis=scale),
+    )
+    return Chart(
+        title, _whole(drawn), Table("", (axis, unit), list(zip(short, said, strict=True))), note
+    )
+
+
+def _bars(values: list[Json]) -> Any:
+    drawn = alt.Chart({"values": values}).mark_bar(color=_ACCENT, binSpacing=1)
+    return drawn.encode(description="said:N")
+
+
+def line(
+    title: str, labels: Sequence[Label], values: Sequence[float | None], axis: str, *,
+    share: bool = False, from_zero: bool = False, note: str = "",
+) -> Chart:  # fmt: skip
+    """A line over steps, or anything else in order.
+
+    Where there are more than MOST_POINTS labels, each point is the mean of neighbours.
+
+    Args:
+        title: of the chart.
+        labels: [n], whole numbers or names.
+        values: [n]; None leaves a gap.
+        axis: what the labels are.
+        share: values are shares, shown as percentages.
+        from_zero: the scale begins at 0; that of shares always does.
+        note: a line below the title.
+    """
+    points, each = thinned(labels, values)
+    shown = percent if share else number
+    numeric = all(isinstance(first, int) for first, _, _ in points)
+    data = [
+        {
+            "x": first if numeric else label_of(first),
+            "y": value,
+            "said": f"{axis} {_span(first, last)}: {shown(value)}",
+        }
+        for first, last, value in points
+        if value is not None
+    ]
+    if each > 1:
+        note = f"each point is the mean of {each} neighbours" + (f"; {note}" if note else "")
+    flat = (share or from_zero) and not any(value for _, _, value in points)
+    x = alt.X(
+        "x:Q" if numeric else "x:O",
+        title=axis,
+        sort=None,
+        scale=alt.Scale(zero=False, nice=False) if numeric else alt.Undefined,
+        axis=alt.Axis(labelAngle=0, format="d", tickMinStep=1, labelFlush=False)
+        if numeric
+        else alt.Axis(labelAngle=0),
+    )
+    y = alt.Y(
+        "y:Q",
+        title=None,
+        scale=alt.Scale(zero=share or from_zero, domain=[0, 1] if flat else alt.Undefined),
+        axis=alt.Axis(format=".3~%" if share else ".3~g"),
+    )
+    rows = [
+        (_span(first, last), "–" if value is None else shown(value))
+        for first, last, value in points
+    ]
+    drawn = _line(data, x, y, seen=len(data) <= _SHOWN_POINTS)
+    return Chart(title, _whole(drawn), Table("", (axis, title), rows), note)
+
+
+def _line(data: list[Json], x: alt.X, y: alt.Y, *, seen: bool) -> alt.TopLevelMixin:
+    base = alt.Chart({"values": data}).encode(x=x, y=y)
+    stroke = base.mark_line(color=_ACCENT, strokeWidth=2)
+    dots = base.mark_point(
+        filled=True, fill=_ACCENT, stroke=None, size=42 if seen else 120, opacity=1.0 if seen else 0
+    ).encode(description="said:N")
+    return alt.layer(stroke, dots)
+
+
+def _span(first: Label, last: Label) -> str:
+    return label_of(first) if first == last else f"{label_of(first)} to {label_of(last)}"
+
+
+def thinned(
+    labels: Sequence[Label], values: Sequence[float | None]
+) -> tuple[list[tuple[Label, Label, float | None]], int]:
+    """At most MOST_POINTS points, first label, last label, mean; and how many labels a point has.
+
+    >>> thinned(range(3), [0.5, None, 1.0])
+    ([(0, 0, 0.5), (1, 1, None), (2, 2, 1.0)], 1)
+    """
+    each = -(-len(labels) // MOST_POINTS) or 1
+    points = []
+    for start in range(0, len(labels), each):
+        own = [value for value in values[start : start + each] if value is not None]
+        last = labels[min(start + each, len(labels)) - 1]
+        mean = sum(own) / len(own) if own else None
+        points.append((labels[start], last, mean))
+    return points, each
+
+
+def _whole(drawn: Any) -> Json:
+    """The specification of a chart of the page's size and colours, checked by Vega-Lite's schema.
+
+    Raises:
+        altair.SchemaValidationError: the specification is none.
+    """
+    sized = drawn.properties(
+        width=WIDTH, height=HEIGHT, autosize=alt.AutoSizeParams(type="fit", contains="padding")
+    )
+    spec: dict[str, Any] = sized.configure(**CONFIG).to_dict()
+    return spec
+
+
+_HALF = 1 << 14  # bins on either side of 0
+_OUTSIDE = 0.001  # share of the numbers that may lie outside the shown range, on either side
+
+
+class GrowingHistogram:
+    """Counts in bins [i·w, (i+1)·w); w is a power of two and doubles as numbers get larger.
+
+    The counts do not depend on how the stream is cut: w follows from the largest size alone, and
+    bins of half the width add up exactly.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.zeros = 0
+        self.left_out = 0
+        """NaN and infinite numbers."""
+        self.low, self.high = math.inf, -math.inf
+        self._exponent: int | None = None
+        self._bins = np.zeros(2 * _HALF + 1, np.int64)
+        self._mean = self._squares = 0.0
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count some numbers, [n]."""
+        finite = values[np.isfinite(values)]
+        self.left_out += len(values) - len(finite)
+        if not len(finite):
+            return
+        self._moments(finite)
+        self.zeros += int((finite == 0).sum())
+        self.low = min(self.low, float(finite.min()))
+        self.high = max(self.high, float(finite.max()))
+        self._widen(max(abs(self.low), abs(self.high)))
+        places = np.zeros(len(finite), np.int64)
+        if self._exponent is not None:
+            scaled = np.ldexp(finite, -self._exponent)
+            places = np.floor(scaled).astype(np.int64)
+            places[(scaled == 0) & (finite < 0)] = -1  # too small to be told from 0 once scaled
+        self._bins += np.bincount(places + _HALF, minlength=2 * _HALF + 1)
+
+    def _moments(self, values: NDArray[np.float64]) -> None:
+        """Mean and squares of two sets from those of each (Chan, Golub and LeVeque, 1979)."""
+        mean, own = float(values.mean()), len(values)
+        squares = float(((values - mean) ** 2).sum())
+        total, apart = self.count + own, mean - self._mean
+        self._squares += squares + apart * apart * self.count * own / total
+        self._mean += apart * own / total
+        self.count = total
+
+    def _widen(self, size: float) -> None:
+        """Bins so wide that numbers up to a size have a place."""
+        if size == 0:
+            return
+        # size < 2**frexp(size)[1], so a place lies below _HALF and not below -_HALF
+        exponent = max(math.frexp(size)[1], -960) - int(math.log2(_HALF))
+        if self._exponent is None:
+            self._exponent = exponent  # what was counted before is 0, whose bin stays
+        while self._exponent < exponent:
+            self._bins = _halved(self._bins)
+            self._exponent += 1
+
+    @property
+    def spread(self) -> Spread:
+        """Mean, Bessel deviation, min and max."""
+        if not self.count:
+            return Spread(0, None, None, None, None)
+        deviation = math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else 0.0
+        return Spread(self.count, self._mean, deviation, self.low, self.high)
+
+    def shown(self, most: int) -> tuple[Histogram, int] | None:
+        """At most so many bins where nearly all numbers are, and how many lie outside them.
+
+        None where there is no number but 0.
+        """
+        if self._exponent is None or self.low == self.high:
+            return None
+        below = np.cumsum(self._bins)
+        first = int(np.searchsorted(below, _OUTSIDE * self.count, side="right"))
+        last = int(np.searchsorted(below, (1 - _OUTSIDE) * self.count, side="left"))
+        joint = 1
+        while (last - _HALF) // joint - (first - _HALF) // joint + 1 > most:
+            joint *= 2
+        places = (np.arange(len(self._bins)) - _HALF) // joint
+        least, largest = (first - _HALF) // joint, (last - _HALF) // joint
+        inside = (places >= least) & (places <= largest)
+        counts = np.bincount(places[inside] - least, self._bins[inside], largest - least + 1)
+        width = math.ldexp(joint, self._exponent)
+        edges = [width * place for place in range(least, largest + 2)]
+        return Histogram(edges, counts.astype(int).tolist()), self.count - int(counts.sum())
+
+
+def _halved(bins: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The counts in bins of twice the width."""
+    places = (np.arange(len(bins)) - _HALF) // 2 + _HALF
+    return np.bincount(places, bins, len(bins)).astype(np.int64)
+
+
+def drawn(spec: Json) -> str:
+    """The SVG of a Vega-Lite specification; marks have their text as `aria-label`."""
+    import vl_convert  # noqa: PLC0415 - its engine takes a second to start
+
+    svg: Any = vl_convert.vegalite_to_svg(spec)
+    return str(svg)

@@ -1,0 +1,356 @@
+"""A few numbers of every response of an input, enough to sort, filter and find them by.
+
+Making an index: keys, rewards and masks of an input, streamed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost.analysis.responses import columns as lists
+from rlpost.analysis.responses.columns import is_text, log_probs_of, named
+from rlpost.errors import DataError
+from rlpost.io.arrow import Place, is_list, is_number, numbers, truncated
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.progress import Silent
+from rlpost.io.threads import ahead
+from rlpost.recipe.roles import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.io.parquet.source import Piece
+    from rlpost.io.progress import Reporter
+    from rlpost.recipe.roles import ColumnMap
+
+    Numbers = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+
+
+Label = str | int | None
+MEASURES = ("reward", "kl", "length", "advantage")
+PIECE_TOKENS = 1 << 20
+_KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A column of keys: a code for each row and what the codes stand for."""
+
+    codes: Codes
+    labels: pa.Array
+
+    def label(self, code: int) -> Label:
+        """What a code stands for."""
+        return self.labels[code].as_py()  # type: ignore[no-any-return]
+
+
+@dataclass
+class Index:
+    """Every response of an input, in its order; built by streaming a few columns.
+
+    Rows are numbered from 0 over all files. Numbers that a file lacks are NaN.
+    """
+
+    source: Source
+    columns: ColumnMap
+    names: dict[str, str]
+    """Columns of texts, tokens, advantages and KL; from `responses.columns.named`."""
+    reward: Numbers
+    tokens: Codes
+    """Entries of the row's token lists; 0 where the input has no such column."""
+    length: Codes
+    """Those of them that the policy produced."""
+    step: Keys | None
+    prompt: Keys | None
+    domain: Keys | None
+    truncated: NDArray[np.bool_] | None
+    step_rank: Codes
+    """[N] place of the row's step among all steps; 0 without steps."""
+    group: Codes
+    """[N] code of (step, prompt), in the order in which steps follow and groups first appear."""
+    measures: dict[str, Numbers] = field(default_factory=dict)
+    """`kl` and `advantage`: a mean over each response's policy tokens, once measured."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def number(self, measure: str) -> Numbers:
+        """One of MEASURES for each row, [N]; KL and advantage must have been measured.
+
+        `kl` is the mean of the `kl` column, else of old − reference log-probs (k1, clamped to
+        ±40); `advantage` the mean of the `advantages` column, or the scalar one.
+        """
+        if measure == "reward":
+            return self.reward
+        return self.length.astype(np.float64) if measure == "length" else self.measures[measure]
+
+    def columns_for(self, measure: str) -> list[str]:
+        """The columns that a measure is made of; empty where the input lacks them."""
+        roles, names = self.columns, self.names
+        if measure == "reward":
+            return [roles.column("reward")] if "reward" in roles else []
+        if measure == "length":
+            return [self.sized_by] if self.sized_by else []
+        pair = [roles.column(r) for r in ("old_log_probs", "ref_log_probs") if r in roles]
+        if measure == "logprob":
+            own = log_probs_of(roles)
+            found = [own] if own else []
+        elif measure in names:
+            found = [names[measure]]
+        else:
+            found = pair if measure == "kl" and len(pair) == 2 else []  # noqa: PLR2004
+        masked = [roles.column("mask")] if found and "mask" in roles else []
+        return [*found, *masked]
+
+    @property
+    def sized_by(self) -> str | None:
+        """The list column whose entries count as tokens."""
+        return list_column(self.source, self.columns, self.names)
+
+    def measure(self, measure: str, reporter: Reporter | None = None) -> None:
+        """Stream what `kl` or `advantage` is made of, and keep a mean for each response.
+
+        Raises:
+            DataError: the input has no column for it.
+        """
+        if measure in ("reward", "length") or measure in self.measures:
+            return
+        columns = self.columns_for(measure)
+        if not columns:
+            raise self.lacking(measure)
+        mask = self.columns.column("mask") if "mask" in self.columns else None
+        own = [name for name in columns if name != mask]
+        parts = [
+            _mean_of(piece.table, own, mask)
+            for piece in stream(self.source, columns, self.sized_by, reporter, f"{measure}s")
+        ]
+        self.measures[measure] = np.concatenate(parts) if parts else np.zeros(0)
+
+    def lacking(self, measure: str) -> DataError:
+        """The error for a measure that the input has no columns for."""
+        return DataError(f"{self.source.name}: no column for the {_LACKING[measure]}")
+
+    def rows_of(self, prompt: str) -> Codes:
+        """The rows of a prompt, in the input's order; empty where there is no such id."""
+        if self.prompt is None:
+            return np.zeros(0, dtype=np.int64)
+        labels = self.prompt.labels
+        wanted = np.flatnonzero(
+            pc.equal(labels.cast(pa.string()), prompt).to_numpy(zero_copy_only=False)
+        )
+        return np.flatnonzero(np.isin(self.prompt.codes, wanted))
+
+    def place(self, row: int) -> tuple[int, int]:
+        """The file of a row, and its number there."""
+        file = int(np.searchsorted(self.source.first_rows, row, side="right")) - 1
+        return file, row - self.source.first_rows[file]
+
+
+_LACKING = {
+    "kl": "KL: `kl`, or old and reference log-probs (--map old_log_probs=COLUMN)",
+    "advantage": "advantages: `rlpost advantages` writes one",
+    "reward": "reward (--map reward=COLUMN)",
+    "length": "length: a mask or another list of one entry per token (--map mask=COLUMN)",
+    "logprob": "log-probs (--map old_log_probs=COLUMN)",
+}
+
+
+def stream(
+    source: Source,
+    columns: Sequence[str],
+    sized_by: str | None,
+    reporter: Reporter | None,
+    purpose: str,
+) -> Iterator[Piece]:
+    """The pieces of an input, read ahead in a thread; each is reported when it is done with."""
+    reporter = reporter or Silent()
+    reporter.start(purpose, source.rows)
+    for piece in ahead(source.read(list(columns), PIECE_TOKENS, sized_by or ""), 1):
+        yield piece
+        reporter.advance(piece.table.num_rows)
+
+
+def list_column(source: Source, columns: ColumnMap, names: Mapping[str, str]) -> str | None:
+    """The mask, else another list of one entry per response token."""
+    roles = ("mask", "old_log_probs", "infer_log_probs", "log_probs", "ref_log_probs", "values")
+    found = [columns.column(role) for role in roles if role in columns]
+    found += [names[what] for what in ("advantage", "tokens") if what in names]
+    return next((name for name in found if is_list(type_of(source, name))), None)
+
+
+def type_of(source: Source, name: str) -> pa.DataType:
+    """The type of a column in the first file; that of a hive partition counts as a number."""
+    schema = source.schemas[0]
+    return schema.field(name).type if name in schema.names else pa.int64()  # else a partition
+
+
+def _mean_of(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Numbers:
+    """The mean over policy tokens of a column, or of the clamped difference of two."""
+    first = table.column(columns[0])
+    if not is_list(first.type):
+        return lists.numbers(first)
+    offsets, values = lists.flat(first)
+    if len(columns) > 1:
+        others, minus = lists.flat(table.column(columns[1]))
+        if not np.array_equal(offsets, others):
+            return np.full(len(first), np.nan)
+        values = np.clip(values - minus, -_KL_CLAMP, _KL_CLAMP)
+    beside = None if mask is None else lists.flat(table.column(mask))
+    return lists.row_means(values, offsets, lists.mask_beside(beside, offsets))
+
+
+def build(
+    inputs: Sequence[str], columns_map: Mapping[str, str], reporter: Reporter | None = None
+) -> Index:
+    """Index an input, reading keys, rewards and masks alone.
+
+    Raises:
+        UsageError, DataError: a role in `columns_map` is unknown, its column is not there, or
+            is not of numbers where these are needed.
+        ReadWriteError: an input can't be read.
+    """
+    source = Source(find_inputs(inputs))
+    columns = resolve(source.columns, columns_map, source.name)
+    names = named(source.columns)
+    prompt = columns.columns.get("group", names.get("prompt"))
+    if prompt is not None and not _is_key(source, prompt):
+        prompt = None
+    sized_by = list_column(source, columns, names)
+    roles = [role for role in ("reward", "batch", "domain", "truncated") if role in columns]
+    read = {columns.column(role) for role in roles} | {prompt, sized_by} - {None}
+    first = [*sorted(str(name) for name in read)] or source.columns[:1]
+    table = _Table(source, columns, prompt, sized_by)
+    for piece in stream(source, first, sized_by, reporter, "index"):
+        table.add(piece)
+    return table.finish(names)
+
+
+def _is_key(source: Source, name: str) -> bool:
+    kind = type_of(source, name)
+    plain = is_text(kind) and not is_list(kind) and not pa.types.is_struct(kind)
+    return bool(plain or is_number(kind))
+
+
+class _Table:
+    """Takes piece after piece, and makes an Index of them."""
+
+    def __init__(
+        self, source: Source, columns: ColumnMap, prompt: str | None, sized_by: str | None
+    ) -> None:
+        self.source = source
+        self.columns = columns
+        self.keys = {
+            "step": columns.columns.get("batch"),
+            "prompt": prompt,
+            "domain": columns.columns.get("domain"),
+        }
+        self.sized_by = sized_by
+        self.parts: dict[str, list[Any]] = {}
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        table, count = piece.table, piece.table.num_rows
+        for name, column in self.keys.items():
+            if column is not None:
+                self._keep(name, _coded(table.column(column)))
+        self._keep("reward", self._row_numbers(piece, "reward", numbers, np.nan))
+        if "truncated" in self.columns:
+            self._keep("truncated", self._row_numbers(piece, "truncated", truncated, np.nan))
+        tokens = length = np.zeros(count, dtype=np.int64)
+        if self.sized_by is not None:
+            array = table.column(self.sized_by)
+            tokens = length = lists.list_lengths(array)
+            if self.columns.columns.get("mask") == self.sized_by and lists.holds_numbers(
+                array.type
+            ):
+                offsets, mask = lists.flat(array)
+                length = lists.row_sums((mask > 0).astype(np.float64), offsets).astype(np.int64)
+        self._keep("tokens", tokens)
+        self._keep("length", length)
+
+    def _keep(self, name: str, part: Any) -> None:
+        self.parts.setdefault(name, []).append(part)
+
+    def _row_numbers(
+        self, piece: Piece, role: str, of: Callable[[pa.Array, Place], Any], missing: float
+    ) -> Any:
+        if role not in self.columns:
+            return np.full(piece.table.num_rows, missing)
+        column = self.columns.column(role)
+        place = Place(str(self.source.files[piece.file].path), piece.first_row, column)
+        array = piece.table.column(column)
+        if is_list(array.type) and array.null_count:
+            return lists.row_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
+        return of(array, place)
+
+    def finish(self, names: dict[str, str]) -> Index:
+        """The index of all pieces."""
+        joined = {
+            name: np.concatenate(self.parts.get(name, [np.zeros(0)]))
+            for name in ("reward", "tokens", "length")
+        }
+        cut = self.parts.get("truncated")
+        keys = {name: _joined(self.parts.get(name)) for name in self.keys}
+        step, prompt = keys["step"], keys["prompt"]
+        count = len(joined["reward"])
+        rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
+        own = np.arange(count) if prompt is None else prompt.codes
+        pairs = rank * (int(own.max()) + 1 if count else 1) + own
+        group = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        return Index(
+            source=self.source,
+            columns=self.columns,
+            names=names,
+            reward=joined["reward"],
+            tokens=joined["tokens"].astype(np.int64),
+            length=joined["length"].astype(np.int64),
+            step=step,
+            prompt=prompt,
+            domain=keys["domain"],
+            truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
+            step_rank=rank,
+            group=group,
+        )
+
+
+def _coded(array: pa.Array) -> pa.Array:
+    """A key column as codes with a dictionary, so that names are held once."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    plain = pa.int64() if pa.types.is_integer(array.type) else pa.string()
+    return array.cast(plain).dictionary_encode(null_encoding="encode")
+
+
+def _joined(parts: list[pa.Array] | None) -> Keys | None:
+    if not parts:
+        return None
+    if len({part.type for part in parts}) > 1:  # one file's ids are numbers, another's strings
+        parts = [
+            pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(pa.string()))
+            for part in parts
+        ]
+    whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+    array = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    codes = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return Keys(codes, array.dictionary)
+
+
+def _ranks(keys: Keys) -> NDArray[np.int64]:
+    """The place of each label: numbers by size, names in the order of the input."""
+    labels = keys.labels.to_pylist()
+    try:
+        order = sorted(range(len(labels)), key=lambda code: int(labels[code]))
+    except (TypeError, ValueError):
+        order = list(range(len(labels)))
+    ranks = np.empty(len(labels), dtype=np.int64)
+    ranks[order] = np.arange(len(labels))
+    return ranks

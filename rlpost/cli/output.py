@@ -1,0 +1,19 @@
+"""What commands say on stderr beside their data."""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from rlpost.display.text import shown
+
+
+def say(text: str) -> None:
+    """Say a line or several; control characters of names and texts are shown, not sent."""
+    typer.echo(shown(text), err=True)
+
+
+def be_quiet() -> None:
+    """Let no warnings be said that are logged: only errors."""
+    logging.getLogger("rlpost").setLevel(logging.ERROR)

@@ -1,0 +1,442 @@
+"""Encoding: record batches become Parquet pages.
+
+Pages without a dictionary stand for themselves, so the pages of several batches, put one after
+another, are one column chunk. That keeps memory bounded by the encoded size, lets any thread
+encode any batch, and makes row groups as large as the source's out of batches of any size.
+
+Lists of floats without nulls are nearly all that is written, and get pages made here: their levels
+are runs, so they cost a few bytes a row, where pyarrow spends 5 ns on every token. The rest, and
+lists with nulls, are pyarrow's.
+
+Parquet data pages: levels, value layouts and headers, for columns without nulls.
+
+Encoded pages of new columns as Arrow IPC, to be put into a file by another process.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlpost.io.arrow import to_numpy
+from rlpost.io.parquet.footer import (
+    MAGIC,
+    TAIL,
+    Chunk,
+    FileMeta,
+    Group,
+    Meta,
+    Struct,
+    Wire,
+    decode,
+    encode,
+    statistics,
+)
+from rlpost.io.parquet.indexes import Page, page_of, pages_by_index
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+
+PAGE_VALUES = 1 << 18  # 1 MB of float32, pyarrow's own page size
+RLE = 3
+
+
+def pages_of(offsets: np.ndarray) -> Iterator[np.ndarray]:
+    """Cut offsets at rows, so that a page has at most PAGE_VALUES values or one row."""
+    first = 0
+    while first < len(offsets) - 1:
+        last = int(np.searchsorted(offsets, offsets[first] + PAGE_VALUES, side="right")) - 1
+        last = min(max(last, first + 1), first + PAGE_VALUES)
+        yield offsets[first : last + 1]
+        first = last
+
+
+def repetition_levels(lengths: np.ndarray) -> bytes:
+    """Encode 0 for the first value of each row and 1 for the others."""
+    counts = np.stack([np.ones_like(lengths), np.maximum(lengths - 1, 0)], axis=1)
+    return _runs(counts.ravel(), np.tile([0, 1], len(lengths)))
+
+
+def definition_levels(lengths: np.ndarray, empty: int, deepest: int) -> bytes:
+    """Encode `deepest` for every value and `empty` for every empty row."""
+    if lengths.all():
+        return _runs(lengths.sum(keepdims=True), np.array([deepest]))
+    return _runs(np.maximum(lengths, 1), np.where(lengths, deepest, empty))
+
+
+def _runs(counts: np.ndarray, levels: np.ndarray) -> bytes:
+    """Encode runs of levels below 256 in Parquet's RLE: the varint of 2 * count, then the level."""
+    header = counts.astype(np.int64) << 1
+    shifted = header[:, None] >> np.arange(0, 35, 7)
+    cells = np.empty((len(counts), 6), np.uint8)
+    cells[:, :5] = shifted & 127 | (shifted > 127) << 7  # noqa: PLR2004
+    cells[:, 5] = levels
+    present = np.column_stack([shifted > 0, counts > 0])
+    return cells[present].tobytes()
+
+
+def plain_scalars(values: np.ndarray) -> bytes:
+    """PLAIN encoding of one value a row: bools are bits, from the lowest on."""
+    if values.dtype == np.bool_:
+        return np.packbits(values, bitorder="little").tobytes()
+    return values.tobytes()
+
+
+def bounds_of(values: np.ndarray) -> list[bytes]:
+    """Least and greatest value, in PLAIN encoding, as Parquet has them: -0 is below 0.
+
+    There are none of no values, and none where there is NaN.
+    """
+    if not len(values):
+        return []
+    low, high = values.min(keepdims=True), values.max(keepdims=True)
+    if values.dtype != np.bool_:
+        if np.isnan(low[0]):
+            return []
+        low, high = np.where(low == 0, -np.zeros_like(low), low), high + np.zeros_like(high)
+    return [plain_scalars(low), plain_scalars(high)]
+
+
+def prefixed(data: bytes) -> bytes:
+    """Levels behind their length, as version 1 data pages have them."""
+    return struct.pack("<I", len(data)) + data
+
+
+def byte_planes(values: np.ndarray) -> np.ndarray:
+    """Lay out floats as BYTE_STREAM_SPLIT does: every value's first byte, then every second."""
+    words = values.view(f"u{values.itemsize}")
+    planes = np.empty((values.itemsize, len(values)), np.uint8)
+    for place, plane in enumerate(planes):
+        plane[:] = words >> words.dtype.type(8 * place)
+    return planes.ravel()
+
+
+def page_header(uncompressed: int, compressed: int, values: int, encoding: int) -> bytes:
+    """The header of a version 1 data page; levels are in RLE."""
+    data = Struct().put(1, Wire.I32, values).put(2, Wire.I32, encoding)
+    data.put(3, Wire.I32, RLE).put(4, Wire.I32, RLE)
+    page = Struct().put(1, Wire.I32, 0).put(2, Wire.I32, uncompressed)
+    return encode(page.put(3, Wire.I32, compressed).put(5, Wire.STRUCT, data))
+
+
+MOST_VALUES = 1 << 27  # in one list: a page's size has 31 bits
+_PLAIN, _SPLIT = 0, 9
+_FLOAT, _DOUBLE = 4, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One leaf column's pages for some rows; no offset in `meta` is meaningful yet."""
+
+    meta: Struct
+    pages: list[Any]
+    index: list[Page]
+    """What page indexes say of the pages; empty where none are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Some rows of the new columns: one piece a leaf, in the order of the schema."""
+
+    rows: int
+    pieces: list[Piece]
+
+
+class Encoder:
+    """Turns record batches of one schema into pages; safe to call from several threads.
+
+    Args:
+        fields: the columns; names are unique.
+        constant: names of columns that repeat few values; the others' floats are stored with
+            BYTE_STREAM_SPLIT, which makes floats that vary smaller and quicker to read.
+        aliases: name -> name of the column that holds the same values; encoded once, stored twice.
+        codec: a compression that pyarrow knows, "none" for none.
+        level: its level, None for its default.
+        indexed: whether to say of each page what page indexes hold.
+    """
+
+    def __init__(
+        self,
+        fields: pa.Schema,
+        *,
+        constant: Collection[str] = (),
+        aliases: Mapping[str, str] | None = None,
+        codec: str = "zstd",
+        level: int | None = 1,
+        indexed: bool = False,
+    ) -> None:
+        self.fields = fields
+        self._indexed = indexed
+        self._aliases = dict(aliases or {})
+        self._own = [field for field in fields if field.name not in self._aliases]
+        self._options: dict[str, Any] = {
+            "compression": codec,
+            "compression_level": level,
+            "use_dictionary": False,
+            "store_schema": False,
+            "write_page_index": indexed,
+        }
+        _, self.footer = self._write(pa.Table.from_batches([], schema=fields))
+        bare = [meta.without(Meta.STATISTICS, Meta.ENCODING_STATS) for meta in _metas(self.footer)]
+        self._leaves = _by_column(bare)
+        split = {
+            _dotted(meta)
+            for name, metas in self._leaves.items()
+            for meta in metas
+            if name not in constant and meta.integer(Meta.TYPE) in (_FLOAT, _DOUBLE)
+        }
+        scalars = [_dotted(metas[0]) for metas in self._leaves.values() if _is_scalar(metas)]
+        self._options |= {
+            "column_encoding": dict.fromkeys(split - {*scalars}, "BYTE_STREAM_SPLIT"),
+            "write_statistics": indexed or scalars,  # without them, pages have no bounds
+        }
+        self._split = split
+
+    def encode(self, columns: pa.RecordBatch) -> Encoded:
+        """Encode a batch that has every column of the schema; aliases may be missing.
+
+        Raises:
+            ValueError: a column is missing or has another type than the schema says.
+        """
+        arrays = {field.name: _column(columns, field) for field in self._own}
+        pieces: dict[str, list[Piece]] = {}
+        rest = []
+        for field in self._own:
+            if _has_plain_lists(arrays[field.name]):
+                (leaf,) = self._leaves[field.name]
+                pieces[field.name] = [self._lists(arrays[field.name], field, leaf)]
+            elif _has_plain_scalars(arrays[field.name]):
+                (leaf,) = self._leaves[field.name]
+                pieces[field.name] = [self._scalars(arrays[field.name], field, leaf)]
+            else:
+                rest.append(field)
+        if rest:
+            batch = [arrays[field.name] for field in rest]
+            pieces |= self._by_pyarrow(pa.Table.from_arrays(batch, schema=pa.schema(rest)))
+        for alias, name in self._aliases.items():
+            pieces[alias] = [_renamed(piece, alias) for piece in pieces[name]]
+        ordered = [piece for field in self.fields for piece in pieces[field.name]]
+        return Encoded(columns.num_rows, ordered)
+
+    @property
+    def nothing(self) -> pa.RecordBatch:
+        """A batch of no rows."""
+        return pa.RecordBatch.from_pylist([], self.fields)
+
+    def _write(self, table: pa.Table) -> tuple[memoryview, Struct]:
+        out = pa.BufferOutputStream()
+        pq.write_table(table, out, row_group_size=max(table.num_rows, 1), **self._options)
+        data = memoryview(out.getvalue())
+        length = struct.unpack("<I", data[-TAIL : -len(MAGIC)])[0]
+        footer, _ = decode(bytes(data[-TAIL - length : -TAIL]))
+        return data, footer
+
+    def _compressed(self, data: bytes) -> bytes:
+        codec, level = self._options["compression"], self._options["compression_level"]
+        if codec == "none":
+            return data
+        own = pa.Codec({"lz4": "lz4_raw"}.get(codec, codec), compression_level=level)
+        return bytes(own.compress(data, asbytes=True))
+
+    def _by_pyarrow(self, table: pa.Table) -> dict[str, list[Piece]]:
+        data, footer = self._write(table)
+        pieces: dict[str, list[Piece]] = {}
+        for chunk in _chunks(footer):
+            meta = chunk.struct(Chunk.META)
+            index = pages_by_index(chunk, table.num_rows, data)
+            piece = Piece(meta, [_bytes_of(meta, data)], index)
+            pieces.setdefault(_path(meta)[0].decode(), []).append(piece)
+        return pieces
+
+    def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
+        """Make the pages of a column of lists of floats, where nothing is null."""
+        offsets, span = _span(array)
+        values = to_numpy(span)
+        split = _dotted(leaf) in self._split
+        empty = int(field.nullable)
+        deepest = empty + 1 + int(field.type.value_field.nullable)
+        pages, index, sizes = [], [], [0, 0]
+        for rows in pages_of(offsets):
+            lengths = np.diff(rows)
+            floats = values[rows[0] : rows[-1]]
+            body = b"".join(
+                (
+                    prefixed(repetition_levels(lengths)),
+                    prefixed(definition_levels(lengths, empty, deepest)),
+                    (byte_planes(floats) if split else floats).data,
+                )
+            )
+            packed = self._compressed(body)
+            count = int(np.maximum(lengths, 1).sum())
+            header = page_header(len(body), len(packed), count, _SPLIT if split else _PLAIN)
+            pages += [header, packed]
+            if self._indexed:
+                size, nulls = len(header) + len(packed), count - len(floats)
+                index.append(page_of(size, len(lengths), nulls, bounds_of(floats)))
+            sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
+        levels = int(np.maximum(np.diff(offsets), 1).sum())
+        meta = Struct(leaf).put(Meta.VALUES, Wire.I64, levels)
+        meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
+        meta.put(Meta.UNCOMPRESSED, Wire.I64, sizes[0]).put(Meta.COMPRESSED, Wire.I64, sizes[1])
+        return Piece(meta, pages, index)
+
+    def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
+        """Make the page of a column of one float or bool a row, where nothing is null."""
+        values = to_numpy(array)
+        ones = np.array([len(values)])
+        levels = prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
+        body = levels + plain_scalars(values)
+        packed = self._compressed(body)
+        header = page_header(len(body), len(packed), len(values), _PLAIN)
+        meta = Struct(leaf).put(Meta.VALUES, Wire.I64, len(values))
+        meta.put_list(Meta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
+        meta.put(Meta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
+        meta.put(Meta.COMPRESSED, Wire.I64, len(header) + len(packed))
+        bounds = bounds_of(values)
+        meta.put(Meta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
+        size = len(header) + len(packed)
+        index = [page_of(size, len(values), 0, bounds)] if self._indexed else []
+        return Piece(meta, [header, packed], index)
+
+
+def _chunks(footer: Struct) -> list[Struct]:
+    (group,) = footer.structs(FileMeta.ROW_GROUPS)
+    return group.structs(Group.COLUMNS)
+
+
+def _metas(footer: Struct) -> list[Struct]:
+    return [chunk.struct(Chunk.META) for chunk in _chunks(footer)]
+
+
+def _bytes_of(meta: Struct, data: memoryview) -> memoryview:
+    start = meta.integer(Meta.DATA_PAGE)
+    return data[start : start + meta.integer(Meta.COMPRESSED)]
+
+
+def _path(meta: Struct) -> list[bytes]:
+    return meta.values_of(Meta.PATH, Wire.BINARY)
+
+
+def _dotted(meta: Struct) -> str:
+    return b".".join(_path(meta)).decode()
+
+
+def _by_column(metas: list[Struct]) -> dict[str, list[Struct]]:
+    columns: dict[str, list[Struct]] = {}
+    for meta in metas:
+        columns.setdefault(_path(meta)[0].decode(), []).append(meta)
+    return columns
+
+
+def _is_scalar(metas: list[Struct]) -> bool:
+    return len(metas) == 1 and len(_path(metas[0])) == 1
+
+
+def _column(columns: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name not in columns.schema.names:
+        raise ValueError(f"column {field.name!r} of {field.type} is missing")
+    array = columns.column(field.name)
+    if array.type != field.type:
+        raise ValueError(f"column {field.name!r} is {array.type}, {field.type} is needed")
+    return array
+
+
+def _has_plain_scalars(array: pa.Array) -> bool:
+    """Whether a column is one float or bool a row, for some rows, none of them null."""
+    kind = array.type
+    known = pa.types.is_float32(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
+    return known and bool(len(array)) and not array.null_count
+
+
+def _has_plain_lists(array: pa.Array) -> bool:
+    """Whether a column is lists of floats, with no null at either level and no giant list."""
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or array.null_count:
+        return False
+    if not (pa.types.is_float32(kind.value_type) or pa.types.is_float64(kind.value_type)):
+        return False
+    offsets, values = _span(array)
+    return not values.null_count and np.diff(offsets).max(initial=0) < MOST_VALUES
+
+
+def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Return a list column's offsets, from 0 on, and its own values: a slice shares others'."""
+    offsets = to_numpy(array.offsets)
+    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    return offsets - offsets[0], values
+
+
+def _renamed(piece: Piece, name: str) -> Piece:
+    path = [name.encode(), *_path(piece.meta)[1:]]
+    return replace(piece, meta=Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path))
+
+
+_PAGE = pa.struct(
+    {
+        "size": pa.int64(),
+        "rows": pa.int64(),
+        "nulls": pa.int64(),
+        "empty": pa.bool_(),
+        "low": pa.binary(),
+        "high": pa.binary(),
+    }
+)
+_SCHEMA = pa.schema(
+    {
+        "row_group": pa.int64(),
+        "rows": pa.int64(),
+        "meta": pa.binary(),
+        "pages": pa.large_binary(),
+        "index": pa.list_(_PAGE),
+    }
+)
+
+
+class Packer:
+    """Packs what `Encoder.encode` gave, as it comes; a record batch each, a row a column."""
+
+    def __init__(self) -> None:
+        self._out = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_file(self._out, _SCHEMA)
+
+    def add(self, row_group: int, encoded: Encoded) -> None:
+        """Add the next rows of a row group."""
+        pieces = encoded.pieces
+        columns = [
+            pa.array([row_group] * len(pieces), pa.int64()),
+            pa.array([encoded.rows] * len(pieces), pa.int64()),
+            pa.array([encode(piece.meta) for piece in pieces], pa.binary()),
+            pa.array([b"".join(piece.pages) for piece in pieces], pa.large_binary()),
+            pa.array(
+                [[page._asdict() for page in piece.index] for piece in pieces], pa.list_(_PAGE)
+            ),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+
+    def finish(self) -> pa.Buffer:
+        """All that was added."""
+        self._writer.close()
+        return self._out.getvalue()
+
+
+def unpacked(data: pa.Buffer) -> Iterator[tuple[int, Encoded]]:
+    """What was added to a `Packer`, in order: row groups, and rows for `Sink.append`."""
+    reader = pa.ipc.open_file(data)
+    for place in range(reader.num_record_batches):
+        batch = reader.get_batch(place)
+        groups, rows, metas, pages, indexes = batch.columns
+        pieces = [
+            Piece(
+                decode(meta.as_py())[0],
+                [memoryview(page.as_buffer())],
+                [Page(**page) for page in index.as_py()],
+            )
+            for meta, page, index in zip(metas, pages, indexes, strict=True)
+        ]
+        yield groups[0].as_py(), Encoded(rows[0].as_py(), pieces)

@@ -1,0 +1,320 @@
+"""Parquet's Thrift structures: a lossless codec, and the footer at the end of a file.
+
+The codec knows the compact protocol and no schema: a struct is a mapping of field id to (wire
+type, value), so fields that this module has never heard of survive a round trip. Everything it
+reads is taken for hostile: depth, counts and integers are bounded, and whatever is wrong raises
+`FooterError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from rlpost.io.ranges import read_at
+
+if TYPE_CHECKING:
+    from rlpost.io.ranges import Opened
+
+
+MAGIC = b"PAR1"
+MAGIC_ENCRYPTED = b"PARE"
+TAIL = 8  # the footer's length, and the magic
+MAX_DEPTH = 32  # footers of today are 8 deep
+MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups are 6 million
+_LOW = 127  # a varint's payload in a byte
+_LONG = 15  # a list header's mark of a count that follows, and the widest short step of field ids
+_WORD = (1 << 64) - 1
+_NULLS, _HIGHEST, _LOWEST = 3, 5, 6  # field ids of Statistics
+
+
+class FooterError(ValueError):
+    """A footer cannot be used; the text says why, and the caller knows the file."""
+
+
+class DamagedError(FooterError):
+    """A footer contradicts its file, so that no reader could serve either."""
+
+
+class EncryptedError(FooterError):
+    """A footer, or some column, is encrypted."""
+
+
+class Wire(IntEnum):
+    """Types of the compact protocol; a boolean field has its value as its type."""
+
+    TRUE = 1
+    FALSE = 2
+    BYTE = 3
+    I16 = 4
+    I32 = 5
+    I64 = 6
+    DOUBLE = 7
+    BINARY = 8
+    LIST = 9
+    STRUCT = 12
+
+
+# Field ids of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData, from 1 on.
+FileMeta = IntEnum(
+    "FileMeta", "VERSION SCHEMA ROWS ROW_GROUPS KEY_VALUES CREATED_BY COLUMN_ORDERS ENCRYPTION"
+)
+Element = IntEnum("Element", "TYPE LENGTH REPETITION NAME CHILDREN")
+Group = IntEnum("Group", "COLUMNS BYTES ROWS SORTING OFFSET COMPRESSED")
+Chunk = IntEnum(
+    "Chunk",
+    "FILE_PATH OFFSET META OFFSET_INDEX OFFSET_LENGTH COLUMN_INDEX COLUMN_LENGTH CRYPTO",
+)
+Meta = IntEnum(
+    "Meta",
+    "TYPE ENCODINGS PATH CODEC VALUES UNCOMPRESSED COMPRESSED KEY_VALUES DATA_PAGE INDEX_PAGE "
+    "DICTIONARY_PAGE STATISTICS ENCODING_STATS BLOOM BLOOM_LENGTH",
+)
+
+
+class Struct(dict[int, tuple[int, Any]]):
+    """A Thrift struct: field id -> (wire type, value); a list's value is (element type, list).
+
+    A field that is missing without a default, or has another type, raises FooterError.
+    """
+
+    def integer(self, field: int, default: int | None = None) -> int:
+        """Return an integer field."""
+        return int(self._typed(field, _VARINTS, default))
+
+    def binary(self, field: int, default: bytes | None = None) -> bytes:
+        """Return a text field."""
+        return bytes(self._typed(field, (Wire.BINARY,), default))
+
+    def struct(self, field: int) -> Struct:
+        """Return a struct field."""
+        return cast("Struct", self._typed(field, (Wire.STRUCT,), None))
+
+    def values_of(self, field: int, kind: Wire) -> list[Any]:
+        """Return a list field; a missing one is empty."""
+        inner, values = self._typed(field, (Wire.LIST,), (kind, []))
+        if values and inner != kind:
+            raise FooterError(f"field {field} is a list of another type than {kind.name}")
+        return cast("list[Any]", values)
+
+    def structs(self, field: int) -> list[Struct]:
+        """Return a list of structs; a missing one is empty."""
+        return self.values_of(field, Wire.STRUCT)
+
+    def put(self, field: int, kind: Wire, value: Any) -> Self:
+        """Set a field that is no list."""
+        self[field] = (kind, value)
+        return self
+
+    def put_list(self, field: int, kind: Wire, values: list[Any]) -> Self:
+        """Set a list field."""
+        self[field] = (Wire.LIST, (kind, values))
+        return self
+
+    def without(self, *fields: int) -> Struct:
+        """Return a copy, one level deep, that lacks some fields."""
+        return Struct({field: value for field, value in self.items() if field not in fields})
+
+    def _typed(self, field: int, kinds: tuple[Wire, ...], default: Any) -> Any:
+        kind, value = self.get(field, (kinds[0], default))
+        if kind not in kinds or value is None:
+            raise FooterError(f"field {field} is missing or has another type")
+        return value
+
+
+_VARINTS = (Wire.I64, Wire.I32, Wire.I16)
+_SIZES: dict[int, int] = {Wire.BYTE: 1, Wire.DOUBLE: 8}
+_BOOLEANS = (Wire.TRUE, Wire.FALSE)
+
+
+class _Reader:
+    """A cursor over the bytes of one struct."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.left = MAX_VALUES
+
+    def varint(self) -> int:
+        result = shift = 0
+        while (byte := self.data[self.at]) > _LOW:
+            result |= (byte & _LOW) << shift
+            self.at += 1
+            shift += 7
+            if shift > _WORD.bit_length():
+                raise FooterError("an integer has more than 64 bits")
+        self.at += 1
+        return result | byte << shift
+
+    def zigzag(self) -> int:
+        value = self.varint() & _WORD
+        return (value >> 1) ^ -(value & 1)
+
+    def take(self, count: int) -> bytes:
+        if count > len(self.data) - self.at:
+            raise FooterError(f"it ends {count - len(self.data) + self.at} bytes too early")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def value(self, kind: int, depth: int) -> Any:
+        if kind in _VARINTS:
+            return self.zigzag()
+        if kind == Wire.BINARY:
+            return self.take(self.varint())
+        if kind == Wire.STRUCT:
+            return self.struct(depth)
+        if kind == Wire.LIST:
+            return self.list(depth)
+        if kind in _BOOLEANS:
+            return None  # the type says it all
+        if size := _SIZES.get(kind):
+            return self.take(size)
+        raise FooterError(f"type {kind} is unknown")
+
+    def struct(self, depth: int) -> Struct:
+        if depth >= MAX_DEPTH:
+            raise FooterError(f"structs are more than {MAX_DEPTH} deep")
+        fields = Struct()
+        field = 0
+        while header := self.data[self.at]:
+            self.at += 1
+            field = field + (header >> 4) if header >> 4 else self.zigzag()
+            if field in fields:
+                raise FooterError(f"field {field} comes twice")
+            kind = header & 15
+            fields[field] = (kind, self.value(kind, depth + 1))
+        self.at += 1
+        self.count(len(fields))
+        return fields
+
+    def list(self, depth: int) -> tuple[int, list[Any]]:
+        (header,) = self.take(1)
+        count, kind = header >> 4, header & 15
+        count = self.varint() if count == _LONG else count
+        if count > len(self.data) - self.at or depth >= MAX_DEPTH:
+            raise FooterError(f"a list of {count} values does not fit")
+        self.count(count)
+        element = Wire.BYTE if kind in _BOOLEANS else kind
+        return kind, [self.value(element, depth + 1) for _ in range(count)]
+
+    def count(self, values: int) -> None:
+        self.left -= values + 1
+        if self.left < 0:
+            raise FooterError(f"there are more than {MAX_VALUES} values")
+
+
+def decode(data: bytes) -> tuple[Struct, int]:
+    """Decode the struct that some bytes begin with, and say how many it took, or FooterError."""
+    reader = _Reader(data)
+    try:
+        return reader.struct(0), reader.at
+    except IndexError:
+        raise FooterError("it ends in the middle of a value") from None
+
+
+def encode(fields: Struct) -> bytes:
+    """Encode a struct, its fields in the order of their ids; the inverse of `decode`."""
+    out = bytearray()
+    _write_struct(out, fields)
+    return bytes(out)
+
+
+def _varint(out: bytearray, value: int) -> None:
+    while value > _LOW:
+        out.append(value & _LOW | _LOW + 1)
+        value >>= 7
+    out.append(value)
+
+
+def _zigzag(out: bytearray, value: int) -> None:
+    _varint(out, value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _write(out: bytearray, kind: int, value: Any) -> None:
+    if kind in _VARINTS:
+        _zigzag(out, value)
+    elif kind == Wire.BINARY:
+        _varint(out, len(value))
+        out += value
+    elif kind == Wire.STRUCT:
+        _write_struct(out, value)
+    elif kind == Wire.LIST:
+        _write_list(out, *value)
+    elif kind in _SIZES:
+        out += value
+
+
+def _write_list(out: bytearray, kind: int, values: list[Any]) -> None:
+    if len(values) < _LONG:
+        out.append(len(values) << 4 | kind)
+    else:
+        out.append(_LONG << 4 | kind)
+        _varint(out, len(values))
+    for value in values:
+        _write(out, Wire.BYTE if kind in _BOOLEANS else kind, value)
+
+
+def _write_struct(out: bytearray, fields: Struct) -> None:
+    last = 0
+    for field in sorted(fields):
+        kind, value = fields[field]
+        if 0 < field - last <= _LONG:
+            out.append(field - last << 4 | kind)
+        else:
+            out.append(kind)
+            _zigzag(out, field)
+        last = field
+        _write(out, kind, value)
+    out.append(0)
+
+
+def load(file: Opened, size: int) -> tuple[Struct, int]:
+    """Decode a file's footer, and say where it begins; raises as `footer_bytes` and `decode`."""
+    data, start = footer_bytes(file, size)
+    footer, _ = decode(data)
+    if FileMeta.ENCRYPTION in footer:
+        raise EncryptedError("some of its columns are encrypted")
+    return footer, start
+
+
+def footer_bytes(file: Opened, size: int) -> tuple[bytes, int]:
+    """Read the footer of an open file of `size` bytes, and say where it begins, behind all data.
+
+    Raises:
+        EncryptedError, FooterError: it is encrypted; the file is no Parquet file, or cut short.
+    """
+    tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
+    if tail.endswith(MAGIC_ENCRYPTED):
+        raise EncryptedError("its footer is encrypted")
+    if size < len(MAGIC) + TAIL or not tail.endswith(MAGIC):
+        raise FooterError("it does not end as a Parquet file does")
+    length = struct.unpack("<I", tail[:4])[0]
+    start = size - TAIL - length
+    if start < len(MAGIC):
+        raise FooterError(f"a footer of {length} bytes does not fit a file of {size}")
+    return read_at(file, length, start), start
+
+
+def seal(footer: Struct) -> bytes:
+    """Return the end of a Parquet file: the footer, its length and the magic."""
+    data = encode(footer)
+    return data + struct.pack("<I", len(data)) + MAGIC
+
+
+def statistics(nulls: int, bounds: list[bytes]) -> Struct:
+    """Statistics of a chunk: its nulls and, where they are known, its least and greatest value."""
+    made = Struct().put(_NULLS, Wire.I64, nulls)
+    if bounds:
+        made.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
+    return made
+
+
+def joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
+    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
+    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
+    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
+        values = [part.binary(bound) for part in statistics if bound in part]
+        if order and values:
+            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
+    return joined

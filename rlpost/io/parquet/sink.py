@@ -1,0 +1,335 @@
+"""Writing: new columns are put behind a file's own ones, by splicing where that is possible.
+
+The output appears under its name only when it is complete: it is written beside the target, synced,
+and renamed.
+
+Rewriting: where chunks cannot be copied, the source's columns are decoded and encoded anew.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.footer import (
+    MAGIC,
+    DamagedError,
+    Element,
+    EncryptedError,
+    FileMeta,
+    FooterError,
+    Group,
+    Struct,
+    Wire,
+    load,
+)
+from rlpost.io.parquet.indexes import indexed_groups, indexed_groups_of
+from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.parquet.splice import SpliceSink, close_ranks, whole
+from rlpost.io.parquet.splice_plan import plan
+from rlpost.io.ranges import close_file, open_file
+from rlpost.io.staged import naming
+from rlpost.io.uploads import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from rlpost.io.parquet.indexes import New
+    from rlpost.io.places import Place
+    from rlpost.io.staged import Run, Staged
+    from rlpost.io.uploads import Upload
+
+
+READ_BYTES = 32 << 20  # decoded source bytes that are held at a time
+
+
+class SourceRows:
+    """A source's kept columns, decoded a bounded piece at a time.
+
+    Raises:
+        DataError: the file is damaged or no Parquet file.
+    """
+
+    def __init__(self, path: Place, keep: Collection[str] | None, drop: Collection[str]) -> None:
+        self._path = path
+        with self._naming():
+            self._reader = ParquetReader(path)
+            self._file = self._reader.file
+            schema = self._file.schema_arrow
+        kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
+        self.fields = pa.schema(kept)
+        self.indexed = indexed_groups_of(self._file.metadata)
+        """Row groups that have page indexes."""
+        self._group = -1
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._batch: pa.RecordBatch | None = None  # None behind a row group's last rows
+
+    def skeleton(self, encoder: Encoder) -> Struct:
+        """Return FileMetaData with the source's row groups and key-values and no column."""
+        metadata = self._file.metadata
+        root = Struct().put(Element.NAME, Wire.BINARY, b"schema")
+        groups = [
+            Struct().put(Group.ROWS, Wire.I64, metadata.row_group(group).num_rows)
+            for group in range(metadata.num_row_groups)
+        ]
+        pairs = [
+            Struct().put(1, Wire.BINARY, key).put(2, Wire.BINARY, value)
+            for key, value in (metadata.metadata or {}).items()
+        ]
+        footer = Struct().put(FileMeta.VERSION, Wire.I32, 2)
+        footer.put(FileMeta.ROWS, Wire.I64, metadata.num_rows)
+        footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, [root])
+        footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, groups)
+        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
+        footer[FileMeta.CREATED_BY] = encoder.footer[FileMeta.CREATED_BY]
+        with self._naming():
+            plan(footer, 0, encoder, None, ())
+        return footer
+
+    def take(self, row_group: int, most: int) -> pa.RecordBatch:
+        """Return the next rows of a row group, at least one and at most `most`."""
+        with self._naming():
+            if row_group != self._group:
+                self._open(row_group)
+            while self._batch is not None and not self._batch.num_rows:
+                self._batch = next(self._batches, None)
+        if self._batch is None:
+            raise DataError(
+                f"{self._path}: row group {row_group} has fewer rows than the footer says; "
+                "the file is damaged"
+            )
+        taken = self._batch.slice(0, most)
+        self._batch = self._batch.slice(most)
+        return taken
+
+    def _open(self, row_group: int) -> None:
+        group = self._file.metadata.row_group(row_group)
+        rows = READ_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        most = min(max(rows, 1), 1 << 16)
+        self._batches = self._reader.batches(most, row_group, self.fields.names)
+        self._group, self._batch = row_group, pa.record_batch({})
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
+            raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
+
+
+class RewriteSink:
+    """Decodes a source's columns and encodes them anew beside the new ones; see `Sink`.
+
+    Args:
+        rows: the source.
+        inner: writes a file that copies no column.
+        reason: why the source's columns are not copied.
+    """
+
+    def __init__(self, rows: SourceRows, inner: Sink, reason: str) -> None:
+        self.reason = reason
+        self._rows = rows
+        self._inner = inner
+
+    @property
+    def output(self) -> Staged | Upload:
+        """The file that is written."""
+        return self._inner.output
+
+    def encode(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch itself: it is encoded with the source's columns."""
+        return columns
+
+    def append(self, row_group: int, encoded: pa.RecordBatch) -> None:
+        """Read, encode and add the next rows of a row group."""
+        while encoded.num_rows:
+            rows = self._rows.take(row_group, encoded.num_rows)
+            new = encoded.slice(0, rows.num_rows)
+            schema = pa.schema([*rows.schema, *new.schema])
+            arrays = [*rows.columns, *new.columns]
+            self._inner.write(row_group, pa.RecordBatch.from_arrays(arrays, schema=schema))
+            encoded = encoded.slice(rows.num_rows)
+
+    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
+        """Read, encode and add the next rows of a row group."""
+        self.append(row_group, columns)
+
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these entries added, and sync the file."""
+        self._inner.complete(metadata)
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+        self._inner.publish()
+
+    def close(self, metadata: Mapping[str, str]) -> None:
+        """Complete the file and publish it."""
+        self._inner.close(metadata)
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        self._inner.abort()
+
+
+class Sink(Protocol):
+    """Takes new columns row group by row group, each in as many batches as one likes.
+
+    `write` is `append` of `encode`. `encode` is the expensive part and may run in any thread; the
+    rest is for one thread, and `append` takes batches in the order of the rows.
+    """
+
+    @property
+    def reason(self) -> str | None:
+        """Why the source's columns are decoded and encoded anew; None if they are copied."""
+
+    @property
+    def output(self) -> Staged | Upload:
+        """The file that is written."""
+
+    def encode(self, columns: pa.RecordBatch) -> Any:
+        """Prepare the next rows' new columns for `append`."""
+
+    def append(self, row_group: int, encoded: Any) -> None:
+        """Add the next rows of a row group of the source."""
+
+    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
+        """Encode and add the next rows of a row group of the source."""
+
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with these key-value entries added, and sync the file."""
+
+    def publish(self) -> None:
+        """Give the completed file the target's name."""
+
+    def close(self, metadata: Mapping[str, str]) -> None:
+        """Complete the file and publish it."""
+
+    def abort(self) -> None:
+        """Remove what was written; never raises, and does nothing after `close`."""
+
+
+def encoder_for(
+    fields: pa.Schema,
+    *,
+    constant: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    codec: str = "zstd",
+    level: int | None = None,
+    indexed: bool = False,
+) -> Encoder:
+    """The encoder of a sink that `open_sink` opens with the same arguments.
+
+    `indexed` is whether the source has page indexes, in any of the row groups to encode for.
+    """
+    level = 1 if codec == "zstd" and level is None else level
+    return Encoder(
+        fields, constant=constant, aliases=aliases, codec=codec, level=level, indexed=indexed
+    )
+
+
+def open_sink(
+    source: Place,
+    target: Place,
+    fields: pa.Schema,
+    *,
+    drop: Collection[str] = (),
+    keep: Collection[str] | None = None,
+    constant: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    force_rewrite: bool = False,
+    codec: str = "zstd",
+    level: int | None = None,
+    begun: Staged | Upload | None = None,
+) -> Sink:
+    """Open a sink for one file.
+
+    Args:
+        source: the Parquet file whose columns come first in the output; it may be the target.
+        target: the file to write; replaced if it exists.
+        fields: the new columns, in order.
+        drop: source columns, by top-level name, that the output lacks.
+        keep: the only source columns that the output has; None for all.
+        constant: new columns that repeat few values, such as advantages that are the same for all
+            tokens of a response: they are encoded in the way that suits them.
+        aliases: new column -> new column that has the same values; encoded once, and `write` needs
+            only the latter.
+        force_rewrite: decode and encode the source's columns even where copying would do.
+        codec: compression of new columns (all, in a rewrite), "none" for none.
+        level: its level; None for 1 with zstd and for the codec's own default otherwise.
+        begun: from `copy_all`, which was right to copy all only where no column is left out.
+
+    Raises:
+        UsageError: a new column has the name of a kept one.
+        DataError: the source is damaged or no Parquet file.
+        ReadWriteError: the source cannot be opened or is encrypted, or the target's folder is
+            not writable.
+    """
+    encoder = partial(encoder_for, constant=constant, aliases=aliases, codec=codec, level=level)
+    spliced: SpliceSink | str = "it was asked for"
+    with ExitStack() as undone:
+        if begun is not None:
+            undone.callback(begun.discard)
+        if not force_rewrite:
+            spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun)
+        if not isinstance(spliced, str):
+            undone.pop_all()
+            return spliced
+    rows = SourceRows(source, keep, drop)
+    _check_names(source, rows.fields.names, fields)
+    joined = encoder(pa.schema([*rows.fields, *fields]), indexed=bool(rows.indexed))
+    inner = SpliceSink(rows.skeleton(joined), joined, stage(target), len(MAGIC), rows.indexed)
+    return RewriteSink(rows, inner, spliced)
+
+
+def _splice(
+    source: Place,
+    target: Place,
+    encoder_of: Callable[..., Encoder],
+    keep: Collection[str] | None,
+    drop: Collection[str],
+    begun: Staged | Upload | None,
+) -> SpliceSink | str:
+    """Open a sink that copies, or say why there can be none."""
+    with naming(source, "cannot be read"), ExitStack() as opened:
+        file, size = open_file(source)
+        opened.callback(close_file, file)
+        try:
+            footer, end = load(file, size)
+            encoder = encoder_of(indexed=bool(indexed_groups(footer)))
+            names, everything, indexed = plan(footer, end, encoder, keep, drop)
+        except EncryptedError as error:
+            raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
+        except DamagedError as error:
+            raise DataError(f"{source}: the file is damaged: {error}") from None
+        except FooterError as error:
+            return str(error)
+        _check_names(source, names, encoder.fields)
+        runs: list[Run] = whole(end)
+        moved: list[New] | None = []
+        if not everything:
+            runs, moved = close_ranks(file, footer.structs(FileMeta.ROW_GROUPS))
+        kept = max((run.at + run.size for run in runs), default=len(MAGIC))
+        indexes = () if moved is None else (indexed, moved)
+        if begun is not None:
+            if begun.runs != runs:
+                raise ReadWriteError(f"{source}: changed while it was read")
+            return SpliceSink(footer, encoder, begun, kept, *indexes)
+        staged = stage(target)
+        opened.pop_all()
+        staged.write(0, MAGIC)  # in front of what is copied
+        staged.copy(file, runs)
+        return SpliceSink(footer, encoder, staged, kept, *indexes)
+
+
+def _check_names(source: Place, names: Collection[str], fields: pa.Schema) -> None:
+    for name in fields.names:
+        if name in names:
+            raise UsageError(
+                f"{source}: a column `{name}` is there already; replace it or name the new one "
+                "otherwise"
+            )

@@ -1,0 +1,286 @@
+"""The engine: streams batches through the stages, pass after pass."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from rlpost.errors import UnavailableError
+from rlpost.io.parquet.source import by_group, halves_of, rows_of, together
+from rlpost.io.progress import Clock
+from rlpost.io.threads import ahead, in_order
+from rlpost.pipeline.data import Collector, joined
+from rlpost.pipeline.device import lane
+from rlpost.pipeline.metrics import measure
+from rlpost.pipeline.output import record_batch
+from rlpost.pipeline.plan import roles_of
+from rlpost.pipeline.totals import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from rlpost.io.parquet.source import Piece, Pieces
+    from rlpost.io.progress import Reporter
+    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.plan import Job, Pass, Phase
+    from rlpost.pipeline.reading import Decoder
+    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.stages import Stage
+
+
+R = TypeVar("R")
+_AHEAD = 2  # pieces that wait, decoded, for a free worker
+
+
+@dataclass(frozen=True)
+class Made:
+    """The new columns of some consecutive rows of one file, and what the summary says of them."""
+
+    parts: list[tuple[int, Any]]
+    """Row groups, and what was made of the rows in each."""
+    tally: Any
+
+
+class Engine:
+    """Runs a job, pass after pass.
+
+    Reading happens in a thread of its own, the rest in `workers` threads, which take a few pieces
+    at a time where these are small; results are taken in the order of the input.
+
+    Args:
+        job: from `job_of`.
+        decoder: reads roles out of pieces.
+        chunk_tokens: list elements per piece, about.
+        workers: threads that compute.
+        reporter: who is told of progress.
+    """
+
+    def __init__(
+        self, job: Job, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
+    ) -> None:
+        self.job = job
+        self.decoder = decoder
+        self.chunk_tokens = chunk_tokens
+        self.workers = workers
+        self.reporter = reporter
+        self.clock = Clock()
+        self.tally: Callable[[Batch, torch.Tensor], Any] = partial(_tally, shape=job.shape)
+        """Counts what the last pass made of a batch, by the key of each row; parts add with `+`."""
+        self.splits = 0
+        """Pieces that had to be halved because the device's memory did not hold them."""
+        self._passes = job.passes()
+
+    def responses(self) -> Responses:
+        """All passes but the last: the table of responses with everything settled."""
+        first, *later = self.job.phases()
+        collector = Collector()
+        for rows, measured in self.first_pass():
+            collector.add(rows, measured)
+        with self.clock.wall("settle"):
+            responses = settled(first, tabled(collector, self.job))
+        for phase in later:
+            responses = gathered(phase, responses, self.measured(phase, responses))
+            with self.clock.wall("settle"):
+                responses = settled(phase, responses)
+        return responses
+
+    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+        """Keys and numbers of the responses, and what stages measure on the file, piece by piece.
+
+        All are [n] of consecutive rows: keys Arrow arrays, the rest tensors.
+        """
+        step = self._passes[0]
+        roles = roles_of(step.measured)
+
+        def looked_at(pieces: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+            with self.clock.busy("compute"):
+                batch = self.decoder.batch(pieces, roles)
+                measured = _measured(step.measured, batch) | _sizes(batch)
+                return self.decoder.rows(pieces, self.job.row_roles), measured
+
+        return self._over_all(step, looked_at)
+
+    def measured(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
+        """What the stage of a later phase measures, piece by piece.
+
+        Args:
+            phase: any but the first.
+            responses: those of this input, with the phases before settled.
+        """
+        step = replace(phase.reading, columns=self._columns(phase.reading, responses))
+
+        def measured(pieces: Pieces) -> dict[str, torch.Tensor]:
+            with self.clock.busy("compute"):
+                found = _measured(step.measured, self._applied(step, pieces, responses))
+                return {name: value.cpu() for name, value in found.items()}
+
+        return self._over_all(step, measured)
+
+    def written(
+        self,
+        file: int,
+        responses: Responses,
+        names: tuple[str, ...],
+        encode: Callable[[pa.RecordBatch], Any],
+    ) -> Iterator[Made]:
+        """The last pass over one file: its new columns, in order of its rows.
+
+        Args:
+            file: index of the file.
+            responses: from `responses`.
+            names: the columns to make.
+            encode: what becomes of the rows of a row group; called from the working threads.
+        """
+        step = self._passes[-1]
+
+        def make(pieces: Pieces) -> tuple[Made, int]:
+            with self.clock.busy("compute"):
+                batch = self._applied(step, pieces, responses)
+                start, rows = self._row(pieces), rows_of(pieces)
+                tally = self.tally(batch, responses["cell"][start : start + rows])
+                place_of = partial(self._place, pieces[0])
+                columns = record_batch(batch, self.job.shape, names, place_of)
+            with self.clock.busy("encode"):
+                parts = [(group, encode(part)) for group, part in by_group(pieces, columns)]
+                return Made(parts, tally), rows
+
+        columns = self._columns(step, responses)
+        sized_by = self.job.columns.column(self.job.lists)
+        pieces = self.job.source.read_file(file, columns, self.chunk_tokens, sized_by)
+        for made, rows in self._worked(make, pieces):
+            yield made
+            self.reporter.advance(rows)
+
+    def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
+        """What a later pass really reads: the mask only where there are observations."""
+        if not all_policy(responses):
+            return step.columns
+        needed = {self.job.columns.column(role) for role in step.roles}
+        # Some column has to be read, to have rows at all; the reward is as small as any.
+        roles = ("reward", *self.job.row_roles, self.job.lists)
+        rows = next(role for role in roles if role in self.job.columns)
+        return tuple(sorted(needed)) or (self.job.columns.column(rows),)
+
+    def _applied(self, step: Pass, pieces: Pieces, responses: Responses) -> Batch:
+        start = self._row(pieces)
+        lengths = responses["length"][start : start + rows_of(pieces)]
+        batch = self.decoder.batch(pieces, step.roles, lengths if all_policy(responses) else None)
+        batch = batch.beside(responses, start)
+        for stage in step.applied:
+            assert stage.apply is not None
+            batch = stage.apply(batch)
+        return batch
+
+    def _over_all(self, step: Pass, work: Callable[[Pieces], R]) -> Iterator[R]:
+        """Work on every piece of the input, in order, and say how far it is."""
+        self.reporter.start(step.purpose, self.job.source.rows)
+        sized_by = self.job.columns.column(self.job.lists)
+        pieces = self.job.source.read(step.columns, self.chunk_tokens, sized_by)
+        with self.clock.wall(step.purpose):
+            for result, rows in self._worked(
+                lambda pieces: (work(pieces), rows_of(pieces)), pieces
+            ):
+                yield result
+                self.reporter.advance(rows)
+
+    def _worked(self, work: Callable[[Pieces], R], pieces: Iterator[Piece]) -> Iterator[R]:
+        timed = self.clock.timed("read", together(pieces, self.chunk_tokens))
+        first = list(islice(timed, 2))
+        if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
+            for some in first:
+                yield from self._patiently(work, some)
+            return
+        items = ahead(chain(first, timed), _AHEAD)
+        for results in in_order(partial(self._patiently, work), items, self.workers):
+            yield from results
+
+    def _patiently(self, work: Callable[[Pieces], R], pieces: Pieces) -> list[R]:
+        """Work on some pieces; where the device's memory does not hold them, on their halves."""
+        try:
+            with lane(self.decoder.device):
+                return [work(pieces)]
+        except torch.OutOfMemoryError:
+            if rows_of(pieces) == 1:
+                raise UnavailableError(
+                    f"{self._place(pieces[0], 0)}: the response alone does not fit into the memory "
+                    f"of {self.decoder.device}; --device cpu holds it"
+                ) from None
+        self.splits += 1
+        torch.cuda.empty_cache()
+        return [result for half in halves_of(pieces) for result in self._patiently(work, half)]
+
+    def _place(self, piece: Piece, row: int) -> str:
+        """What errors call a row, counted from the beginning of a piece."""
+        return f"{self.job.source.files[piece.file].path}, row {piece.first_row + row}"
+
+    def _row(self, pieces: Pieces) -> int:
+        return self.job.source.first_rows[pieces[0].file] + pieces[0].first_row
+
+
+def all_policy(responses: Responses) -> bool:
+    """Whether no response has an observation, so that lengths say all that the mask would."""
+    return bool(responses.notes["all_policy"])
+
+
+@contextmanager
+def single_threaded_torch() -> Iterator[None]:
+    """Let each of our threads be one: torch's own would only take their cores away."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def tabled(collector: Collector, job: Job) -> Responses:
+    """The table of what was collected; it must have at least one row."""
+    responses = collector.finish(job.shape.recipe)
+    whole = bool((responses["tokens"] == responses["length"]).all())
+    return responses.noting(all_policy=whole)
+
+
+def settled(phase: Phase, responses: Responses) -> Responses:
+    """The table with everything settled that can be before the next pass."""
+    for stage in phase.settled:
+        assert stage.settle is not None
+        responses = stage.settle(responses)
+    return responses
+
+
+def gathered(
+    phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
+) -> Responses:
+    """The table with what a later phase measured: as columns, or as its stage gathers it."""
+    stage = phase.measured
+    assert stage is not None
+    return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
+
+
+def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:
+    """The table with the measurements of consecutive pieces as columns."""
+    return responses.with_(**joined(parts, len(responses)))
+
+
+def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for stage in stages:
+        assert stage.measure is not None
+        found |= stage.measure(batch)
+    return found
+
+
+def _tally(batch: Batch, keys: torch.Tensor, *, shape: Shape) -> Tally:
+    measured = measure(batch, shape)
+    return Tally.of(keys, measured.sums, measured.spans)
+
+
+def _sizes(batch: Batch) -> dict[str, torch.Tensor]:
+    return {"tokens": batch.policy_tokens, "length": batch.lengths}

@@ -1,0 +1,179 @@
+"""The columns that are written: which, of what type, and their numbers for one batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import to_arrow, to_numpy
+from rlpost.kernels.corrections import RESPONSE_LEVELS
+from rlpost.kernels.segments import spread
+from rlpost.pipeline.stages.tokens import kept_mask, place_rewards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlpost.pipeline.data import Batch
+    from rlpost.pipeline.resolved import Shape
+
+
+FLOATS = pa.list_(pa.field("element", pa.float32()))
+FLAGS = pa.list_(pa.field("element", pa.uint8()))
+TYPES = {
+    "advantages": FLOATS,
+    "returns": FLOATS,
+    "raw_advantages": FLOATS,
+    "token_level_rewards": FLOATS,
+    "kl": FLOATS,
+    "is_weight": FLOATS,
+    "pg_loss": FLOATS,
+    "clip_state": FLAGS,
+    "final_response_mask": FLAGS,
+    "response_level_rewards": pa.float32(),
+    "sample_mask": pa.bool_(),
+    "sample_weight": pa.float32(),
+    "group_mean": pa.float32(),
+    "group_std": pa.float32(),
+    "group_size": pa.int32(),
+    "group_pass_rate": pa.float32(),
+}
+_FINITE = frozenset(
+    name for name, kind in TYPES.items() if kind in (FLOATS, pa.float32()) and name != "pg_loss"
+)  # a loss is infinite where nothing bounds its ratio, as was asked for
+
+
+def emitted(shape: Shape) -> tuple[str, ...]:
+    """The names of the columns to write.
+
+    Raises:
+        UsageError: a column is asked for that this recipe does not make.
+    """
+    recipe = shape.recipe
+    masks = (
+        recipe.max_len_mask
+        or recipe.difficulty_mask
+        or recipe.error_max_len_clip is not None
+        or recipe.drop_zero_variance
+        or recipe.drop_truncated
+        or recipe.nonfinite == "mask"
+        or recipe.rejects_responses
+    )
+    weighted = recipe.difficulty_weight or recipe.length_weight
+    usual = ["advantages", "returns", "response_level_rewards"]
+    usual += ["sample_mask"] if masks else []
+    usual += ["sample_weight"] if weighted else []
+    usual += ["is_weight"] if recipe.is_weight else []
+    names = tuple(usual) if recipe.emit is None else recipe.emit
+    missing = {
+        "sample_weight": (not weighted, "difficulty_weight or length_weight"),
+        "is_weight": (recipe.is_weight is None, "--is-weight"),
+        "kl": (not shape.kl, "old_log_probs and ref_log_probs in the input"),
+    }
+    for name in names:
+        lacks, needs = missing.get(name, (False, ""))
+        if lacks:
+            raise UsageError(f"--emit {name} needs {needs}")
+    return names
+
+
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """The Arrow schema of the written columns."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+
+
+def constant_per_response(shape: Shape) -> frozenset[str]:
+    """Written token columns that hold one value per response, which encode best as such."""
+    found = {"final_response_mask"}
+    if shape.constant:
+        found |= {"advantages", "returns", "raw_advantages"}
+    if shape.recipe.is_weight in RESPONSE_LEVELS:
+        found |= {"is_weight"}
+    return frozenset(found)
+
+
+def record_batch(
+    batch: Batch, shape: Shape, names: tuple[str, ...], place_of: Callable[[int], str]
+) -> pa.RecordBatch:
+    """The written columns for the rows of a batch to which all stages were applied.
+
+    Args:
+        batch: of consecutive rows.
+        shape: what the recipe makes.
+        names: the columns.
+        place_of: what errors call a row of the batch: its file, and its number there.
+
+    Raises:
+        DataError: float32 can't hold a result.
+    """
+    offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
+    made: dict[str, pa.Array] = {}
+    tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
+    for name in names:
+        kind = TYPES[name]
+        if not pa.types.is_list(kind):
+            made[name] = _array(batch.responses[_row_column(name)], kind)
+            _check_finite(made[name], name, place_of)
+            continue
+        values = token_column(batch, shape, name)
+        if id(values) not in tokens:
+            flat = _array(values, kind.value_type)
+            _check_finite(flat, name, lambda token: place_of(_row_of(offsets, token)))
+            tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
+        made[name] = tokens[id(values)]
+        batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
+    return pa.record_batch([made[name] for name in names], schema=schema_of(names))
+
+
+def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
+    """Results as they are written; what float32 can't hold is infinite, and found next."""
+    with np.errstate(over="ignore"):
+        return to_arrow(values.cpu().numpy(), kind)
+
+
+def _row_of(offsets: pa.Array, token: int) -> int:
+    """The row of a batch that a token is of; empty rows have none."""
+    return int(np.searchsorted(to_numpy(offsets), token, side="right")) - 1
+
+
+def _check_finite(made: pa.Array, name: str, place_of: Callable[[int], str]) -> None:
+    """Raise DataError for a result that float32 can't hold: it is never written as inf."""
+    if name not in _FINITE:
+        return
+    finite = np.isfinite(to_numpy(made))
+    if not finite.all():
+        first = int(np.flatnonzero(~finite)[0])
+        raise DataError(
+            f"{place_of(first)}: `{name}`, a result, is beyond the range of float32 (3.4e38): "
+            "scale the rewards down, or clip them with --reward-clip"
+        )
+
+
+def _row_column(name: str) -> str:
+    return "rewards" if name == "response_level_rewards" else name
+
+
+def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
+    """A written token column, [T]; on constant credit it is spread from the responses."""
+    if name == "final_response_mask":
+        return kept_mask(batch)
+    if name == "token_level_rewards":
+        if name not in batch:  # no stage needed the one terminal reward of each response
+            batch = place_rewards(batch, recipe=shape.recipe)
+        return batch.only(batch[name])
+    if name in batch:
+        return batch[name]
+    rows = batch.responses
+    credit = rows[_CREDIT[name]] if _CREDIT[name] in rows else rows["credit"]
+    if name == "returns" and shape.same_returns and "advantages" in batch:
+        return batch["advantages"]
+    kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
+    tokens = batch.only(spread(kept, batch.offsets))
+    return torch.where(batch["accepted"], tokens, 0.0) if "accepted" in batch else tokens
+
+
+_CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}

@@ -1,0 +1,228 @@
+"""The plan: a recipe bound to an input, as passes over it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rlpost.io.parquet.survey import LACKS
+from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
+from rlpost.pipeline.stages import Stage, stages_of, token_roles
+from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
+from rlpost.recipe.recipe import GROUP_COLUMNS
+from rlpost.recipe.roles import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.io.parquet.memory import TableSource
+    from rlpost.io.parquet.source import Source
+    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.pipeline.resolved import Shape
+    from rlpost.recipe.roles import ColumnMap
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One reading of the input: which columns, for what."""
+
+    purpose: str
+    columns: tuple[str, ...]
+    measured: tuple[Stage, ...]
+    applied: tuple[Stage, ...]
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The token roles, besides the mask, that its stages read."""
+        return frozenset(role for stage in (*self.applied, *self.measured) for role in stage.reads)
+
+
+class Phase(NamedTuple):
+    """One reading of the input, and what is settled on the responses once it is done."""
+
+    reading: Pass
+    measured: Stage | None
+    """The stage that the reading is for; None for the first, which makes the table."""
+    settled: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe bound to an input: what is read, and what is done to it."""
+
+    source: Source | TableSource
+    columns: ColumnMap
+    shape: Shape
+    stages: tuple[Stage, ...]
+    lists: str
+    """The role whose lists tell each response's length: the mask, where there is one."""
+    row_roles: tuple[str, ...]
+
+    @property
+    def roles(self) -> list[str]:
+        """Every role that is read, those of the responses first."""
+        tokens = sorted(roles_of(self.stages) | {self.lists})
+        return [*self.row_roles, *(role for role in tokens if role in self.columns)]
+
+    def passes(self) -> list[Pass]:
+        """The passes over the input, in order: one for the table, one per measurement that
+        needs earlier stages' results, one to write.
+        """  # noqa: D205
+        first = tuple(stage for stage in self.stages if stage.measure and stage.measures_file)
+        later = [stage for stage in self.stages if stage.measure and not stage.measures_file]
+        table = {self.columns.column(role) for role in self.row_roles}
+        measured = [
+            Pass(f"measure for {stage.name}", self._columns(before, stage), (stage,), before)
+            for stage, before in ((stage, self._applied_before(stage)) for stage in later)
+        ]
+        every = tuple(stage for stage in self.stages if stage.apply)
+        return [
+            Pass("responses", tuple(sorted(table | {*self._columns(first)})), first, ()),
+            *measured,
+            Pass("write", self._columns(every), (), every),
+        ]
+
+    def phases(self) -> list[Phase]:
+        """All passes but the last, each with the stages that settle before the next."""
+        found: list[list[Stage]] = [[]]
+        for stage in self.stages:
+            if stage.measure and not stage.measures_file:
+                found.append([])
+            found[-1].append(stage)
+        return [
+            Phase(reading, stages[0] if place else None, tuple(s for s in stages if s.settle))
+            for place, (reading, stages) in enumerate(zip(self.passes()[:-1], found, strict=True))
+        ]
+
+    @property
+    def together(self) -> str | None:
+        """Why responses of different steps have to be settled together; None where they need not.
+
+        A group is within a step, and so are batch statistics. What goes on from batch to batch,
+        or looks at the whole input, is not.
+        """
+        recipe, estimator = self.shape.recipe, self.shape.estimator
+        reasons = {
+            "the input has no steps": "batch" not in self.columns,
+            "the whole input is one batch": recipe.numerics.batch == "all",
+            "running moments go on from batch to batch": "running" in self.shape.norm,
+            "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
+            f"estimator {estimator.name} looks beyond a step": estimator.beyond_steps,
+            f"estimator {estimator.name} has a baseline per position": bool(
+                estimator.token_weights
+            ),
+        }
+        return next((why for why, holds in reasons.items() if holds), None)
+
+    def _applied_before(self, stage: Stage) -> tuple[Stage, ...]:
+        place = self.stages.index(stage)
+        return tuple(earlier for earlier in self.stages[:place] if earlier.apply)
+
+    def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                {self.columns.column(role) for role in (*roles_of((*stages, *more)), self.lists)}
+            )
+        )
+
+
+def roles_of(stages: Sequence[Stage]) -> set[str]:
+    """The token roles that these stages read."""
+    return {role for stage in stages for role in stage.reads}
+
+
+def job_of(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    shape: Shape,
+    running: Mapping[str, RunningMoments],
+) -> Job:
+    """Bind a recipe to an input.
+
+    Raises:
+        DataError: roles that the recipe needs have no columns (with the nearest names).
+    """
+    needs = {role: why for role, why in _needed_roles(shape).items() if role not in columns}
+    lists = next(
+        (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
+        None,
+    )
+    if lists is None and needs.keys().isdisjoint(_TOKEN_ROLES):
+        needs["mask"] = "no list column says how many tokens"
+    if needs or lists is None:
+        raise absent(source, needs, lacks_of(source))
+    check_log_probs(source, columns, token_roles(shape))
+    rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
+    present = tuple(role for role in rows if role in columns)
+    return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
+
+
+def lacks_of(source: Source | TableSource) -> dict[str, str]:
+    """Role -> why a converted dump has none, as `rlpost convert` noted it in the file."""
+    try:
+        noted = json.loads(source.metadata.get(LACKS, b"{}"))
+    except ValueError:
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+_TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")
+
+
+def _optional_rows(shape: Shape) -> list[str]:
+    recipe, estimator = shape.recipe, shape.estimator
+    return [
+        *(["difficulty"] if recipe.difficulty_weight else []),
+        *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
+        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *(["rollout"] if recipe.rollout_id else []),
+        *[f"component:{name}" for name in recipe.reward_components or ()],
+        *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
+    ]
+
+
+def _group_reasons(shape: Shape) -> list[str]:
+    """What a recipe needs groups for."""
+    recipe, estimator = shape.recipe, shape.estimator
+    mean_of, std_of = shape.norm
+    on_groups = estimator.level == "response" and "offsets" in estimator.parameters
+    grouped = {
+        f"norm_mean {mean_of}": mean_of in ("group", "others"),
+        f"norm_std {std_of}": std_of in ("group", "others"),
+        f"estimator {estimator.name}": on_groups
+        or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
+        "the difficulty mask": recipe.difficulty_mask,
+        "drop_zero_variance": recipe.drop_zero_variance,
+        "group_length_penalty": recipe.group_length_penalty is not None,
+        "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
+    }
+    return [why for why, needs in grouped.items() if needs]
+
+
+def _needed_roles(shape: Shape) -> dict[str, str]:
+    """The roles without which a recipe cannot run, and why."""
+    recipe, estimator = shape.recipe, shape.estimator
+    needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
+    reasons = _group_reasons(shape)
+    if reasons:
+        needed["group"] = " and ".join(reasons)
+    policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
+    penalty, correction = f"kl_coef {recipe.kl_coef}", "the off-policy correction"
+    asked = (
+        (policy, "teachers", bool(recipe.teachers)),
+        (policy, penalty, recipe.kl_coef > 0),
+        ("ref_log_probs", penalty, recipe.kl_coef > 0),
+        *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        ("difficulty", "difficulty_weight", recipe.difficulty_weight),
+        ("truncated", "truncation_penalty", recipe.truncation_penalty is not None),
+        ("truncated", "drop_truncated", recipe.drop_truncated),
+    )
+    needed |= {role: why for role, why, needs in asked if needs}
+    optional = {"token_rewards", "batch", "domain", "group"}
+    if recipe.otb_is_cap is None:
+        optional.add("infer_log_probs")
+    for name in estimator.needs:
+        if name in ROLES and name not in optional:
+            needed[name] = f"estimator {estimator.name}"
+    return needed

@@ -1,0 +1,198 @@
+"""From pieces of a file to tensors: the tokens of a Batch, the row columns of Responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rlpost.io import arrow as ragged
+from rlpost.io.arrow import Place
+from rlpost.pipeline.data import Batch
+from rlpost.pipeline.device import moved
+from rlpost.recipe.roles import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.errors import DataError
+    from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.parquet.source import Piece
+    from rlpost.recipe.roles import ColumnMap
+
+
+def _all_policy(lengths: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Offsets [n+1] and mask [T] of responses without observations."""
+    offsets = np.concatenate([[0], lengths.numpy().cumsum()])
+    return offsets, np.ones(offsets[-1], dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Reads roles out of pieces, checking every number on the way.
+
+    Args:
+        files: the input's files, for errors.
+        columns: which column serves each role.
+        lists: the role whose lists tell the lengths where there is no mask.
+        nonfinite: `error` raises on NaN and infinities among the policy's tokens; `mask` lets
+            them through, for the stage that leaves such responses out.
+        device: where batches go.
+    """
+
+    files: Sequence[InputFile]
+    columns: ColumnMap
+    lists: str
+    nonfinite: str
+    device: torch.device
+    missing_components: str = "error"
+    """`skip` lets NaN and null through where they are components of the reward."""
+
+    def place(self, piece: Piece, column: str) -> Place:
+        """Where a column of a piece is, for errors."""
+        return Place(str(self.files[piece.file].path), piece.first_row, column)
+
+    def batch(
+        self, pieces: Sequence[Piece], roles: Collection[str], lengths: torch.Tensor | None = None
+    ) -> Batch:
+        """The tokens of some pieces.
+
+        Args:
+            pieces: consecutive rows of one file.
+            roles: the token roles to decode.
+            lengths: [n] tokens of each row, where it is known that all are the policy's: the mask
+                need not be among the pieces' columns then.
+
+        Raises:
+            DataError: lists of different lengths in a row, a value that is not a number or (with
+                `nonfinite="error"`) not finite, where the mask is 1.
+        """
+        offsets, mask = self._mask(pieces) if lengths is None else _all_policy(lengths)
+        tokens = {role: self._tokens(pieces, role, offsets, mask) for role in sorted(roles)}
+        return Batch(
+            offsets=moved(torch.from_numpy(offsets), self.device),
+            mask=moved(torch.from_numpy(mask), self.device),
+            tokens={role: moved(value, self.device) for role, value in tokens.items()},
+            full=lengths is not None or bool(mask.all()),
+        )
+
+    def _mask(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        found = [self._mask_of(piece) for piece in pieces]
+        if len(found) == 1:
+            return found[0]
+        counts = [np.diff(offsets) for offsets, _ in found]
+        offsets = np.concatenate([[0], np.concatenate(counts).cumsum()])
+        return offsets, np.concatenate([mask for _, mask in found])
+
+    def _mask_of(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        column = self.columns.column(self.lists)
+        array, place = piece.table.column(column), self.place(piece, column)
+        if self.lists == "mask":
+            return ragged.mask(array, place)
+        offsets, values = ragged.ragged(array, place)
+        return offsets, np.ones(len(values), dtype=np.bool_)
+
+    def _tokens(
+        self,
+        pieces: Sequence[Piece],
+        role: str,
+        offsets: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """A role's numbers, [T] float64, put behind one another as they are converted."""
+        numbers = torch.empty(len(mask), dtype=torch.float64)
+        row = 0
+        for piece in pieces:
+            last = row + piece.table.num_rows
+            window = slice(offsets[row], offsets[last])
+            into = numbers[window]
+            self._fill(into, piece, role, offsets[row : last + 1] - offsets[row], mask[window])
+            row = last
+        return numbers
+
+    def _fill(
+        self,
+        into: torch.Tensor,
+        piece: Piece,
+        role: str,
+        offsets: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+    ) -> None:
+        """Convert the numbers that one piece has of a role."""
+        column = self.columns.column(role)
+        place = self.place(piece, column)
+        own, values = ragged.ragged(piece.table.column(column), place)
+        if not np.array_equal(own, offsets):
+            raise self._unequal(place, own, offsets)
+        with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such
+            into.numpy()[:] = values
+        if bool(torch.isfinite(into.sum())):  # then every number is; a tenth of asking each
+            return
+        finite = torch.isfinite(into)
+        bad = np.flatnonzero(~finite.numpy() & mask)
+        if len(bad) and self.nonfinite == "error":
+            row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+            raise place.error(
+                row,
+                f"has {values[bad[0]]} at token {bad[0] - offsets[row]}",
+                "finite numbers are needed; `--nonfinite mask` leaves such responses out",
+            )
+        # NaN stays visible to the `finite` stage only where the policy produced the token.
+        into[torch.from_numpy(~finite.numpy() & ~mask)] = 0.0
+
+    def _unequal(
+        self, place: Place, own: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> DataError:
+        row = int(np.flatnonzero(np.diff(own) != np.diff(offsets))[0])
+        mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
+        return place.error(
+            row,
+            f"has {mine} values but `{self.columns.column(self.lists)}` has {theirs}",
+            "every token column of a row needs the same length",
+        )
+
+    def rows(
+        self, pieces: Sequence[Piece], roles: Collection[str]
+    ) -> dict[str, torch.Tensor | pa.Array]:
+        """One value per response: numbers float64, flags bool, keys as Arrow arrays.
+
+        Raises:
+            DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
+                not finite.
+        """
+        return {
+            role: _joined([self._row_values(piece, role) for piece in pieces])
+            for role in sorted(roles)
+        }
+
+    def _row_values(self, piece: Piece, role: str) -> torch.Tensor | pa.Array:
+        column = self.columns.column(role)
+        array, place = piece.table.column(column), self.place(piece, column)
+        kind = kind_of(role)
+        if kind == "key":
+            return ragged.key(array, place)
+        if kind == "flag":
+            return torch.from_numpy(ragged.truncated(array, place).copy())
+        numbers = torch.from_numpy(ragged.numbers(array, place).copy())
+        skip = self.missing_components == "skip" and role.startswith("component:")
+        if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
+            row = int((~torch.isfinite(numbers)).nonzero()[0])
+            came = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
+            raise place.error(
+                row,
+                came,
+                "a finite number is needed; `--nonfinite mask` leaves such responses out",
+            )
+        return numbers
+
+
+def _joined(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:
+    if len(parts) == 1:
+        return parts[0]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return torch.cat(tensors) if tensors else pa.concat_arrays(parts)

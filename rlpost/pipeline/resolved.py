@@ -1,0 +1,141 @@
+"""What a recipe and a file come to, before any number is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlpost.errors import UsageError
+from rlpost.estimators import estimator_named
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import closest
+
+if TYPE_CHECKING:
+    from rlpost.estimators import Estimator
+    from rlpost.recipe.options import Scope
+    from rlpost.recipe.roles import ColumnMap
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a recipe and a file come to, before any number is read."""
+
+    recipe: Recipe
+    estimator: Estimator
+    kl_reads: frozenset[str]
+    """Token roles that KL needs; none where the file cannot tell it."""
+    varying: bool
+    """Token rewards are more than one terminal reward per response."""
+    plain: bool
+    """The estimator gives all policy tokens of a response the same advantage."""
+    charged: bool
+    """Tokens pay for their own KL, or teachers', behind the estimator."""
+    whiten: bool
+    """Advantages are whitened."""
+    process_rewards: bool
+
+    @property
+    def constant(self) -> bool:
+        """All policy tokens of a response get the same advantage."""
+        return self.plain and not self.charged
+
+    @property
+    def kl(self) -> bool:
+        """Both policies' log-probs are there, so KL is measured."""
+        return bool(self.kl_reads)
+
+    @property
+    def same_returns(self) -> bool:
+        """The written returns equal the written advantages, so one encoding serves both."""
+        recipe, returns = self.recipe, self.estimator.returns
+        changed = recipe.advantage_clip is not None or bool(recipe.teachers)
+        changed |= self.whiten and returns != "whitened"
+        return not changed and returns != "own"
+
+    @property
+    def distilled(self) -> bool:
+        """Teachers are asked."""
+        return bool(self.recipe.teachers)
+
+    @property
+    def norm(self) -> tuple[Scope, Scope]:
+        """Scopes of the mean and the deviation that normalise rewards."""
+        recipe, estimator = self.recipe, self.estimator
+        return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
+
+
+def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
+    """Decide which parts of the pipeline work on tokens and which on responses alone."""
+    estimator = estimator_named(recipe.estimator)
+    _check(recipe, estimator)
+    process = "token_rewards" in columns
+    in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
+    varying = in_rewards or recipe.whiten_rewards or process
+    plain_return = (
+        estimator.undiscounted_is_constant
+        and recipe.gamma == 1
+        and not varying
+        and recipe.numerics.terminal_reward == "last_policy_token"
+        and recipe.numerics.observations not in ("restart", "cut")
+    )
+    whiten = recipe.whiten_advantages
+    own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
+    return Shape(
+        recipe=recipe,
+        estimator=estimator,
+        kl_reads=_kl_reads(recipe, columns),
+        varying=varying,
+        plain=estimator.level == "response" or plain_return,
+        charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
+        whiten=estimator.whiten_advantages if whiten is None else whiten,
+        process_rewards=process,
+    )
+
+
+def _check(recipe: Recipe, estimator: Estimator) -> None:
+    """Raise UsageError where an estimator lacks options, or has some that it cannot follow."""
+    if "components" in estimator.columns and not recipe.reward_components:
+        raise UsageError(f"estimator {estimator.name} needs reward_components: two columns or more")
+    if "distillation" in estimator.columns and not recipe.teachers:
+        raise UsageError(f"estimator {estimator.name} needs teachers: a column of log-probs each")
+    for name in ("norm_mean", "norm_std"):
+        scope = getattr(recipe, name)
+        if estimator.normalises and scope in ("batch", "running"):
+            raise UsageError(
+                f"{name} {scope}: estimator {estimator.name} normalises within groups; "
+                f"{name} group, others or none is needed"
+            )
+    if recipe.rollout_id is not None and _compares_rows(estimator):
+        raise UsageError(
+            f"rollout_id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, so "
+            "rows of one rollout would count several times; leave rollout_id out, or keep one row "
+            "of each rollout"
+        )
+    _check_knobs(estimator)
+
+
+def _compares_rows(estimator: Estimator) -> bool:
+    """Whether an estimator makes statistics of rows, where stages would count a rollout once."""
+    of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
+    return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)
+
+
+def _check_knobs(estimator: Estimator) -> None:
+    """Raise UsageError where a function asks for an option that recipes lack: users' own may."""
+    known = {*Recipe.model_fields, *Numerics.model_fields}
+    for name in estimator.knobs:
+        if name not in known:
+            raise UsageError(
+                f"estimator {estimator.name}: no option {name!r}{closest(name, known)}; "
+                "keyword-only parameters are options of the recipe, or its numerics"
+            )
+
+
+def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
+    policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
+    reads = {policy, "ref_log_probs"}
+    if not all(role in columns for role in reads):
+        return frozenset()
+    weighed = recipe.kl_estimator == "k4" and {"log_probs", "old_log_probs"} <= {*columns.columns}
+    return frozenset(reads | {"log_probs", "old_log_probs"}) if weighed else frozenset(reads)

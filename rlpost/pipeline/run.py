@@ -1,0 +1,274 @@
+"""A run: a source, a recipe and the outputs, brought together."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost._version import __version__
+from rlpost.errors import DataError, UsageError
+from rlpost.io.parquet.memory import TableSource
+from rlpost.io.parquet.schemas import joined_metadata
+from rlpost.io.parquet.sink import encoder_for, open_sink
+from rlpost.io.staged import Staged
+from rlpost.io.threads import MOST_WORKERS, cores
+from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
+from rlpost.pipeline.engine import Engine, single_threaded_torch
+from rlpost.pipeline.file_metadata import whole_of
+from rlpost.pipeline.output import constant_per_response, emitted, schema_of
+from rlpost.pipeline.outputs import check_writable, identity_of
+from rlpost.pipeline.plan import Job, job_of
+from rlpost.pipeline.readback import check_written
+from rlpost.pipeline.reading import Decoder
+from rlpost.pipeline.resolved import shape_of
+from rlpost.pipeline.running_state import load_state, save_state
+from rlpost.pipeline.summary import summarise
+from rlpost.pipeline.totals import Tally
+from rlpost.recipe.recipe import EXTRA, WRITTEN
+from rlpost.recipe.roles import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.io.parquet.encode import Encoder
+    from rlpost.io.parquet.sink import Sink
+    from rlpost.io.parquet.source import Source
+    from rlpost.io.places import Place
+    from rlpost.io.uploads import Upload
+    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.file_metadata import Part, Whole
+    from rlpost.pipeline.options import Options
+    from rlpost.pipeline.outputs import Outputs
+    from rlpost.recipe.recipe import Recipe
+
+
+Json = dict[str, Any]
+
+
+def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
+    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
+    running = load_state(options.state)
+    check_writable(options.state)
+    job = bind(source, recipe, running)
+    names = emitted(job.shape)
+    check_clash(job, names)
+    engine = engine_of(job, options)
+    if outputs.journal is not None:
+        outputs.journal.start(identity_of(engine, names, options.state))
+    with single_threaded_torch():
+        responses = engine.responses()
+        with engine.clock.wall("write"):
+            used = running if "running" in job.shape.norm else {}
+            whole = whole_of(source.files, source.first_rows, used, options.asked)
+            summary = _write(engine, responses, outputs, names, whole, verify=options.verify)
+    summary["seconds"] = engine.clock.seconds
+    if options.state is not None:
+        save_state(options.state, {**running, **responses.notes.get("running", {})})
+    return summary
+
+
+def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
+    """The new columns beside those of a table; raises and returns as `rlpost.api.enrich`."""
+    running = load_state(options.state)
+    job = bind(TableSource(arrow), recipe, running)
+    names = emitted(job.shape)
+    check_clash(job, names)
+    engine = engine_of(job, options)
+    with single_threaded_torch():
+        responses = engine.responses()
+        engine.reporter.start("write", job.source.rows)
+        made = list(engine.written(0, responses, names, lambda columns: columns))
+    tally = sum((some.tally for some in made), Tally())
+    if options.state is not None:
+        save_state(options.state, {**running, **responses.notes.get("running", {})})
+    made_columns = pa.Table.from_batches([columns for some in made for _, columns in some.parts])
+    return beside(job, arrow, made_columns), summarise(job, responses, tally)
+
+
+def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
+    """New columns beside those of the table that are kept."""
+    kept = (
+        arrow.select(_keys(job))
+        if job.shape.recipe.emit_only
+        else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
+    )
+    told = joined_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
+    for field, column in zip(made.schema, made.columns, strict=True):
+        kept = kept.append_column(field, column)
+    return kept.replace_schema_metadata(told or None)
+
+
+def bind(
+    source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
+) -> Job:
+    """The job of a recipe on an open source; raises as `plan`."""
+    if source.rows == 0:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
+    columns = columns_of(source, recipe)
+    return job_of(source, columns, shape_of(recipe, columns), running)
+
+
+def engine_of(job: Job, options: Options) -> Engine:
+    """An engine for a job."""
+    device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
+    keep_freed_memory()
+    decoder = Decoder(
+        job.source.files,
+        job.columns,
+        job.lists,
+        job.shape.recipe.nonfinite,
+        device,
+        job.shape.recipe.numerics.missing_components,
+    )
+    return Engine(
+        job,
+        decoder,
+        chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
+        workers=workers,
+        reporter=options.reporter,
+    )
+
+
+def check_clash(job: Job, names: Sequence[str]) -> None:
+    """Raise UsageError where a column to write is in the input, and kept."""
+    if job.shape.recipe.emit_only or job.shape.recipe.replace:
+        return
+    for schema, file in zip(job.source.schemas, job.source.files, strict=True):
+        clash = [name for name in names if name in schema.names]
+        if clash:
+            chosen = clash[0] in (*WRITTEN, *EXTRA)  # by --emit; a loss has columns of its own
+            raise UsageError(
+                f"{file.path}: has a column {clash[0]!r} already; --replace replaces it"
+                + (", --emit leaves it out" if chosen else "")
+            )
+
+
+def _write(
+    engine: Engine,
+    responses: Responses,
+    outputs: Outputs,
+    names: tuple[str, ...],
+    whole: Whole,
+    *,
+    verify: bool,
+) -> Json:
+    """Write every file that is not finished, and publish them when the last is complete."""
+    job, reporter = engine.job, engine.reporter
+    total = Tally()
+    reporter.start("write", job.source.rows)
+    for index in range(len(job.source.files)):
+        first, last = job.source.first_rows[index : index + 2]
+        if index in outputs.finished:
+            total += outputs.finished[index].tally
+            reporter.advance(last - first)
+            continue
+        sink = outputs.open(index, partial(sink_of, job, index, names=names))
+        if isinstance(sink.output, Staged):
+            sink.output.summing = verify
+        tally = fill(sink, engine, index, responses, names, whole.part(index))
+        if verify:
+            with engine.clock.busy("verify"):
+                check_written(job, index, sink, names, tally)
+        outputs.complete(index, tally)
+        total += tally
+    job.source.check_unchanged()
+    rewritten = outputs.publish()
+    return {
+        **summarise(job, responses, total),
+        "rlpost_version": __version__,
+        "recipe": job.shape.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in job.source.files],
+        "outputs": [str(target) for target in outputs.targets],
+        "rewritten": rewritten,
+        "halved_pieces": engine.splits,
+    }
+
+
+def fill(
+    sink: Sink,
+    engine: Engine,
+    index: int,
+    responses: Responses,
+    names: tuple[str, ...],
+    part: Part | None = None,
+) -> Tally:
+    """Write the new columns of one file of the source and complete it, and count what they say.
+
+    Args:
+        sink: from `sink_of`.
+        engine: of a source that has the file.
+        index: the file's number in that source.
+        responses: from `Engine.responses`.
+        names: the columns to write.
+        part: the file's place in the whole run, noted in it for `rlpost verify`.
+    """
+    first, last = engine.job.source.first_rows[index : index + 2]
+    tally = Tally()
+    for made in engine.written(index, responses, names, sink.encode):
+        with engine.clock.busy("copy"):
+            for row_group, columns in made.parts:
+                sink.append(row_group, columns)
+        tally += made.tally
+    tally = tally.compact()
+    with engine.clock.busy("copy"):
+        summary = summarise(engine.job, responses.rows(first, last), tally)
+        metadata = metadata_of(engine.job, index, summary)
+        sink.complete(metadata | (part.note if part else {}))
+    return tally
+
+
+def sink_of(
+    job: Job,
+    index: int,
+    target: Place,
+    begun: Staged | Upload | None = None,
+    *,
+    names: tuple[str, ...],
+) -> Sink:
+    """Where the rows of one input file go, with these columns beside the kept ones."""
+    recipe = job.shape.recipe
+    return open_sink(
+        job.source.files[index].path,
+        target,
+        schema_of(names),
+        drop=names if recipe.replace else (),
+        keep=_keys(job) if recipe.emit_only else None,
+        constant=constant_per_response(job.shape),
+        aliases=_aliases(job, names),
+        begun=begun,
+    )
+
+
+def encoder_of(job: Job, names: tuple[str, ...], *, indexed: bool) -> Encoder:
+    """What a sink from `sink_of` encodes new columns with, where it copies the kept ones.
+
+    `indexed` is whether the source has page indexes.
+    """
+    constant, aliases = constant_per_response(job.shape), _aliases(job, names)
+    return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
+
+
+def _aliases(job: Job, names: tuple[str, ...]) -> dict[str, str]:
+    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
+    return {"returns": "advantages"} if same else {}
+
+
+def _keys(job: Job) -> list[str]:
+    """The columns that tell rows apart, which --emit-only keeps."""
+    found = job.columns.columns.items()
+    return [column for role, column in found if kind_of(role) == "key"]
+
+
+def metadata_of(job: Job, index: int, summary: Json) -> dict[str, str]:
+    """What a file says of how it was made; the same bytes for the same input and recipe."""
+    return {
+        "rlpost.version": __version__,
+        "rlpost.recipe": job.shape.recipe.model_dump_json(),
+        "rlpost.input": job.source.files[index].path.name,
+        "rlpost.summary": json.dumps(summary),
+    }

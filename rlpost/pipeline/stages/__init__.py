@@ -1,0 +1,225 @@
+"""The pipeline as a list of values: what each stage measures, settles and does to tokens.
+
+A stage may `measure` numbers per response from tokens, `settle` them on the table of all
+responses, and then `apply` the outcome to the tokens of any batch. The engine decides in which
+pass over the file each of these happens; see `rlpost.pipeline.engine.plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rlpost.estimators.base import MADE_TOKENS
+from rlpost.pipeline.stages import off_policy as correction
+from rlpost.pipeline.stages import responses as on_responses
+from rlpost.pipeline.stages import rewards as on_rewards
+from rlpost.pipeline.stages import tokens as on_positions
+from rlpost.pipeline.stages import tokens as on_tokens
+from rlpost.recipe.recipe import GROUP_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torch import Tensor
+
+    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.resolved import Shape
+    from rlpost.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the pipeline, in up to three parts."""
+
+    name: str
+    reads: frozenset[str] = frozenset()
+    """Token roles, besides the mask, that `measure` and `apply` read from the file."""
+    measure: Callable[[Batch], dict[str, Tensor]] | None = None
+    """Numbers per response, [n] each; they become columns of Responses."""
+    measures_file: bool = False
+    """`measure` reads columns of the file alone, so it can share the first pass."""
+    gather: Callable[[Responses, Iterable[dict[str, Tensor]]], Responses] | None = None
+    """What becomes of the measurements of all batches, where they are no columns."""
+    settle: Callable[[Responses], Responses] | None = None
+    apply: Callable[[Batch], Batch] | None = None
+
+
+def stages_of(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
+    """The stages of a recipe, in order; stages that would do nothing are left out.
+
+    Args:
+        shape: from `shape_of`.
+        running: where each domain's running reward moments stand.
+    """
+    recipe = shape.recipe
+    kl = _kl_stages(shape)
+    early = recipe.numerics.kl_credit == "response"
+    return [
+        *_mask_stages(shape),
+        Stage("reward shaping", settle=partial(on_rewards.shape_rewards, recipe=recipe)),
+        *(kl if early else []),
+        *_reward_stages(shape, running),
+        *([] if early else kl),
+        *_token_reward_stages(shape),
+        *_estimator_stages(shape),
+        *_advantage_stages(shape),
+        Stage("weights", settle=partial(on_responses.weights, recipe=recipe)),
+        *([Stage(**correction.parts(recipe))] if recipe.corrects else []),
+    ]
+
+
+def _mask_stages(shape: Shape) -> list[Stage]:
+    recipe = shape.recipe
+    finite = Stage(
+        "finite",
+        token_roles(shape),
+        measure=on_tokens.finite,
+        measures_file=True,
+        settle=on_responses.leave_out_nonfinite,
+    )
+    groups = Stage("group columns", settle=partial(on_responses.group_columns, recipe=recipe))
+    return [
+        *([finite] if recipe.nonfinite == "mask" else []),
+        *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
+        Stage("sample masks", settle=partial(on_responses.sample_masks, recipe=recipe)),
+    ]
+
+
+def _reward_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
+    made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
+    mean_of, std_of = shape.norm
+    normalise = partial(
+        on_rewards.normalise_rewards,
+        recipe=recipe,
+        mean_of=mean_of,
+        std_of=std_of,
+        running=running,
+    )
+    return [
+        *([Stage("step rewards", settle=made)] if estimator.rewards else []),
+        *([] if estimator.normalises else [Stage("reward normalisation", settle=normalise)]),
+        Stage("reward clip", settle=partial(on_rewards.clip_rewards, recipe=recipe)),
+    ]
+
+
+def _kl_stages(shape: Shape) -> list[Stage]:
+    recipe = shape.recipe
+    if not shape.kl:
+        return []
+    early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
+    measured = early or recipe.kl_target is not None
+    settle = on_responses.charge_kl if early else on_responses.kl_coefficients
+    return [
+        Stage(
+            "kl",
+            shape.kl_reads,
+            measure=partial(on_tokens.measure_kl, recipe=recipe) if measured else None,
+            measures_file=True,
+            settle=partial(settle, recipe=recipe),
+            apply=partial(on_tokens.add_kl, recipe=recipe),
+        )
+    ]
+
+
+def _token_reward_stages(shape: Shape) -> list[Stage]:
+    recipe = shape.recipe
+    stages = []
+    if not shape.plain or shape.varying:
+        reads = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
+        stages.append(
+            Stage("token rewards", reads, apply=partial(on_tokens.place_rewards, recipe=recipe))
+        )
+    if recipe.whiten_rewards:
+        stages.append(_whitening(recipe, "token_level_rewards"))
+    if shape.distilled:
+        apply = partial(on_tokens.add_distillation, recipe=recipe)
+        stages.append(Stage("distillation", _teacher_roles(shape), apply=apply))
+    return stages
+
+
+def _estimator_stages(shape: Shape) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
+    stages = _position_stages(shape) if estimator.token_weights else []
+    if not shape.plain:
+        reads = frozenset(estimator.token_columns) - {*MADE_TOKENS}
+        apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
+        stages.append(Stage(estimator.name, reads, apply=apply))
+    else:
+        score = partial(on_tokens.score, recipe=recipe) if shape.varying else None
+        settle = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
+        stages.append(Stage(estimator.name, measure=score, settle=settle))
+    if estimator.normalise_batch:
+        settle = partial(on_responses.normalise_credit, recipe=recipe)
+        stages.append(Stage("batch normalisation", settle=settle))
+    if shape.charged:
+        spread = [Stage("credit of tokens", apply=on_tokens.spread_credit)] if shape.plain else []
+        both = estimator.returns != "own"
+        charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
+        stages += [*spread, Stage("token charges", apply=charged)]
+    return stages
+
+
+def _position_stages(shape: Shape) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
+    return [
+        Stage("position layout", settle=partial(on_positions.lay_out, recipe=recipe)),
+        Stage(
+            "position baselines",
+            on_positions.reads(recipe, estimator),
+            measure=partial(on_positions.measure, recipe=recipe, estimator=estimator),
+            gather=partial(on_positions.gather, recipe=recipe),
+            apply=partial(on_positions.add_baselines, recipe=recipe),
+        ),
+    ]
+
+
+def _advantage_stages(shape: Shape) -> list[Stage]:
+    recipe, estimator = shape.recipe, shape.estimator
+    stages = []
+    if shape.whiten and shape.constant:
+        settle = partial(on_responses.whiten, recipe=recipe, estimator=estimator)
+        stages.append(Stage("advantage whitening", settle=settle))
+    elif shape.whiten:
+        stages.append(_whitening(recipe, "advantages"))
+        if estimator.returns == "whitened":
+            stages.append(Stage("returns", apply=on_tokens.returns_as_advantages))
+    if recipe.advantage_clip is not None and shape.constant:
+        stages.append(
+            Stage("advantage clip", settle=partial(on_responses.clip_advantages, recipe=recipe))
+        )
+    if not shape.constant:
+        stages.append(
+            Stage("advantage clip", apply=partial(on_tokens.clip_and_mask, recipe=recipe))
+        )
+    return stages
+
+
+def _whitening(recipe: Recipe, column: str) -> Stage:
+    return Stage(
+        f"{column.rpartition('_')[2].removesuffix('s')} whitening",
+        measure=partial(on_tokens.measure_moments, column=column),
+        settle=partial(on_responses.token_whitening, recipe=recipe, column=column),
+        apply=partial(on_tokens.whiten, column=column),
+    )
+
+
+def token_roles(shape: Shape) -> frozenset[str]:
+    """Every token role, besides the mask, that any stage of the recipe reads."""
+    estimator = frozenset(shape.estimator.token_columns) - {*MADE_TOKENS}
+    process = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
+    corrected = correction.ROLES if shape.recipe.corrects else frozenset()
+    weights = on_positions.reads(shape.recipe, shape.estimator)
+    return shape.kl_reads | estimator | process | weights | corrected | _teacher_roles(shape)
+
+
+def _teacher_roles(shape: Shape) -> frozenset[str]:
+    """What distillation reads: the teachers' columns and the student's."""
+    if not shape.distilled:
+        return frozenset()
+    current = shape.recipe.numerics.kl_policy == "current"
+    teachers = {f"teacher:{name}" for name in shape.recipe.teachers}
+    return frozenset(teachers | {"log_probs" if current else "old_log_probs"})

@@ -1,0 +1,207 @@
+"""Stage 11: weigh and reject what the trainer sees otherwise than the rollout engine did.
+
+A filter that judges whole responses drops them as a sample mask does: `kept` and `sample_mask`
+turn false. One that judges tokens or segments, or only tokens of some advantages, takes tokens
+out of the final response mask. Advantages, returns and weights are 0 wherever that mask is, so
+nothing rejected reaches a loss, whichever of the columns it is made of. Statistics of earlier
+stages (normalisation, whitening) count what is rejected here: they come first.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlpost.kernels.corrections import (
+    RESPONSE_LEVELS,
+    Weights,
+    divergence,
+    importance_weights,
+    log_weights,
+    over_responses,
+)
+from rlpost.kernels.moments import exact_sums
+from rlpost.kernels.segments import spread
+from rlpost.pipeline.stages.responses import some_left
+
+if TYPE_CHECKING:
+    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.recipe.options import Filter
+    from rlpost.recipe.recipe import Recipe
+
+
+ROLES = frozenset({"old_log_probs", "infer_log_probs"})
+
+
+def passed(place: int) -> str:
+    """The column of responses that says which of them a filter lets stay."""
+    return f"is:passed:{place}"
+
+
+def rejected(place: int) -> str:
+    """The column of tokens that says which of them a filter rejects."""
+    return f"is:rejected:{place}"
+
+
+def drops_responses(recipe: Recipe, one: Filter) -> bool:
+    """Whether a filter judges whole responses, whatever their advantages."""
+    return one.by_response and recipe.is_filter_where == "any"
+
+
+def parts(recipe: Recipe) -> dict[str, Any]:
+    """The stage, by field; it measures and settles only what the recipe cannot do without."""
+    settles = recipe.rejects_responses or recipe.is_normalise
+    return {
+        "name": "off-policy correction",
+        "reads": ROLES,
+        "measure": partial(measure, recipe=recipe) if settles else None,
+        "measures_file": True,
+        "settle": partial(settle, recipe=recipe) if settles else None,
+        "apply": partial(correct, recipe=recipe),
+    }
+
+
+def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+    """What is settled on all responses: which ones filters let stay, sums for the mean weight."""
+    found = {
+        passed(place): _inside(batch, one, recipe)
+        for place, one in enumerate(recipe.filters)
+        if drops_responses(recipe, one)
+    }
+    if not recipe.is_normalise:
+        return found
+    weights = _weights(batch, recipe).values
+    count = batch.policy_tokens
+    if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
+        total = over_responses(weights, batch.mask, batch.offsets, level="max")
+        count = (count > 0).to(count.dtype)
+    else:
+        total = over_responses(weights, batch.mask, batch.offsets, level="sequence")
+    return {**found, "is:total": total, "is:count": count}
+
+
+def settle(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Drops the responses that filters reject; adds what a batch's weights are divided by.
+
+    The mean is over policy tokens, or over responses with one where a weight is a response's, of
+    all responses that the sample masks let stay: filters do not change it.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    reached = responses["kept"]
+    if recipe.is_normalise:
+        codes, count = responses["batch"], responses.count("batch")
+        total = exact_sums(torch.where(reached, responses["is:total"], 0.0), codes, count)
+        units = torch.where(reached, responses["is:count"], 0).to(torch.float64)
+        mean = total / exact_sums(units, codes, count).clamp(min=1)
+        responses = responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
+    flags = {
+        str(one): responses[passed(place)]
+        for place, one in enumerate(recipe.filters)
+        if drops_responses(recipe, one)
+    }
+    if not flags:
+        return responses
+    stays = torch.stack([*flags.values()]).all(0)
+    kept = reached & stays
+    responses = some_left(responses, kept, flags, "widen the bounds of is_filter")
+    return responses.with_(
+        **{"mask:off_policy": stays}, reached=reached, kept=kept, sample_mask=kept
+    )
+
+
+def correct(batch: Batch, *, recipe: Recipe) -> Batch:
+    """Adds `accepted` where tokens are filtered, and `is_weight`; rejected credit becomes 0.
+
+    Weights are 0 on rejected tokens and in dropped responses; on observations they are what the
+    recipe's numerics say.
+    """
+    batch = _filtered(batch, recipe)
+    if recipe.is_weight is None:
+        return batch
+    found = _weights(batch, recipe)
+    values, kept = found.values, batch.responses["kept"]
+    if recipe.is_normalise:
+        values = values / spread(batch.responses["is_mean"], batch.offsets)
+    if recipe.numerics.is_observations == "zero":
+        values = torch.where(batch.mask, values, 0.0)
+    if "accepted" in batch:
+        values = torch.where(batch["accepted"], values, 0.0)
+    if not bool(kept.all()):
+        values = torch.where(spread(kept, batch.offsets), values, 0.0)
+    hits = {"is:truncated": found.truncated, "is:masked": found.masked}
+    return batch.with_(**hits, is_weight=values)
+
+
+def _filtered(batch: Batch, recipe: Recipe) -> Batch:
+    """Adds `accepted`, and where each filter of tokens rejects."""
+    hits: dict[str, Tensor] = {}
+    for place, one in enumerate(recipe.filters):
+        if not drops_responses(recipe, one):
+            inside = _inside(batch, one, recipe)
+            inside = spread(inside, batch.offsets) if one.by_response else inside
+            hits[rejected(place)] = batch.mask & ~inside & _rejectable(batch, recipe)
+    if not hits:
+        return batch
+    accepted = ~torch.stack([*hits.values()]).any(0)
+    zeroed: dict[int, Tensor] = {}
+    for name in ("advantages", "returns", "raw_advantages"):
+        if name in batch and id(batch[name]) not in zeroed:
+            zeroed[id(batch[name])] = torch.where(accepted, batch[name], 0.0)
+    credit = {name: zeroed[id(x)] for name, x in batch.tokens.items() if id(x) in zeroed}
+    return batch.with_(**hits, **credit, accepted=accepted)
+
+
+def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:
+    """Tokens that filters may reject; off-policy sequence masking spares A >= 0, VACO A·d <= 0."""
+    if recipe.is_filter_where == "any":
+        return batch.mask
+    if "advantages" in batch:
+        advantages = batch["advantages"]
+    else:
+        advantages = spread(batch.responses["credit"], batch.offsets)
+    if recipe.is_filter_where == "negative":
+        return advantages < 0
+    return advantages * (batch["old_log_probs"] - batch["infer_log_probs"]) > 0
+
+
+def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
+    """What a filter lets stay: [T] bool, or [n] where it judges responses."""
+    values = divergence(
+        batch["old_log_probs"],
+        batch["infer_log_probs"],
+        batch.mask,
+        batch.offsets,
+        measure=one.measure,
+        level=one.level,
+        clamp=recipe.numerics.is_filter_clamp,
+    )
+    return (values >= one.low) & (values <= one.high)
+
+
+def _weights(batch: Batch, recipe: Recipe) -> Weights:
+    """Weights of all tokens, not yet divided by a mean."""
+    assert recipe.is_weight is not None
+    numerics = recipe.numerics
+    logs = log_weights(
+        batch["old_log_probs"],
+        batch["infer_log_probs"],
+        batch.mask,
+        batch.offsets,
+        level=recipe.is_weight,
+        clamp=numerics.is_clamp,
+        clamp_at=numerics.is_clamp_at,
+    )
+    if numerics.is_observations == "one":
+        logs = torch.where(batch.mask, logs, 0.0)
+    return importance_weights(
+        logs,
+        cap=math.inf if recipe.is_cap is None else recipe.is_cap,
+        floor=recipe.is_floor or 0.0,
+        bounds=recipe.is_mask or (0.0, math.inf),
+    )

@@ -1,0 +1,281 @@
+"""What stages settle on the table of all responses; every function is pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlpost.errors import DataError
+from rlpost.kernels import masks
+from rlpost.kernels.kl import adaptive_coefficients
+from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled
+from rlpost.kernels.rewards import joint_codes
+from rlpost.kernels.weights import difficulty_weights, keyed_extremes, length_weights
+from rlpost.pipeline.groups import group_statistics, per_group
+from rlpost.pipeline.stages.rewards import batch_moments, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.estimators import Estimator
+    from rlpost.pipeline.data import Responses
+    from rlpost.recipe.recipe import Recipe
+
+
+def leave_out_nonfinite(responses: Responses) -> Responses:
+    """Marks responses with a number that is not finite; their reward counts as 0 from here on."""
+    valid = responses["valid"] & responses["finite"]
+    return responses.with_(
+        valid=valid, reward=torch.where(valid, responses["reward"], 0.0), kept=valid
+    )
+
+
+def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds a flag column per mask that is on (true: keep), and all of them together as `kept`.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    flags = _sample_flags(responses, recipe)
+    kept = responses["valid"]
+    for flag in flags.values():
+        kept = kept & flag
+    advice = "loosen a mask" if flags else "mend the file"
+    return some_left(responses, kept, flags, advice).with_(
+        **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
+    )
+
+
+def some_left(
+    responses: Responses, kept: Tensor, flags: Mapping[str, Tensor], advice: str
+) -> Responses:
+    """The same responses, if any are kept.
+
+    Of those of some steps only (where `part` is noted) none need be left: that is noted, with
+    what each mask keeps, for who sees all parts.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    if bool(kept.any()):
+        return responses
+    counts = {name: int(flag.sum()) for name, flag in flags.items()}
+    if not responses.notes.get("part"):
+        raise nothing_left(counts, len(responses), advice)
+    found = {**responses.notes.get("nothing_left", {}), advice: counts}
+    return responses.noting(nothing_left=found)
+
+
+def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataError:
+    """The error where masks together drop every response, with what each of them keeps."""
+    rates = ", ".join(f"{name} keeps {number}" for name, number in counts.items())
+    return DataError(
+        f"no response is left of {count}: {rates or 'none has finite numbers'}; {advice}"
+    )
+
+
+def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
+    reward, tokens = responses["reward"], responses["tokens"]
+    flags = {}
+    if recipe.max_len_mask:
+        limit = recipe.max_response_length
+        assert limit is not None
+        flags["max_len"] = masks.under_max_length(tokens, max_response_length=limit)
+    if recipe.difficulty_mask or recipe.drop_zero_variance:
+        group, constant = group_statistics(responses, reward, rows=responses["valid"])
+    if recipe.difficulty_mask:
+        low, high = recipe.difficulty_low, recipe.difficulty_high
+        flags["difficulty"] = masks.within_difficulty(group.mean, group.number, low=low, high=high)
+    if recipe.error_max_len_clip is not None:
+        flags["error_max_len"] = masks.error_max_len_clip(
+            reward, tokens, threshold=recipe.error_max_len_clip
+        )
+    if recipe.drop_zero_variance:
+        flags["zero_variance"] = ~constant
+    if recipe.drop_truncated:
+        flags["truncated"] = ~responses["truncated"]
+    return flags
+
+
+def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds size, mean, deviation and pass rate of each response's group, by raw reward."""
+    rows, reward = responses["valid"], responses["reward"]
+    moments, _ = group_statistics(responses, reward, rows=rows)
+    passed = (reward >= recipe.pass_threshold).to(torch.float64)
+    rate, _ = group_statistics(responses, passed, rows=rows)
+    return responses.with_(
+        group_size=moments.number,
+        group_mean=moments.mean,
+        group_std=moments.std,
+        group_pass_rate=rate.mean,
+    )
+
+
+def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds `beta`, the KL coefficient of each response's batch."""
+    count = responses.count("batch")
+    if recipe.kl_target is None:
+        beta = torch.full((count,), recipe.kl_coef, dtype=torch.float64)
+    else:
+        rows = responses["valid"]
+        kl = keyed_moments(responses["kl_mean"][rows], responses["batch"][rows], count)
+        coefficients = adaptive_coefficients(
+            kl.mean.tolist(),
+            [int(size) for size in kl.number.tolist()],
+            start=recipe.kl_coef,
+            target=recipe.kl_target,
+            horizon=recipe.kl_horizon,
+        )
+        beta = torch.tensor(coefficients, dtype=torch.float64)
+    return responses.with_(beta=beta[responses["batch"]])
+
+
+def charge_kl(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds `beta`, and takes the KL of a whole response from its `rewards`."""
+    responses = kl_coefficients(responses, recipe=recipe)
+    charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
+    return responses.with_(rewards=responses["rewards"] - charge)
+
+
+def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
+    """Adds `credit` and `credit_returns`, the advantage and return of all tokens of a response.
+
+    An estimator of tokens is asked for here only where its return-to-go is one terminal reward.
+    """
+    values = responses["score"] if "score" in responses else responses["rewards"]
+    if estimator.level == "token":
+        return responses.with_(credit=values, credit_returns=values)
+    if "cohort" in estimator.columns:
+        responses = responses.with_(cohort=_cohorts(responses, recipe.episode_domains))
+    rows = counted(responses, recipe)
+    columns = _columns(responses.with_(rewards=values), estimator, recipe)
+
+    def function(chosen: dict[str, Tensor], offsets: Tensor | None = None) -> Tensor:
+        return torch.stack(estimator(_stacked(chosen, estimator), offsets, recipe), dim=1)
+
+    if "offsets" in estimator.parameters:
+        both = per_group(responses, columns, function, rows=rows)
+    else:
+        both = values.new_zeros(len(responses), 2)
+        both[rows] = function({name: x[rows] for name, x in columns.items()})
+    credit, returns = both.unbind(1)
+    alone = "offsets" in estimator.parameters and "single" not in estimator.knobs
+    if recipe.numerics.single == "raw" and alone:
+        single = group_statistics(responses, values, rows=rows)[0].number == 1
+        credit, returns = (torch.where(single, values, part) for part in (credit, returns))
+    return responses.with_(credit=credit, credit_returns=returns)
+
+
+def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:
+    """The columns that an estimator reads, `components` one by one."""
+    parts = [f"component:{name}" for name in recipe.reward_components or ()]
+    named = [(parts if name == "components" else [name]) for name in estimator.columns]
+    return {name: responses[name] for names in named for name in names}
+
+
+def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:
+    """The same with components as one column, [N, K]."""
+    if "components" not in estimator.columns:
+        return columns
+    parts = [x for name, x in columns.items() if name.startswith("component:")]
+    others = {name: x for name, x in columns.items() if not name.startswith("component:")}
+    return {**others, "components": torch.stack(parts, dim=1)}
+
+
+def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
+    """Codes of (group, domain) in these domains and of (batch, domain) in the others, [N]."""
+    labels = [str(label) for label in responses.labels["domain"]]
+    listed = torch.tensor([label in episode_domains for label in labels])
+    domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
+    inner = torch.where(listed[domain], group + responses.count("batch"), batch)
+    return joint_codes(inner, domain)
+
+
+def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Normalises `credit` over the responses of each batch; equal ones become 0."""
+    credit, rows = responses["credit"], counted(responses, recipe)
+    moments = batch_moments(responses, credit, rows)
+    centred = credit - moments.mean
+    scaled = torch.where(moments.std > 0, centred / (moments.std + recipe.numerics.batch_eps), 0.0)
+    credit = torch.where(rows, scaled, 0.0)
+    return responses.with_(credit=credit, credit_returns=credit)
+
+
+def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
+    """Whitens `credit` over the kept policy tokens of each batch."""
+    credit = responses["credit"]
+    count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
+    parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
+    mean, scale, lone = _scales(responses, parts, recipe)
+    whitened = (credit - mean) * scale
+    returns = whitened if estimator.returns == "whitened" else responses["credit_returns"]
+    return responses.with_(
+        credit=whitened, credit_returns=returns, raw_credit=credit, unwhitened=lone
+    )
+
+
+def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
+    """Adds the mean and scale of a token column over each response's batch.
+
+    `unwhitened` says where a batch has a single token that counts: it stays as it is.
+    """
+    parts = TokenMoments(*(responses[f"{column}:{name}"] for name in TokenMoments._fields))
+    mean, scale, lone = _scales(responses, parts, recipe)
+    lone = lone | responses.columns.get("unwhitened", torch.zeros_like(lone))
+    made = {f"{column}:mean": mean, f"{column}:scale": scale}
+    return responses.with_(**made, unwhitened=lone)
+
+
+def _scales(
+    responses: Responses, parts: TokenMoments, recipe: Recipe
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count.
+
+    And which rows have the one token that counts in their batch.
+    """
+    codes, numerics = responses["batch"], recipe.numerics
+    moments = pooled(parts, codes, responses.count("batch"))
+    variance = moments.std.square()
+    if numerics.whiten_ddof == 0:
+        variance = variance * (moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)
+    if numerics.whiten_floor == "add":
+        variance = variance + numerics.whiten_eps
+    scale = variance.clamp(min=numerics.whiten_eps).rsqrt()
+    enough = moments.number > 1
+    if numerics.whiten_scale == "none":
+        scale = torch.ones_like(scale)
+    mean = torch.where(enough, moments.mean, 0.0)
+    lone = ~enough[codes] & (parts.number > 0)
+    return mean[codes], torch.where(enough, scale, 1.0)[codes], lone
+
+
+def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Clamps `credit`; `credit_clipped` says where."""
+    bound = recipe.advantage_clip
+    assert bound is not None
+    credit = responses["credit"]
+    raw = responses.columns.get("raw_credit", credit)
+    return responses.with_(
+        credit=credit.clamp(-bound, bound), credit_clipped=credit.abs() > bound, raw_credit=raw
+    )
+
+
+def weights(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Adds `sample_weight`, scaled so that a batch sums to its number of responses."""
+    if not (recipe.difficulty_weight or recipe.length_weight):
+        return responses
+    codes, count = responses["batch"], responses.count("batch")
+    weight = torch.ones(len(responses), dtype=torch.float64)
+    if recipe.difficulty_weight:
+        weight = weight * difficulty_weights(responses["difficulty"])
+    if recipe.length_weight:
+        tokens = responses["tokens"].to(torch.float64)
+        valid = responses["valid"]
+        shortest, longest = keyed_extremes(tokens[valid], codes[valid], count)
+        weight = weight * length_weights(tokens, shortest[codes], longest[codes])
+    weight = torch.where(responses["valid"], weight, 0.0)
+    rows = torch.bincount(codes[responses["valid"]], minlength=count)
+    scale = rows / exact_sums(weight, codes, count).clamp(min=torch.finfo(torch.float64).tiny)
+    return responses.with_(sample_weight=weight * scale[codes])

@@ -1,0 +1,311 @@
+"""The summary of a run as plain data: what `--summary-json` prints and the file's metadata hold.
+
+What a summary says of responses beyond sums: groups, coefficients; adds up over parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlpost.kernels.segments import offsets_of
+from rlpost.pipeline.groups import group_statistics
+from rlpost.pipeline.metrics import facts as correction_facts
+from rlpost.pipeline.metrics import warnings as correction_warnings
+from rlpost.pipeline.totals import cells_of
+from rlpost.recipe.roles import LOG_PROBS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.totals import Tallied, Tally, Totals
+
+
+_MOST_SIZES = 100  # of groups, that are counted each
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """How many groups there are of each size, how many of one row or of equal rewards.
+
+    Facts of sets of whole groups add up with `+`.
+    """
+
+    sizes: Counter[int] = field(default_factory=Counter)
+    """Size -> groups of that size; rows that are left out of statistics do not count."""
+    zero_variance: int = 0
+    """Groups of several rows with equal rewards."""
+
+    def __add__(self, other: GroupFacts) -> GroupFacts:
+        return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance)
+
+    def summary(self, columns: list[str]) -> Json:
+        """What the summary says.
+
+        Args:
+            columns: which tell groups apart.
+        """
+        if not self.sizes:
+            return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
+        return {
+            "count": self.sizes.total(),
+            "by": columns,
+            "single": self.sizes[1],
+            "zero_variance": self.zero_variance,
+            "size": {"min": min(self.sizes), "median": self._median(), "max": max(self.sizes)},
+            "sizes": dict(sorted(self.sizes.items())[:_MOST_SIZES]),
+        }
+
+    def _median(self) -> float:
+        """The middle size, or the mean of the two in the middle."""
+        total, ascending = self.sizes.total(), sorted(self.sizes)
+        upto = list(accumulate(self.sizes[size] for size in ascending))
+        low, high = (
+            ascending[bisect_right(upto, place)] for place in ((total - 1) // 2, total // 2)
+        )
+        return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What a summary says of some responses, besides what is counted by step and domain."""
+
+    labels: Mapping[str, list[str | int]]
+    """What the codes of steps, domains and cells stand for."""
+    groups: GroupFacts | None
+    """None where the input has no groups."""
+    empty: int
+    """Responses without a policy token."""
+    coefficients: list[Json] | None = None
+    """β of each batch, where it adapts."""
+    unwhitened: int = 0
+    """Responses that have the only token that counts in their batch, where that is whitened."""
+
+
+def row_facts(job: Job, responses: Responses) -> RowFacts:
+    """The facts of these responses."""
+    return RowFacts(
+        labels=responses.labels,
+        groups=_groups(responses) if "group" in job.columns else None,
+        empty=int((responses["tokens"] == 0).sum()),
+        coefficients=_coefficients(job, responses),
+        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+    )
+
+
+def _groups(responses: Responses) -> GroupFacts:
+    rows = responses["valid"]
+    moments, constant = group_statistics(responses, responses["reward"], rows=rows)
+    first = _first_of_each(responses["group"][rows])
+    size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
+    values, counts = torch.unique(size, return_counts=True)
+    sizes = Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    return GroupFacts(sizes, int((equal & (size > 1)).sum()))
+
+
+def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
+    """The position of one row of each code that occurs."""
+    order = torch.argsort(codes, stable=True)
+    counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
+    return order[offsets_of(counts)[:-1]]
+
+
+def _coefficients(job: Job, responses: Responses) -> list[Json] | None:
+    if job.shape.recipe.kl_target is None or "beta" not in responses:
+        return None
+    first = _first_of_each(responses["batch"])
+    labels = responses.labels["batch"]
+    betas = zip(responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True)
+    return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
+
+
+SCHEMA_VERSION = 1
+Json = dict[str, Any]
+
+
+def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
+    """The summary of the rows that a tally counted.
+
+    Args:
+        job: the recipe bound to its input.
+        responses: the rows that the tally counted, and no others.
+        tally: by step and domain.
+    """
+    return summary_of(job, row_facts(job, responses), tally)
+
+
+def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
+    """The summary of rows from their facts and from what was counted of them, by cell."""
+    shape = job.shape
+    every = tally.total()
+    by = [job.columns.column(role) for role in ("batch", "group") if role in job.columns]
+    groups = None if facts.groups is None else facts.groups.summary(by)
+    edges = {name: every.count(name) for name in ("padded", "shifted")}
+    summary: Json = {
+        "schema_version": SCHEMA_VERSION,
+        "estimator": shape.estimator.name,
+        "roles": {
+            role: {"column": job.columns.column(role), "found_by": job.columns.how[role]}
+            for role in job.roles
+        },
+        **_facts(every, shape),
+        "groups": groups,
+        "steps": _tables(facts.labels, tally, shape, "step"),
+        "domains": _tables(facts.labels, tally, shape, "domain"),
+    }
+    if shape.kl:
+        one = shape.recipe.kl_coef
+        summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
+    warnings = [
+        *warnings_of(job, facts, summary, edges),
+        *_unwhitened(facts.unwhitened),
+        *_positive(job, every),
+        *correction_warnings(summary),
+    ]
+    return {**summary, "warnings": warnings}
+
+
+def _facts(totals: Totals, shape: Shape) -> Json:
+    """What is said of any set of rows: the whole, a step, a domain."""
+    recipe = shape.recipe
+    facts: Json = {
+        "responses": totals.count("rows"),
+        "tokens": {"all": totals.count("length"), "policy": totals.count("tokens")},
+        "masked": _masked(totals),
+        "reward": totals.statistic("reward"),
+        "response_level_reward": totals.statistic("response_level_reward"),
+        "reward_clip": _clip(totals, "reward_clipped", "valid", recipe.reward_clip),
+        "token_reward_clip": _clip(
+            totals, "token_reward_clipped", "valid_tokens", recipe.reward_clip
+        ),
+        "advantage": totals.statistic("advantage"),
+        "return": totals.statistic("return"),
+        "advantage_clip": _clip(
+            totals, "advantage_clipped", "advantage.count", recipe.advantage_clip
+        ),
+    }
+    if "sample_weight" in totals:
+        facts["sample_weight"] = totals.statistic("sample_weight")
+    if shape.kl:
+        facts["kl"] = {**totals.statistic("kl"), "estimator": recipe.kl_estimator}
+    if recipe.corrects:
+        facts["correction"] = correction_facts(totals, recipe)
+    return facts
+
+
+def _masked(totals: Totals) -> Json:
+    """How many responses each mask drops, and all masks together, of those there are."""
+    rows = totals.count("rows")
+    dropped = {
+        name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
+        for name in totals.sums
+        if name.startswith("mask:")
+    }
+    dropped["nonfinite"] = rows - totals.count("valid")
+    dropped["all"] = rows - totals.count("kept")
+    return {
+        name: {"responses": count, "rate": count / rows if rows else 0.0}
+        for name, count in dropped.items()
+    }
+
+
+def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | None:
+    if bound is None:
+        return None
+    count, base = totals.count(clipped), totals.count(of)
+    return {"bound": bound, "count": count, "fraction": count / base if base else 0.0}
+
+
+def _tables(
+    labels: Mapping[str, list[str | int]], tally: Tallied, shape: Shape, column: str
+) -> list[Json]:
+    """The facts of each step or domain, where the input has that column and it varies."""
+    if labels[column] == ["all"]:
+        return []
+    return [
+        {column: label, **_facts(tally.over(cells), shape)}
+        for label, cells in cells_of(labels, tally.keys, column)
+    ]
+
+
+def warnings_of(job: Job, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
+    """What users lose days to, said before they train on it."""
+    columns, rows = job.columns, summary["responses"]
+    groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
+    old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
+    empty = facts.empty
+    nonfinite = summary["masked"]["nonfinite"]["responses"]
+    sums_kl = job.shape.recipe.kl_coef > 0 and job.shape.estimator.name == "raw"
+    said = [
+        ("mask" not in columns, "no mask column: every token counts as the policy's own"),
+        (groups["single"] * 2 > groups["count"], _single_rows(job, groups)),
+        (
+            "ref_log_probs" in columns and old is None,
+            "KL not measured: no column for old_log_probs (--map old_log_probs=COLUMN)",
+        ),
+        (
+            advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0,
+            "all advantages are zero: nothing would be learnt from this file",
+        ),
+        (
+            edges["padded"] * 2 > rows,
+            (
+                f"{edges['padded']} of {rows} responses end in masked tokens whose old log-prob is "
+                "exactly 0: are the lists padded? Lists without padding are expected"
+            ),
+        ),
+        (
+            edges["shifted"] * 2 > rows,
+            (
+                f"{edges['shifted']} of {rows} responses begin or end with a policy token whose "
+                "old log-prob is exactly 0: are mask and log-probs shifted by one?"
+            ),
+        ),
+        (
+            old is not None and old == infer,
+            f"old and infer log-probs are the same column, `{old}`",
+        ),
+        (sums_kl, "kl_coef has its effect through token rewards only; raw sums them"),
+        (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
+        (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
+    ]
+    return [text for true, text in said if true]
+
+
+def _unwhitened(number: int) -> list[str]:
+    """Batches of a single token, whose deviation is not defined."""
+    which = "1 batch is" if number == 1 else f"{number:,} batches are"
+    text = f"{which} not whitened: that takes two policy tokens, and there is one"
+    return [text] if number else []
+
+
+def _positive(job: Job, totals: Totals) -> list[str]:
+    """Log-probs above 0, of the roles that were read: there are none."""
+    return [
+        f"`{job.columns.column(role)}` ({role}) is above 0 at {totals.count(f'positive:{role}'):,} "
+        f"tokens, up to {totals.highs[role]:.4g}: no log-prob is; are these probabilities, or "
+        "negated?"
+        for role in LOG_PROBS
+        if totals.count(f"positive:{role}")
+    ]
+
+
+def _single_rows(job: Job, groups: Json) -> str:
+    """Most groups have one row: the group key is wrong, or batches split the groups."""
+    group = job.columns.columns.get("group")
+    text = (
+        f"{groups['single']} of {groups['count']} groups have one row: is `{group}` the prompt? "
+        "(--map group=COLUMN)"
+    )
+    if "batch" not in job.columns or job.shape.recipe.numerics.batch == "all":
+        return text
+    step = job.columns.column("batch")
+    return f"{text} A group is within one `{step}`; --map batch=none joins all"
