@@ -13,10 +13,10 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 import rlpost
-from rlpost.cli.render import summary as render
 from rlpost.analysis.browse.app import Browser
-from rlpost.analysis.responses.index import build
 from rlpost.analysis.report.run import report
+from rlpost.analysis.responses.index import build
+from rlpost.cli.render import summary as render
 
 ROOT = Path(__file__).parents[1]
 

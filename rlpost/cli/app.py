@@ -16,9 +16,9 @@ from typer._click.exceptions import BadParameter, ClickException
 from typer.core import TyperGroup
 
 from rlpost._version import __version__
-from rlpost.display.text import shown
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
 from rlpost.io.signals import INTERRUPTED
+from rlpost.io.text import shown
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context

@@ -6,7 +6,7 @@ import logging
 
 import typer
 
-from rlpost.display.text import shown
+from rlpost.io.text import shown
 
 
 def say(text: str) -> None:

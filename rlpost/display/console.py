@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console, RenderHook
 from rich.text import Text
 
-from rlpost.display.text import shown
+from rlpost.io.text import shown
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from rlpost.display.console import console
-from rlpost.display.text import escaped, in_line, shown
+from rlpost.io.text import escaped, in_line, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

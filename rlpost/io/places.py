@@ -23,8 +23,8 @@ from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.display.text import shown
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.io.text import shown
 from rlpost.optional import need
 
 if TYPE_CHECKING:

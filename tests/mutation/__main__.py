@@ -159,7 +159,7 @@ class Plugin:
 
 def tests() -> list[Path]:
     """The files of tests."""
-    return [TESTS / name for name in FILES if (TESTS / name).exists()]
+    return [path for name in FILES for path in TESTS.rglob(name)]
 
 
 def mutants(module: str | None):

@@ -62,8 +62,7 @@ def surroundings() -> str:
     """What all of rlpost, the tests' helpers and these modules hold, in short."""
     places = [
         (ROOT / "rlpost").rglob("*.py"),
-        TESTS.glob("*.py"),
-        Path(__file__).parent.glob("*.py"),
+        TESTS.rglob("*.py"),
     ]
     paths = [path for place in places for path in place]
     own = [digest(path) for path in sorted(paths) if not path.name.startswith("test_")]

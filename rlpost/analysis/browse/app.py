@@ -24,8 +24,8 @@ from rlpost.analysis.browse.trail import Trail
 from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
-from rlpost.display.text import shown
 from rlpost.errors import RlpostError
+from rlpost.io.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

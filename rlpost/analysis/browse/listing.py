@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.display.text import in_line, shown
+from rlpost.io.text import in_line, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from rich.text import Text
 from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.render import facts, field_lines, heading, shortened
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, legend, strip
-from rlpost.display.text import in_line, shown
+from rlpost.io.text import in_line, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

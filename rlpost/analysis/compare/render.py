@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import number, percent, show_json, show_markdown
-from rlpost.display.text import in_line
+from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

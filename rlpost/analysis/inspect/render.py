@@ -20,11 +20,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.cli.render.summary import MOST_ROWS
 from rlpost.display.charts import EIGHTHS, LEVELS, bar, spark
 from rlpost.display.console import console
-from rlpost.display.tables import markdown_table, number, percent, show_json
-from rlpost.display.text import in_line
+from rlpost.display.tables import MOST_ROWS, markdown_table, number, percent, show_json
+from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

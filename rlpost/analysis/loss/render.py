@@ -12,10 +12,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.cli.render.summary import MOST_ROWS
 from rlpost.display.console import console
-from rlpost.display.tables import number, percent, show_json, show_markdown
-from rlpost.display.text import in_line, shown
+from rlpost.display.tables import MOST_ROWS, number, percent, show_json, show_markdown
+from rlpost.io.text import in_line, shown
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlpost.analysis.responses.token_colors import COLOURS, legend, strip
 from rlpost.display.console import console
 from rlpost.display.tables import number, show_markdown
-from rlpost.display.text import in_line, shown
+from rlpost.io.text import in_line, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

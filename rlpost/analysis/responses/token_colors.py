@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from rlpost.display import text as controls
+from rlpost.io import text as controls
 
 if TYPE_CHECKING:
     from rlpost.analysis.responses.rows import Response

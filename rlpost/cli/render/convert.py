@@ -15,9 +15,9 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_list, show_markdown
-from rlpost.display.text import in_line
 from rlpost.formats import FORMATS
 from rlpost.io.progress import Silent
+from rlpost.io.text import in_line
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.display.console import console
 from rlpost.display.tables import _table
-from rlpost.display.text import in_line
+from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
     from rlpost.pipeline.plan import Job

@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import _ROUNDING, _table, number, percent
-from rlpost.display.text import in_line
+from rlpost.display.tables import _ROUNDING, MOST_ROWS, _table, number, percent
+from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +76,6 @@ def _rows(facts: Json) -> Iterator[tuple[str, Json]]:
 
 
 Json = dict[str, Any]
-MOST_ROWS = 12
 
 
 def show_summary(summary: Json, out: Console | None = None) -> None:

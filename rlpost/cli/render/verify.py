@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_markdown
-from rlpost.display.text import in_line
+from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import rlpost
 from rlpost.errors import RlpostError, UsageError
 from rlpost.estimators import all_estimators, estimator_named, own
 
-SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 SOURCE = '''
 def centred(rewards, offsets, *, gamma=1.0, norm_eps=0.5):
     """2(r - mean of the batch)"""

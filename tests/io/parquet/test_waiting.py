@@ -16,7 +16,7 @@ from rlpost.io.parquet import splice as waiting
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.splice import Waiting
 
-SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
+SAMPLE = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
 KIND = pa.list_(pa.float32())
 ENCODER = Encoder(
     pa.schema({"a": KIND, "b": KIND, "c": pa.float32()}),

@@ -22,7 +22,7 @@ from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, SCALES, legend, strip, style_of
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[1] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 

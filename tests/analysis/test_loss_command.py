@@ -20,7 +20,7 @@ from rlpost.kernels.segments import PLACES, Stretches, bounds
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import LossOptions
 
-SAMPLE = Path(__file__).parents[1] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 FLOATS = pa.list_(pa.float32())
 TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
 

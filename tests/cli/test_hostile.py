@@ -28,7 +28,6 @@ import torch
 from fuzz import loops, seeds, targets
 from test_cli import rollout, run, save
 
-from rlpost.display.text import escaped, in_line, shown
 from rlpost.errors import DataError
 from rlpost.formats.convert import convert
 from rlpost.io.parquet.checks import MAX_NESTING, checked_metadata
@@ -44,9 +43,10 @@ from rlpost.io.parquet.footer import (
     decode,
     encode,
 )
+from rlpost.io.text import escaped, in_line, shown
 from rlpost.recipe.recipe import Recipe
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -30,7 +30,7 @@ from rlpost.cli.commands.inspect import app
 from rlpost.display.charts import bar, spark
 from rlpost.io.arrow import Place
 
-SAMPLES = Path(__file__).parents[1] / "sample_data"
+SAMPLES = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 FILES = [SAMPLES / "arithmetic.parquet", SAMPLES / "calculator.parquet"]
 RUN = CliRunner()
@@ -678,5 +678,5 @@ def test_marks_are_explained_where_they_stand(tmp_path):
 
 
 def test_facts_takes_one_path_as_it_is():
-    sample = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
     assert rlpost.facts(str(sample)).responses == rlpost.facts([sample]).responses == 512

@@ -30,7 +30,7 @@ from rlpost.analysis.responses.index import build
 from rlpost.analysis.responses.rows import Reader
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[1] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 
 PANDAS = """
 import sys

@@ -13,7 +13,7 @@ import rlpost
 from rlpost.errors import UnavailableError
 from rlpost.pipeline import engine, run
 
-SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 RECIPES = [
     rlpost.Recipe(estimator="grpo", kl_coef=0.05),
     rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),

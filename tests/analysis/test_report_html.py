@@ -44,10 +44,10 @@ from rlpost.analysis.report.totals import tallied
 from rlpost.analysis.responses.index import build
 from rlpost.cli.commands import report as command
 from rlpost.display.tables import number, percent
-from rlpost.display.text import shown
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.text import shown
 
-SAMPLE = Path(__file__).parents[1] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 RLPOST = Path(sys.executable).with_name("rlpost")
 RUN = CliRunner()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -19,7 +19,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.schemas import SPARK_SCHEMA
 from rlpost.io.parquet.source import RangeSource, Source, divided, together
 
-SAMPLE = Path(__file__).parents[1] / "sample_data" / "calculator.parquet"
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
 COLUMNS = ["response_mask", "reward"]
 

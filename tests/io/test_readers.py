@@ -18,7 +18,7 @@ import pytest
 
 import rlpost
 
-SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 EMIT = (
     "advantages",
     "returns",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-OWN = Path(__file__).parent / "golden"
+OWN = Path(__file__).parent
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_files_are_small():
 
 
 def test_the_title_says_what_was_asked_for_and_whose_it_is(tmp_path):
-    sample = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
+    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
     ran = run(
         "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
     )
