@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.kernels.rewards import RunningMoments
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
 
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ def plan(
     inputs: Sequence[str | Path],
     recipe: Recipe,
     running: Mapping[str, RunningMoments] | None = None,
-) -> Job:
+) -> Plan:
     """Bind a recipe to an input: which columns serve, and which passes read what.
 
     Raises:
@@ -119,7 +119,7 @@ def advantages(
 def _elsewhere(
     files: Sequence[InputFile],
     paths: Sequence[str | Path],
-    output: Place,
+    output: AnyPath,
     recipe: Recipe,
     options: Options,
 ) -> Json:

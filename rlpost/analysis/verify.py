@@ -35,7 +35,7 @@ from rlpost.pipeline.output import emitted
 from rlpost.pipeline.resolved import shape_of
 from rlpost.pipeline.run import bind, engine_of
 from rlpost.pipeline.summary import summarise
-from rlpost.pipeline.totals import Tally
+from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -339,7 +339,7 @@ def _verdict(
     there = [name for name in names if name not in missing and name not in damaged]
     differences = {name: Difference(name) for name in there}
     rows = SourceRows(claim.file.path, there, ())
-    tally = Tally()
+    tally = ExactTotals()
     for made in engine.written(index, responses, names, lambda columns: columns):
         tally += made.tally
         for row_group, columns in made.parts:

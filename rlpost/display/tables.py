@@ -1,4 +1,4 @@
-"""What there is, for people and for programs: estimators, presets, and where presets differ."""
+"""Tables and numbers as text: for a terminal, as Markdown, as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_ROUNDING = 1e-15
+MOST_ROWS = 12  # of a table by step or domain
 
 
 def number(value: float | None) -> str:
@@ -34,7 +34,8 @@ def percent(share: float) -> str:
     return f"{'99.99' if text == '100.00' and share < 1 else text} %"
 
 
-def _table(*headings: str) -> Table:
+def metric_table(*headings: str) -> Table:
+    """A table of metrics: the first column names them, the others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", header_style="bold")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rlpost.distributed import tasks as steps
 from rlpost.distributed.executor import Call, Named
-from rlpost.distributed.partition import Lot, Work, lots_of
+from rlpost.distributed.partition import Partition, Work, lots_of
 from rlpost.pipeline.data import ordered
 from rlpost.pipeline.file_metadata import whole_of
 from rlpost.pipeline.output import emitted
@@ -26,14 +26,14 @@ from rlpost.pipeline.summary import GroupFacts, RowFacts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.distributed.executor import Crew, Done
+    from rlpost.distributed.executor import Done, Executor
     from rlpost.distributed.partition import Block, Json, Labels
     from rlpost.io.parquet.source import Source
     from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.options import Options
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
 
 
@@ -41,7 +41,7 @@ ROWS_A_BUNDLE = 250_000
 MOST_BUNDLES = 512
 
 
-def bundles_of(job: Job, rows: int) -> int:
+def bundles_of(job: Plan, rows: int) -> int:
     """How many tables the responses of this many rows are settled on."""
     return 1 if job.together else max(1, min(MOST_BUNDLES, -(-rows // ROWS_A_BUNDLE)))
 
@@ -61,7 +61,7 @@ class Settled:
     """Where the running moments of domains stand at the end."""
 
 
-def settled(work: Work, lots: Sequence[Lot | Block], crew: Crew) -> Settled:
+def settled(work: Work, lots: Sequence[Partition | Block], crew: Executor) -> Settled:
     """All passes but the last, over all lots.
 
     Raises:
@@ -128,7 +128,7 @@ class _Layout:
 
 def _settle(
     work: Work,
-    crew: Crew,
+    crew: Executor,
     number: int,
     layout: _Layout,
     sheets: Sequence[Done],
@@ -197,14 +197,14 @@ def _facts(notes: Sequence[Json]) -> RowFacts:
 class Prepared(NamedTuple):
     """A run over files, ready to be driven."""
 
-    job: Job
+    job: Plan
     work: Work
-    lots: list[Lot]
+    lots: list[Partition]
 
 
 def prepare(
     survey: Survey,
-    places: Sequence[Place],
+    places: Sequence[AnyPath],
     recipe: Recipe,
     running: Mapping[str, RunningMoments],
     options: Options,

@@ -27,7 +27,7 @@ _KEY = "key:"
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ArrowBlock:
     """Record batches of one schema, as they lie in memory or in a mapped file."""
 
     rows: pa.Buffer
@@ -58,11 +58,11 @@ class Sheet:
         """The table of responses of one batch, or of all, where `sheet_of` made the sheet."""
         facts = self.facts
         table = self.whole() if place is None else self.batch(place)
-        shared = {} if self.shared is None else tensors_of(Sheet(self.shared).whole())
+        shared = {} if self.shared is None else tensors_of(ArrowBlock(self.shared).whole())
         return Responses(tensors_of(table), facts["labels"], facts["notes"], shared)
 
 
-def sheet_of(responses: Responses, sizes: Sequence[int], notes: Json) -> Sheet:
+def sheet_of(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:
     """A table of responses as a sheet, with one batch for each run of rows.
 
     Args:
@@ -74,10 +74,10 @@ def sheet_of(responses: Responses, sizes: Sequence[int], notes: Json) -> Sheet:
     labels = {name: list(values) for name, values in responses.labels.items()}
     shared = {name: _array(column) for name, column in responses.shared.items()}
     own = sheet(pa.table(shared), None, {}).rows if shared else None
-    return Sheet(sheet(table, sizes, {"labels": labels, "notes": notes}).rows, own)
+    return ArrowBlock(sheet(table, sizes, {"labels": labels, "notes": notes}).rows, own)
 
 
-def sheet(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> Sheet:
+def sheet(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlock:
     """A table as a sheet, with one batch for each run of rows; None for one batch of all.
 
     Args:
@@ -98,7 +98,7 @@ def sheet(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> Sheet:
             part = table.slice(at, size).combine_chunks().to_batches()
             writer.write_batch(part[0] if part else _empty(schema))
             at += size
-    return Sheet(out.getvalue())
+    return ArrowBlock(out.getvalue())
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

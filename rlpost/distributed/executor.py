@@ -40,7 +40,7 @@ class Done(NamedTuple):
     sheet: Any
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Who runs tasks, keeps sheets and tells of progress."""
 
     def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:

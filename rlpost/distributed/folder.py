@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rlpost.distributed.exchange import Sheet
+from rlpost.distributed.exchange import ArrowBlock
 from rlpost.distributed.executor import Done
 from rlpost.distributed.partition import Part
 from rlpost.io.staged import naming
@@ -42,7 +42,7 @@ class FolderCrew:
         self._rounds = 0
 
     def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
-        """Run all of these; see `rlpost.distributed.executor.Crew`."""
+        """Run all of these; see `rlpost.distributed.executor.Executor`."""
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
@@ -51,7 +51,7 @@ class FolderCrew:
             own = work if call.tokens else replace(work, device="cpu")
             outcome = call.task(own, *call.given, read(self._folder, call.parts))
             name = f"{self._rounds}-{place:06d}"
-            if isinstance(outcome.rows, Sheet):
+            if isinstance(outcome.rows, ArrowBlock):
                 keep(self._folder, name, outcome.rows)
             found.append(Done(outcome.note, name))
             if total:
@@ -67,7 +67,7 @@ class FolderCrew:
                 path.unlink()
 
 
-def keep(folder: Path, name: str, sheet: Sheet) -> None:
+def keep(folder: Path, name: str, sheet: ArrowBlock) -> None:
     """Keep a sheet under a name; raises ReadWriteError."""
     for suffix, data in ((_SUFFIX, sheet.rows), (_SHARED, sheet.shared)):
         if data is not None:
@@ -86,7 +86,7 @@ def read(folder: Path, parts: Iterable[Named]) -> Iterator[Part]:
     for name, *rest in parts:
         shared = folder / (name + _SHARED)
         rows = _mapped(folder / (name + _SUFFIX))
-        yield Part(Sheet(rows, _mapped(shared) if shared.exists() else None), *rest)
+        yield Part(ArrowBlock(rows, _mapped(shared) if shared.exists() else None), *rest)
 
 
 def _mapped(path: Path) -> pa.Buffer:

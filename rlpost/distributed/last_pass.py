@@ -9,22 +9,22 @@ from rlpost._version import __version__
 from rlpost.distributed import tasks as ranges
 from rlpost.distributed import tasks as steps
 from rlpost.distributed.executor import Call, Named
-from rlpost.distributed.partition import Block, Lot
+from rlpost.distributed.partition import Block, Partition
 from rlpost.pipeline.summary import summary_of
-from rlpost.pipeline.totals import Ledger
+from rlpost.pipeline.totals import TotalsByStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rlpost.distributed.driver import Settled
-    from rlpost.distributed.executor import Crew, Done
+    from rlpost.distributed.executor import Done, Executor
     from rlpost.distributed.partition import Json, Labels, Work
-    from rlpost.io.places import Place
-    from rlpost.pipeline.plan import Job
+    from rlpost.io.places import AnyPath
+    from rlpost.pipeline.plan import Plan
 
 
 def written(
-    work: Work, lots: Sequence[Lot | Block], found: Settled, crew: Crew
+    work: Work, lots: Sequence[Partition | Block], found: Settled, crew: Executor
 ) -> tuple[list[Json], list[Any]]:
     """The last pass, over all lots: their notes, and the sheets or tables they gave."""
     done = crew.run("write", work, list(calls_to_write(lots, found)))
@@ -35,11 +35,11 @@ def written(
     return in_order(notes, joins, [one.note for one in joined]), [one.sheet for one in done]
 
 
-def joins_of(lots: Sequence[Lot | Block]) -> list[range]:
+def joins_of(lots: Sequence[Partition | Block]) -> list[range]:
     """The lots of each file that was divided into several."""
     places: dict[int, list[int]] = {}
     for place, lot in enumerate(lots):
-        if isinstance(lot, Lot) and lot.part is not None:
+        if isinstance(lot, Partition) and lot.part is not None:
             places.setdefault(lot.first, []).append(place)
     return [range(own[0], own[-1] + 1) for own in places.values()]
 
@@ -56,7 +56,7 @@ def in_order(of_lots: Sequence[T], joins: Sequence[range], of_joins: Sequence[T]
 
 
 def call_to_join(
-    lots: Sequence[Lot | Block], found: Settled, own: range, done: Sequence[Done]
+    lots: Sequence[Partition | Block], found: Settled, own: range, done: Sequence[Done]
 ) -> Call:
     """The task that puts a divided file together.
 
@@ -72,7 +72,7 @@ def call_to_join(
             parts += [named._replace(shift=rows) for named in found.parts[place]]
         rows += lots[place].rows
     first = lots[own[0]]
-    assert isinstance(first, Lot)
+    assert isinstance(first, Partition)
     file = first._replace(part=None, rows=rows)
     ledgers = [one.note["ledger"] for one in done]
     encoded = [Named(one.sheet, 0) for one in done]
@@ -80,7 +80,7 @@ def call_to_join(
     return Call(ranges.join, given, (*parts, *encoded), 0, tokens=False)
 
 
-def calls_to_write(lots: Sequence[Lot | Block], found: Settled) -> Iterator[Call]:
+def calls_to_write(lots: Sequence[Partition | Block], found: Settled) -> Iterator[Call]:
     """The tasks of the last pass."""
     for lot, labels, parts in zip(lots, found.own, found.parts, strict=True):
         task: Callable[..., steps.Outcome] = steps.write
@@ -92,16 +92,16 @@ def calls_to_write(lots: Sequence[Lot | Block], found: Settled) -> Iterator[Call
 
 
 def summary_from(
-    job: Job,
+    job: Plan,
     found: Settled,
     notes: Sequence[Json],
     inputs: Sequence[str],
-    targets: Sequence[Place],
+    targets: Sequence[AnyPath],
 ) -> Json:
     """The summary of a run over files, from the notes of its last pass; all but its seconds."""
-    ledger = Ledger()
+    ledger = TotalsByStep()
     for note in notes:
-        ledger += Ledger.from_json(note["ledger"])
+        ledger += TotalsByStep.from_json(note["ledger"])
     cells = ledger.arranged(found.labels["step"], found.labels["domain"])
     labels: Labels = {**found.labels, "cell": list(cells.cells)}
     named = zip(targets, (file["reason"] for file in files_of(notes)), strict=True)

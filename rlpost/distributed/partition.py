@@ -26,16 +26,16 @@ from rlpost.pipeline.run import engine_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rlpost.distributed.exchange import Sheet
+    from rlpost.distributed.exchange import ArrowBlock
     from rlpost.io.parquet.fingerprint import Stamp
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Range
     from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.file_metadata import Whole
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -50,7 +50,7 @@ Labels = dict[str, list[str | int]]
 class Part(NamedTuple):
     """A batch of a sheet."""
 
-    sheet: Sheet
+    sheet: ArrowBlock
     place: int
     """Which of its batches."""
     table: int = 0
@@ -78,11 +78,11 @@ class Work:
     verify: bool = False
     """Files are read again before they wait for the others."""
 
-    def job(self, source: Source | TableSource) -> Job:
+    def job(self, source: Source | TableSource) -> Plan:
         """The job on a part of the input."""
         return job_of(source, self.columns, shape_of(self.recipe, self.columns), self.running)
 
-    def job_on_responses(self) -> Job:
+    def job_on_responses(self) -> Plan:
         """The job for who reads no file."""
         return self.job(TableSource(pa.table({})))
 
@@ -102,11 +102,11 @@ def go_to(folder: str) -> None:
         os.chdir(folder)
 
 
-class Lot(NamedTuple):
+class Partition(NamedTuple):
     """Consecutive files of the input, or a part of one, and where their twins go."""
 
     files: tuple[InputFile, ...]
-    targets: tuple[Place, ...]
+    targets: tuple[AnyPath, ...]
     stamps: tuple[Stamp | None, ...]
     """When each file was changed, as it was when the run began."""
     first: int
@@ -123,7 +123,7 @@ class Lot(NamedTuple):
         return source
 
 
-def check_inputs(lots: Iterable[Lot], then: str) -> None:
+def check_inputs(lots: Iterable[Partition], then: str) -> None:
     """Raise ReadWriteError where a local input is not what it was when the run began.
 
     Args:
@@ -145,7 +145,7 @@ class Block(NamedTuple):
         return TableSource(self.table)
 
 
-def lots_of(survey: Survey, targets: Sequence[Place], slots: int) -> list[Lot]:
+def lots_of(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Partition]:
     """The files in lots of about equal size: several for each slot, where there are that many.
 
     A file that is more than half of what a slot gets is divided into several lots.
@@ -158,7 +158,7 @@ def lots_of(survey: Survey, targets: Sequence[Place], slots: int) -> list[Lot]:
     total = sum(survey.sizes)
     most = min(MOST_BYTES, total // (4 * slots) + 1)
     large = max(total // (2 * slots), 2 * PART_BYTES) if slots > 1 else total
-    found: list[Lot] = []
+    found: list[Partition] = []
     filled = most
     for place, size in enumerate(survey.sizes):
         file = _lot(survey, targets, place)
@@ -175,15 +175,15 @@ def lots_of(survey: Survey, targets: Sequence[Place], slots: int) -> list[Lot]:
     return found
 
 
-def _lot(survey: Survey, targets: Sequence[Place], place: int) -> Lot:
+def _lot(survey: Survey, targets: Sequence[AnyPath], place: int) -> Partition:
     """A lot of one file."""
     own = survey.files[place], targets[place], survey.stamps[place]
-    return Lot((own[0],), (own[1],), (own[2],), place, survey.counts[place])
+    return Partition((own[0],), (own[1],), (own[2],), place, survey.counts[place])
 
 
-def _both(left: Lot, right: Lot) -> Lot:
+def _both(left: Partition, right: Partition) -> Partition:
     """Two lots as one."""
-    return Lot(
+    return Partition(
         left.files + right.files,
         left.targets + right.targets,
         left.stamps + right.stamps,

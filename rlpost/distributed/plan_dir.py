@@ -16,7 +16,7 @@ from rlpost._version import __version__
 from rlpost.distributed.driver import Settled
 from rlpost.distributed.executor import Named
 from rlpost.distributed.last_pass import in_order, joins_of
-from rlpost.distributed.partition import Lot, Work
+from rlpost.distributed.partition import Partition, Work
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import BusyError, Locks
 from rlpost.io.parquet.fingerprint import Stamp
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rlpost.distributed.partition import Json
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _VERSION = 1
@@ -45,11 +45,11 @@ class Manifest:
     """A run whose responses are settled, and whose files are to be written."""
 
     work: Work
-    lots: list[Lot]
+    lots: list[Partition]
     settled: Settled
     inputs: list[str]
     """As the user named them."""
-    targets: list[Place]
+    targets: list[AnyPath]
     """The names that the files will get."""
     run: str
     """The name of the run; see `Waiting`."""
@@ -153,7 +153,7 @@ def _settled_of(table: Json) -> Settled:
     )
 
 
-def _lot_to_json(lot: Lot) -> Json:
+def _lot_to_json(lot: Partition) -> Json:
     return {
         "files": [[_absolute(f.path), str(f.relative), f.partitions] for f in lot.files],
         "targets": [_absolute(target) for target in lot.targets],
@@ -164,17 +164,17 @@ def _lot_to_json(lot: Lot) -> Json:
     }
 
 
-def _absolute(place: Place) -> str:
+def _absolute(place: AnyPath) -> str:
     """Where a shard finds it that was started in another folder."""
     return str(place.absolute()) if isinstance(place, Path) else str(place)
 
 
-def _lot_of(table: Json) -> Lot:
+def _lot_of(table: Json) -> Partition:
     def file_of(path: str, relative: str, partitions: list[list[str]]) -> InputFile:
         pairs: list[Any] = [tuple(pair) for pair in partitions]
         return InputFile(place_of(path), Path(relative), tuple(pairs))
 
-    return Lot(
+    return Partition(
         tuple(file_of(*file) for file in table["files"]),
         tuple(place_of(target) for target in table["targets"]),
         tuple(None if stamp is None else Stamp(*stamp) for stamp in table["stamps"]),
@@ -184,7 +184,7 @@ def _lot_of(table: Json) -> Lot:
     )
 
 
-class Shelf:
+class RunDirectory:
     """Sheets by name, and a note of each lot and of each joined file that is complete.
 
     Args:
@@ -192,7 +192,7 @@ class Shelf:
         lots: of the run.
     """
 
-    def __init__(self, folder: Path, lots: Sequence[Lot]) -> None:
+    def __init__(self, folder: Path, lots: Sequence[Partition]) -> None:
         done = folder / "done"
         self.folder = folder
         self.sheets = folder / "sheets"

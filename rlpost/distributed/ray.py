@@ -26,7 +26,7 @@ from rlpost.distributed.driver import bundles_of, prepare, settled
 from rlpost.distributed.executor import Done
 from rlpost.distributed.last_pass import busy, files_of, summary_from, written
 from rlpost.distributed.partition import Block, Part, Work, check_inputs, go_to
-from rlpost.distributed.staging import Waiting
+from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.parquet.memory import TableSource
 from rlpost.io.parquet.survey import joined, survey
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.tasks import Outcome
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -183,7 +183,7 @@ class RayCrew:
         return self._results([describe.remote(table) for table in tables])
 
     def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
-        """Run all of these; see `rlpost.distributed.executor.Crew`."""
+        """Run all of these; see `rlpost.distributed.executor.Executor`."""
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
@@ -299,14 +299,14 @@ _FILES_A_LOOK = 64  # footers that one task reads
 
 
 def advantages(
-    files: Sequence[InputFile], targets: Sequence[Place], recipe: Recipe, options: Options
+    files: Sequence[InputFile], targets: Sequence[AnyPath], recipe: Recipe, options: Options
 ) -> Json:
     """Write every file's twin, enriched; raises and returns as `rlpost.api.advantages`."""
     running = load_state(options.state)
     check_writable(options.state)
     begun = time.perf_counter()
     with connected(options.ray_address), Outputs(targets):
-        waiting, crew = Waiting(targets), RayCrew(options.reporter)
+        waiting, crew = StagedOutputs(targets), RayCrew(options.reporter)
         connect = time.perf_counter()
         free = slots(options.workers or 1, options.device)
         look = surveyed(crew, files)

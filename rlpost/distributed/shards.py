@@ -24,8 +24,8 @@ from rlpost.distributed.executor import Done
 from rlpost.distributed.folder import FolderCrew, drop, keep, read, write_whole
 from rlpost.distributed.last_pass import busy, call_to_join, calls_to_write, files_of, summary_from
 from rlpost.distributed.partition import check_inputs
-from rlpost.distributed.plan_dir import Manifest, Shelf, claimed, shelves, turn
-from rlpost.distributed.staging import Waiting
+from rlpost.distributed.plan_dir import Manifest, RunDirectory, claimed, shelves, turn
+from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.overwrite import check_ours
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json, Work
     from rlpost.distributed.tasks import Outcome
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -105,15 +105,15 @@ def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> 
 
 def _planned(
     files: Sequence[InputFile],
-    targets: Sequence[Place],
+    targets: Sequence[AnyPath],
     state_dir: Path,
     recipe: Recipe,
     options: Options,
 ) -> Json:
     """Plan a run over outputs that are claimed, and leave it in the state directory."""
-    running, waiting = load_state(options.state), Waiting(targets)
+    running, waiting = load_state(options.state), StagedOutputs(targets)
     run = prepare(survey(files), waiting.places, recipe, running, options, _SLOTS)
-    shelf = Shelf(state_dir / waiting.run, run.lots)
+    shelf = RunDirectory(state_dir / waiting.run, run.lots)
     try:
         shelf.make()
         crew = FolderCrew(shelf.sheets, options.reporter)
@@ -145,7 +145,7 @@ def _forget(state_dir: Path) -> None:
     """Remove an earlier plan, and what its shards have complete."""
     with suppress(RlpostError):
         earlier = planned(state_dir)
-        Waiting(earlier.targets, earlier.run).discard()
+        StagedOutputs(earlier.targets, earlier.run).discard()
     for folder in shelves(state_dir):
         shutil.rmtree(folder, ignore_errors=True)
     with naming(state_dir, "cannot be written"):
@@ -182,7 +182,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
         return _read_json(state_dir / _SUMMARY)
     device = options.device if options.device != "auto" else manifest.work.device
     work = replace(manifest.work, workers=_threads(options), device=device, verify=options.verify)
-    shelf = Shelf(state_dir / manifest.run, manifest.lots)
+    shelf = RunDirectory(state_dir / manifest.run, manifest.lots)
     try:
         _write(shelf, manifest, work, range(index, len(manifest.lots), count), options)
         _join(shelf, manifest, work)
@@ -205,7 +205,9 @@ def planned(state_dir: Path) -> Manifest:
         return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
 
 
-def _write(shelf: Shelf, manifest: Manifest, work: Work, lots: range, options: Options) -> None:
+def _write(
+    shelf: RunDirectory, manifest: Manifest, work: Work, lots: range, options: Options
+) -> None:
     """Write the lots of a shard that are not complete."""
     todo = [place for place in lots if not shelf.of_lots[place].exists()]
     options.reporter.start("write", sum(manifest.lots[place].rows for place in todo))
@@ -214,7 +216,7 @@ def _write(shelf: Shelf, manifest: Manifest, work: Work, lots: range, options: O
         lot, note = manifest.lots[place], shelf.of_lots[place]
         files = lot.files if lot.part is None else ()  # a part is not written to its file
         targets = manifest.targets[lot.first : lot.first + len(files)]
-        with claimed(note, lots), Waiting(targets, manifest.run).claimed():
+        with claimed(note, lots), StagedOutputs(targets, manifest.run).claimed():
             if not note.exists():  # another process wrote it before this one had the lock
                 outcome = _done(shelf, work, calls[place])
                 if outcome.rows is not None:
@@ -223,7 +225,7 @@ def _write(shelf: Shelf, manifest: Manifest, work: Work, lots: range, options: O
         options.reporter.advance(lot.rows)
 
 
-def _join(shelf: Shelf, manifest: Manifest, work: Work) -> None:
+def _join(shelf: RunDirectory, manifest: Manifest, work: Work) -> None:
     """Put divided files together, whose parts are complete, and which nobody else is at."""
     for own, note in zip(shelf.joins, shelf.of_joins, strict=True):
         parts = shelf.of_lots[own.start : own.stop]
@@ -235,14 +237,14 @@ def _join(shelf: Shelf, manifest: Manifest, work: Work) -> None:
             done = [Done(_read_json(shelf.of_lots[lot]), shelf.encoded(lot)) for lot in own]
             call = call_to_join(manifest.lots, manifest.settled, own, done)
             first = manifest.lots[own.start].first
-            with Waiting([manifest.targets[first]], manifest.run).claimed():
+            with StagedOutputs([manifest.targets[first]], manifest.run).claimed():
                 outcome = _done(shelf, work, call)
             write_whole(note, json.dumps(outcome.note).encode())
         for lot in own:
             drop(shelf.sheets, shelf.encoded(lot))
 
 
-def _done(shelf: Shelf, work: Work, call: Call) -> Outcome:
+def _done(shelf: RunDirectory, work: Work, call: Call) -> Outcome:
     return call.task(work, *call.given, read(shelf.sheets, call.parts))
 
 
@@ -259,7 +261,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
             return None
         if (state_dir / _SUMMARY).exists():
             return _read_json(state_dir / _SUMMARY)
-        waiting = Waiting(manifest.targets, manifest.run)
+        waiting = StagedOutputs(manifest.targets, manifest.run)
         with waiting.claimed():
             check_inputs(manifest.lots, _PLAN_AGAIN)
             marks = [file["mark"] for file in files_of(notes)]

@@ -28,10 +28,10 @@ from rlpost.io.uploads import abandon
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
-class Waiting:
+class StagedOutputs:
     """Where the files of a run wait.
 
     Args:
@@ -39,16 +39,16 @@ class Waiting:
         run: what the folders are called after; None for a new run.
     """
 
-    def __init__(self, targets: Sequence[Place], run: str | None = None) -> None:
+    def __init__(self, targets: Sequence[AnyPath], run: str | None = None) -> None:
         self.targets = list(targets)
         self.run = run or secrets.token_hex(8)
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[AnyPath]:
         """Where each file is written."""
         return [self._folder(target) / target.name for target in self.targets]
 
-    def _folder(self, target: Place) -> Place:
+    def _folder(self, target: AnyPath) -> AnyPath:
         return _parent(target) / (RUN_PREFIX + self.run)
 
     def begin(self) -> None:
@@ -160,7 +160,7 @@ class Waiting:
         return found
 
 
-def mark_of(place: Place) -> str:
+def mark_of(place: AnyPath) -> str:
     """What tells a complete file from that of another run: a digest of its footer.
 
     Raises:
@@ -170,7 +170,7 @@ def mark_of(place: Place) -> str:
         return footer_digest(place)
 
 
-def _has(place: Place, mark: str) -> bool:
+def _has(place: AnyPath, mark: str) -> bool:
     """Whether a file has this mark; one that can't be read, or is none, has not."""
     try:
         return mark_of(place) == mark
@@ -178,7 +178,7 @@ def _has(place: Place, mark: str) -> bool:
         return False
 
 
-def _parent(target: Place) -> Place:
+def _parent(target: AnyPath) -> AnyPath:
     if isinstance(target, Path):
         return target.parent
     return target.sibling(target.path.rpartition("/")[0])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from rlpost.distributed.exchange import (
-    Sheet,
+    ArrowBlock,
     columns_of,
     key_column,
     keyed_table,
@@ -36,20 +36,20 @@ from rlpost.pipeline.output import emitted, schema_of
 from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.run import beside, encoder_of, fill, metadata_of, sink_of
 from rlpost.pipeline.summary import row_facts, summary_of
-from rlpost.pipeline.totals import Ledger, Tally
+from rlpost.pipeline.totals import ExactTotals, TotalsByStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.distributed.partition import Block, Json, Labels, Lot, Part, Work
+    from rlpost.distributed.partition import Block, Json, Labels, Part, Partition, Work
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import Arranged, Tallied
 
 
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     """A sheet, or a table where the task is the last one."""
 
 
-def read(work: Work, lot: Lot | Block, _: Iterable[Part]) -> Outcome:
+def read(work: Work, lot: Partition | Block, _: Iterable[Part]) -> Outcome:
     """The first pass: the rows of a lot, one batch a bundle, in the order of the input in each.
 
     The note has the bundles that have rows here, and the steps and domains, each in the order of
@@ -141,7 +141,7 @@ def _plain(state: RunningMoments | Json) -> Json:
     return state if isinstance(state, dict) else asdict(state)
 
 
-def _facts(job: Job, responses: Responses) -> Json:
+def _facts(job: Plan, responses: Responses) -> Json:
     """What the summary says of settled responses."""
     facts = row_facts(job, responses)
     groups = facts.groups
@@ -155,7 +155,7 @@ def _facts(job: Job, responses: Responses) -> Json:
 
 
 def measure(
-    work: Work, lot: Lot | Block, number: int, labels: Labels, parts: Iterable[Part]
+    work: Work, lot: Partition | Block, number: int, labels: Labels, parts: Iterable[Part]
 ) -> Outcome:
     """What a later phase measures on a lot, one batch for each of the lot's bundles."""
     responses, own = assembled(labels, parts, empty=lot.rows == 0)
@@ -169,10 +169,10 @@ def measure(
     return Outcome({}, sheet(table.take(order.numpy()), sizes, {}))
 
 
-def write(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outcome:
+def write(work: Work, lot: Partition, labels: Labels, parts: Iterable[Part]) -> Outcome:
     """The last pass: the files of a lot, complete, under the names of its targets."""
     responses, _ = assembled(labels, parts, empty=lot.rows == 0)
-    total, files = Tally(), []
+    total, files = ExactTotals(), []
     with work.engine(lot.source()) as engine:
         for index in range(len(lot.files)):
             tally, file = _written(work, lot, engine, index, responses)
@@ -182,21 +182,21 @@ def write(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outcom
 
 
 def _written(
-    work: Work, lot: Lot, engine: Engine, index: int, responses: Responses
-) -> tuple[Tally, Json]:
+    work: Work, lot: Partition, engine: Engine, index: int, responses: Responses
+) -> tuple[ExactTotals, Json]:
     """One file of a lot: what was counted, and what is noted of it."""
     names, whole = emitted(engine.job.shape), work.whole
     assert whole is not None
     part = whole.part(lot.first + index)
 
-    def filled(sink: Sink) -> Tally:
+    def filled(sink: Sink) -> ExactTotals:
         return fill(sink, engine, index, responses, names, part)
 
     return published(work, engine.job, index, lot.targets[index], engine.clock, filled)
 
 
 def published(
-    work: Work, job: Job, index: int, target: Place, clock: Clock, fill: Callable[[Sink], T]
+    work: Work, job: Plan, index: int, target: AnyPath, clock: Clock, fill: Callable[[Sink], T]
 ) -> tuple[T, Json]:
     """Write one file of a job, check it if that is asked for, and let it wait for the others.
 
@@ -233,16 +233,16 @@ def enrich(work: Work, lot: Block, labels: Labels, parts: Iterable[Part]) -> Out
     with work.engine(lot.source()) as engine:
         names = emitted(engine.job.shape)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((some.tally for some in made), Tally())
+    tally = sum((some.tally for some in made), ExactTotals())
     batches = [batch for some in made for _, batch in some.parts]
     columns = pa.Table.from_batches(batches, schema_of(names))
     table = beside(engine.job, lot.table, columns)
     return Outcome(counted(engine, tally, responses), table)
 
 
-def counted(engine: Engine, tally: Tally, responses: Responses) -> Json:
+def counted(engine: Engine, tally: ExactTotals, responses: Responses) -> Json:
     """The note of a task of the last pass, but for its files."""
-    ledger = Ledger.of(tally, responses.labels).to_json() if tally else []
+    ledger = TotalsByStep.of(tally, responses.labels).to_json() if tally else []
     seconds = engine.clock.seconds
     return {
         "ledger": ledger,
@@ -252,11 +252,11 @@ def counted(engine: Engine, tally: Tally, responses: Responses) -> Json:
     }
 
 
-def encode(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outcome:
+def encode(work: Work, lot: Partition, labels: Labels, parts: Iterable[Part]) -> Outcome:
     """The new columns of a part of a file, as the pages that the file will have."""
     assert lot.part is not None
     responses, _ = assembled(labels, parts, empty=lot.rows == 0)
-    tally, packer = Tally(), Packer()
+    tally, packer = ExactTotals(), Packer()
     source = lot.source()
     indexed = any(indexed_groups_of(footer) for footer in source.footers)
     with work.engine(source) as engine:
@@ -266,12 +266,12 @@ def encode(work: Work, lot: Lot, labels: Labels, parts: Iterable[Part]) -> Outco
             for row_group, columns in made.parts:
                 packer.add(lot.part.first + row_group, columns)
             tally += made.tally
-    return Outcome({**counted(engine, tally, responses), "files": []}, Sheet(packer.finish()))
+    return Outcome({**counted(engine, tally, responses), "files": []}, ArrowBlock(packer.finish()))
 
 
 def join(
     work: Work,
-    lot: Lot,
+    lot: Partition,
     labels: Labels,
     ledgers: Sequence[list[Json]],
     settled: int,
@@ -290,9 +290,9 @@ def join(
     parts, clock, whole = iter(parts), Clock(), work.whole
     assert whole is not None
     responses, _ = assembled(labels, islice(parts, settled), empty=lot.rows == 0)
-    ledger = Ledger()
+    ledger = TotalsByStep()
     for one in ledgers:
-        ledger += Ledger.from_json(one)
+        ledger += TotalsByStep.from_json(one)
     cells = ledger.arranged(labels["step"], labels["domain"])
     source = lot.source()
     job = work.job(source)

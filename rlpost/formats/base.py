@@ -18,7 +18,7 @@ Nonfinite = Literal["keep", "error"]
 
 
 @dataclass
-class Told:
+class ReadStats:
     """What reading dumps brings to light beside their rows; readers note it as they go."""
 
     sources: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ReadOptions:
     """Consecutive records that are one group, where the dump names no group."""
     nonfinite: Nonfinite = "keep"
     """Whether a reward or token number that is NaN or infinite is an error; else it is counted."""
-    told: Told = field(default_factory=Told, compare=False, repr=False)
+    told: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Takes what the readers note; `formats.convert.convert` gives each conversion a new one."""
 
     @property
@@ -88,7 +88,7 @@ class Format:
     takes: tuple[str, ...] = ()
     """Fields of `ReadOptions` that mean something here; others are refused."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Column -> the dump's fields that it is read from; `Told.sources` and the map beat it."""
+    """Column -> the dump's fields that it is read from; `ReadStats.sources` and the map beat it."""
     note: str = ""
     """One line that a user of this format should know, such as a trap that it mends."""
     role_notes: Mapping[str, str] = field(default_factory=dict)

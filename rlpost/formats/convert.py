@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
-from rlpost.formats.base import ReadOptions, Told
+from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.inputs import Dump, check_options, fetched, fill, find_dumps, same_format
 from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
 from rlpost.io.locks import Locks
@@ -22,7 +22,7 @@ from rlpost.io.signals import held_back
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -67,7 +67,7 @@ def convert(
 
 def _converted(
     paths: Sequence[str | Path],
-    output: Place,
+    output: AnyPath,
     source: str | None,
     options: ReadOptions,
     reporter: Reporter,
@@ -77,7 +77,7 @@ def _converted(
     started = time.perf_counter()
     found = find_dumps(paths, format_named(source) if source else None)
     dumps = found.dumps
-    one, options = same_format(dumps), replace(options, told=Told())
+    one, options = same_format(dumps), replace(options, told=ReadStats())
     check_options(one, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     files = write_all(plan, options, reporter)
@@ -151,8 +151,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def plan_targets(
-    dumps: Sequence[Dump], inputs: Sequence[str | Path], output: Place, *, overwrite: bool
-) -> dict[Place, list[Dump]]:
+    dumps: Sequence[Dump], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
+) -> dict[AnyPath, list[Dump]]:
     """Which dumps go to which file: all to a `.parquet` one, else one each below a directory.
 
     Raises:
@@ -162,7 +162,7 @@ def plan_targets(
     single = len(inputs) == 1 and Path(inputs[0]).is_file()
     try:
         if not output.is_dir() and (single or output.suffix == ".parquet"):
-            plan: dict[Place, list[Dump]] = {output: list(dumps)}
+            plan: dict[AnyPath, list[Dump]] = {output: list(dumps)}
         else:
             plan = {}
             for dump in dumps:
@@ -185,7 +185,7 @@ def plan_targets(
 
 
 def write_all(
-    plan: dict[Place, list[Dump]], options: ReadOptions, reporter: Reporter
+    plan: dict[AnyPath, list[Dump]], options: ReadOptions, reporter: Reporter
 ) -> list[CanonicalFile]:
     """Write every file, and publish them when the last is complete."""
     folders: list[Path] = []
@@ -210,7 +210,7 @@ def write_all(
     return files
 
 
-def _made(target: Place) -> list[Path]:
+def _made(target: AnyPath) -> list[Path]:
     """Make a target's folders; gives those that are new."""
     missing = [folder for folder in target.parents if not folder.exists()][::-1]
     try:

@@ -17,7 +17,7 @@ from rlpost.formats.generic_jsonl import TEXT_BATCH
 from rlpost.formats.layout import Blocks, written
 from rlpost.formats.rows import Extras, check_finite
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import Place
+from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import ROLES, kind_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.fields import Binding
     from rlpost.formats.layout import Ragged
-    from rlpost.io.parquet.source import Piece
+    from rlpost.io.parquet.source import RowChunk
 
 
 _TOKENS = 1 << 20  # elements of a piece
@@ -69,12 +69,17 @@ def _is_tokens(role: str) -> bool:
 
 
 def _converted(
-    piece: Piece, path: str, options: ReadOptions, binding: Binding, extras: Extras, blocks: Blocks
+    piece: RowChunk,
+    path: str,
+    options: ReadOptions,
+    binding: Binding,
+    extras: Extras,
+    blocks: Blocks,
 ) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     lists: dict[str, Ragged] = {}
     for role, field in binding.fields.items():
-        place = Place(path, piece.first_row, field)
+        place = CellLocation(path, piece.first_row, field)
         array = _nested(piece.table, field, place)
         if _is_tokens(role):
             check = ragged.mask if role in ("mask", "response_mask") else ragged.ragged
@@ -86,7 +91,7 @@ def _converted(
         columns["prompt_id"] = pa.array([blocks.next() for _ in range(piece.table.num_rows)])
     elif binding.by_prompt and "prompt_id" not in options.left_out:
         columns["prompt_id"] = _by_text(columns["prompt"])
-    columns |= written(lists, columns, options, Place(path, piece.first_row, ""))
+    columns |= written(lists, columns, options, CellLocation(path, piece.first_row, ""))
     for field, column in extras.columns.items():
         columns[column] = piece.table.column(field)
     return pa.record_batch(columns)
@@ -99,7 +104,7 @@ def _by_text(prompts: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(texts.indices, keys).cast(pa.string())
 
 
-def _nested(table: pa.RecordBatch, path: str, place: Place) -> pa.Array:
+def _nested(table: pa.RecordBatch, path: str, place: CellLocation) -> pa.Array:
     """A column, or the field inside structs that a dotted path leads to."""
     if path in table.schema.names:
         return table.column(path)
@@ -114,7 +119,7 @@ def _nested(table: pa.RecordBatch, path: str, place: Place) -> pa.Array:
     return array
 
 
-def _scalar(role: str, array: pa.Array, place: Place) -> tuple[str, pa.Array]:
+def _scalar(role: str, array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
     """The column that serves a role, and its values, one a row."""
     column = column_of(role)
     kind = kind_of(role) if role in ROLES else None
@@ -131,7 +136,7 @@ def _scalar(role: str, array: pa.Array, place: Place) -> tuple[str, pa.Array]:
     return column, _own(array, CANONICAL[column], place)
 
 
-def _flag(array: pa.Array, place: Place) -> tuple[str, pa.Array]:
+def _flag(array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
     """`truncated` of bools (or 0 and 1), or `finish_reason` of texts."""
     if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type):
         return "truncated", array.cast(pa.bool_())
@@ -139,7 +144,7 @@ def _flag(array: pa.Array, place: Place) -> tuple[str, pa.Array]:
     return "finish_reason", array.cast(pa.string())
 
 
-def _own(array: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
+def _own(array: pa.Array, kind: pa.DataType, place: CellLocation) -> pa.Array:
     """A column in its canonical type; a chat's messages become JSON text."""
     if kind == pa.string() and pa.types.is_nested(array.type):
         values = (None if x is None else json.dumps(x, ensure_ascii=False, default=str)

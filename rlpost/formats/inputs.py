@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import Format
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -147,7 +147,7 @@ def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) 
     return found
 
 
-def is_dumped_table(table: Place) -> bool:
+def is_dumped_table(table: AnyPath) -> bool:
     """Whether a Parquet file, local or remote, has to be converted before others can read it.
 
     It has neither rewards nor a mask under their canonical names, and is laid out as a framework
@@ -322,7 +322,7 @@ def _holds_tables(place: Remote) -> bool:
     return not is_dumped_table(tables[0]) if tables else not files
 
 
-def _files(place: Remote) -> list[tuple[Place, Path]]:
+def _files(place: Remote) -> list[tuple[AnyPath, Path]]:
     """The files that a URL means, and where they lie below a directory."""
     if place.is_file():
         return [(place, Path(place.name))]
@@ -362,7 +362,7 @@ JOINED = "dumps.parquet"
 @contextmanager
 def canonical_inputs(
     paths: Sequence[str | Path],
-    beside: Place | None = None,
+    beside: AnyPath | None = None,
     *,
     overwrite: bool = True,
     tell: Callable[[str], None] | None = None,
@@ -395,7 +395,7 @@ def canonical_inputs(
 @contextmanager
 def _canonical_inputs(
     paths: Sequence[str | Path],
-    beside: Place | None,
+    beside: AnyPath | None,
     tell: Callable[[str], None] | None,
     *,
     overwrite: bool,
@@ -504,7 +504,7 @@ def _named(dumps: Sequence[Dump]) -> str:
 
 
 @contextmanager
-def _staging(beside: Place | None) -> Iterator[Path]:
+def _staging(beside: AnyPath | None) -> Iterator[Path]:
     """A new folder beside the output, or in the nearest folder above it that is there."""
     parent = None
     if isinstance(beside, Path):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.io.arrow import Place
+    from rlpost.io.arrow import CellLocation
 
 
 class Blocks:
@@ -391,7 +391,10 @@ Ragged = tuple["NDArray[np.int64]", "NDArray[Any]"]
 
 
 def written(
-    lists: Mapping[str, Ragged], columns: dict[str, pa.Array], options: ReadOptions, place: Place
+    lists: Mapping[str, Ragged],
+    columns: dict[str, pa.Array],
+    options: ReadOptions,
+    place: CellLocation,
 ) -> dict[str, pa.Array]:
     """The lists as columns, one entry per response token.
 
@@ -418,7 +421,7 @@ def written(
 
 
 def _fitting(
-    name: str, values: NDArray[Any], kind: pa.DataType, at: tuple[Place, NDArray[np.int64]]
+    name: str, values: NDArray[Any], kind: pa.DataType, at: tuple[CellLocation, NDArray[np.int64]]
 ) -> NDArray[Any]:
     """Values in their column's type: what float32 can't hold is infinite, ids have to fit."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -434,12 +437,15 @@ def _fitting(
     return made
 
 
-def _row(place: Place, row: int) -> str:
+def _row(place: CellLocation, row: int) -> str:
     return f"{place.path}, row {place.first_row + row}"
 
 
 def _laid_out(
-    lists: Mapping[str, Ragged], columns: dict[str, pa.Array], options: ReadOptions, place: Place
+    lists: Mapping[str, Ragged],
+    columns: dict[str, pa.Array],
+    options: ReadOptions,
+    place: CellLocation,
 ) -> dict[str, Ragged]:
     """Lists brought from a layout to one entry per response token, row by row."""
     assert options.layout is not None
@@ -467,7 +473,7 @@ def _joined(parts: list[NDArray[Any]]) -> Ragged:
 
 
 def _check_begins(
-    mask: Ragged, columns: Mapping[str, pa.Array], options: ReadOptions, place: Place
+    mask: Ragged, columns: Mapping[str, pa.Array], options: ReadOptions, place: CellLocation
 ) -> None:
     """Count masks that begin with 0 and have a 1; a DataError where the prompt is in the lists."""
     offsets, values = mask
@@ -490,7 +496,7 @@ def _numbers(array: pa.Array) -> NDArray[np.float64]:
 
 
 def _check_lengths(
-    lists: Mapping[str, Ragged], columns: Mapping[str, pa.Array], place: Place
+    lists: Mapping[str, Ragged], columns: Mapping[str, pa.Array], place: CellLocation
 ) -> None:
     """A DataError unless all lists of a row have one length, that of `response_length`."""
     if not lists:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 MOST_SNIFFED = 64 << 20
@@ -243,7 +243,7 @@ _ROWS = 256
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def columns_in(path: Place) -> set[str]:
+def columns_in(path: AnyPath) -> set[str]:
     """The names of a Parquet file's columns, for a sniff; none if it is no such file.
 
     Raises:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 ROW_GROUP_BYTES = 64 << 20
@@ -37,7 +37,7 @@ class CanonicalFile:
         ReadWriteError: the target can't be written.
     """
 
-    def __init__(self, target: Place) -> None:
+    def __init__(self, target: AnyPath) -> None:
         self.target = target
         self.rows = 0
         self.tokens = 0

@@ -100,7 +100,7 @@ def texts(values: Sequence[str]) -> pa.StringArray:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellLocation:
     """Where a column of a piece comes from, for errors."""
 
     path: str
@@ -145,7 +145,7 @@ def holds(kind: pa.DataType) -> str:
     return "other"
 
 
-def ragged(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def ragged(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Offsets [n+1], from 0, and values [T] of a list column; nulls among the values are NaN.
 
     Raises:
@@ -180,7 +180,7 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
     return to_numpy(values)
 
 
-def mask(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def mask(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Offsets and values of a list column of 0 and 1.
 
     Raises:
@@ -200,7 +200,7 @@ def mask(array: pa.Array, place: Place) -> tuple[NDArray[np.int64], NDArray[np.b
     return offsets, true
 
 
-def numbers(array: pa.Array, place: Place) -> NDArray[np.float64]:
+def numbers(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
     """One float64 per row; a list is summed, a null is NaN.
 
     Raises:
@@ -220,7 +220,7 @@ def numbers(array: pa.Array, place: Place) -> NDArray[np.float64]:
 _TRUNCATED = frozenset({"length", "max_tokens", "truncated", "max_length"})
 
 
-def truncated(array: pa.Array, place: Place) -> NDArray[np.bool_]:
+def truncated(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
     """Whether each response hit the length limit: a bool column, or a finish reason."""
     kind = array.type
     if pa.types.is_boolean(kind):
@@ -233,7 +233,7 @@ def truncated(array: pa.Array, place: Place) -> NDArray[np.bool_]:
     return is_true(pc.is_in(array, value_set=reasons))
 
 
-def key(array: pa.Array, place: Place) -> pa.Array:
+def key(array: pa.Array, place: CellLocation) -> pa.Array:
     """A column of names or numbers that tell rows apart: int64 or string.
 
     Raises:
@@ -256,7 +256,7 @@ def key(array: pa.Array, place: Place) -> pa.Array:
     raise place.error(0, f"is {kind}", "a string or an integer per row is needed")
 
 
-def _whole_numbers(array: pa.Array, place: Place) -> pa.Array:
+def _whole_numbers(array: pa.Array, place: CellLocation) -> pa.Array:
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:

@@ -1,7 +1,7 @@
 """Places: local paths, and URLs of object stores and other file systems.
 
-A `Place` is a `Path` or a `Remote`, which has those of Path's methods that are used here; so little
-code has to ask which of the two it holds. fsspec and its clients speak to the stores, one client
+An `AnyPath` is a `Path` or a `Remote`. A `Remote` has the methods of `Path` that are used here, so
+little code checks which of the two it has. fsspec and its clients speak to the stores, one client
 for reading and writing: credentials, endpoints and regions come from that client's own chain
 (AWS_PROFILE, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN ...), and it retries what
 fails. pyarrow.fs, which knows S3 and GCS, too, serves for neither: its S3 client passes over
@@ -216,10 +216,10 @@ class Remote:
             self.client.invalidate_cache()
 
 
-Place = Path | Remote
+AnyPath = Path | Remote
 
 
-def place_of(text: str | Place) -> Place:
+def place_of(text: str | AnyPath) -> AnyPath:
     """The place that a path or a URL means; file:// is a local path.
 
     Raises:
@@ -231,7 +231,7 @@ def place_of(text: str | Place) -> Place:
     return Path(rest) if scheme.lower() in ("file", "local") else Remote(text)
 
 
-def files_below(top: Place) -> list[tuple[Place, Path]]:
+def files_below(top: AnyPath) -> list[tuple[AnyPath, Path]]:
     """The files of a directory and of those below it, sorted; and where they lie in it."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
@@ -242,7 +242,7 @@ def files_below(top: Place) -> list[tuple[Place, Path]]:
     return [(top.sibling(path), relative) for path, relative in zip(paths, relatives, strict=True)]
 
 
-def matching(pattern: Place) -> list[Place]:
+def matching(pattern: AnyPath) -> list[AnyPath]:
     """The files that a glob means, sorted."""
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
@@ -254,7 +254,7 @@ def matching(pattern: Place) -> list[Place]:
     ]
 
 
-def below(pattern: Place, match: Place) -> Path:
+def below(pattern: AnyPath, match: AnyPath) -> Path:
     """Where a glob's match lies below the folder that the glob names without wildcards.
 
     >>> below(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
@@ -267,7 +267,7 @@ def below(pattern: Place, match: Place) -> Path:
     return Path(*match.parts[named:])
 
 
-def absence(place: Place) -> str:
+def absence(place: AnyPath) -> str:
     """Why there is nothing at a place."""
     if isinstance(place, Path):
         return "no such file or directory"

@@ -18,7 +18,7 @@ from rlpost.io.places import LONG, Remote, reaching, waiting
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 PIECE = 4 << 20  # bytes of a request
@@ -52,7 +52,7 @@ Opened = int | RemoteFile
 """A file that is open for reading: a descriptor, or a remote one."""
 
 
-def open_file(place: Place) -> tuple[Opened, int]:
+def open_file(place: AnyPath) -> tuple[Opened, int]:
     """Open a file; gives its size, too.
 
     Raises:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.ranges import Opened, RemoteFile
 
 
@@ -31,7 +31,7 @@ _REQUESTS = 4  # at a time
 _NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class Run(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes that are copied together: where they begin, how many, and where they go."""
 
     begin: int
@@ -39,15 +39,15 @@ class Run(NamedTuple):
     at: int
 
 
-def steps(runs: Sequence[Run]) -> Iterator[Run]:
+def steps(runs: Sequence[ByteRange]) -> Iterator[ByteRange]:
     """The same bytes, at most STEP together."""
     for begin, size, at in runs:
         for done in range(0, size, STEP):
-            yield Run(begin + done, min(STEP, size - done), at + done)
+            yield ByteRange(begin + done, min(STEP, size - done), at + done)
 
 
 @contextmanager
-def naming(path: Place, what: str) -> Iterator[None]:
+def naming(path: AnyPath, what: str) -> Iterator[None]:
     """Turn an OSError into one that says which file and what failed."""
     try:
         yield
@@ -55,7 +55,7 @@ def naming(path: Place, what: str) -> Iterator[None]:
         raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
 
 
-def read_run(source: Opened, run: Run, target: Place) -> bytes:
+def read_run(source: Opened, run: ByteRange, target: AnyPath) -> bytes:
     """All bytes of a run; raises ReadWriteError of the target where there are fewer."""
     with naming(target, "cannot be written"):
         data = read_at(source, run.size, run.begin)
@@ -74,7 +74,7 @@ class Staged:
     def __init__(self, target: Path) -> None:
         self.target = target
         self._stopped = False
-        self.runs: list[Run] = []
+        self.runs: list[ByteRange] = []
         self._source: Opened | None = None
         self._copying: Future[None] | None = None
         if target.exists() and not target.is_file():
@@ -99,7 +99,7 @@ class Staged:
             self.sums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(self, source: Opened, runs: list[Run]) -> None:
+    def copy(self, source: Opened, runs: list[ByteRange]) -> None:
         """Begin to copy bytes of an open file, in a thread, once; the file is closed here.
 
         They go on to the disk at once, so that little is left to sync when the rest is written.
@@ -109,7 +109,7 @@ class Staged:
         self._copying = pool.submit(self._copy, source, runs)
         pool.shutdown(wait=False)
 
-    def _copy(self, source: Opened, runs: Sequence[Run]) -> None:
+    def _copy(self, source: Opened, runs: Sequence[ByteRange]) -> None:
         assert self._file is not None
         if not isinstance(source, int):
             self._fetch(source, runs)
@@ -126,17 +126,17 @@ class Staged:
             if not self._stopped:
                 os.fdatasync(self._file)
 
-    def _fetch(self, source: RemoteFile, runs: Sequence[Run]) -> None:
+    def _fetch(self, source: RemoteFile, runs: Sequence[ByteRange]) -> None:
         """Copy from a remote file, some requests at a time."""
 
-        def fetched(step: Run) -> tuple[int, bytes]:
+        def fetched(step: ByteRange) -> tuple[int, bytes]:
             return step.at, b"" if self._stopped else read_at(source, step.size, step.begin)
 
         for at, data in in_order(fetched, steps(runs), _REQUESTS):
             if not self._stopped:
                 self.write(at, data)
 
-    def original(self, run: Run) -> bytes:
+    def original(self, run: ByteRange) -> bytes:
         """Bytes of the file that is copied from."""
         assert self._source is not None
         return read_run(self._source, run, self.target)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlpost.io.cleanup import settled, undo_at_exit
 from rlpost.io.places import LONG, SLOW, reaching, waiting
 from rlpost.io.ranges import close_file
-from rlpost.io.staged import STEP, Run, Staged, naming, read_run, steps, write_all
+from rlpost.io.staged import STEP, ByteRange, Staged, naming, read_run, steps, write_all
 from rlpost.io.threads import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from rlpost.io.places import Place, Remote
+    from rlpost.io.places import AnyPath, Remote
     from rlpost.io.ranges import Opened
 
 
@@ -254,7 +254,7 @@ def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 _READERS = 3  # ranges of the source that are fetched at a time
 
 
-def stage(target: Place) -> Staged | Upload:
+def stage(target: AnyPath) -> Staged | Upload:
     """Begin a file that takes its target's name when it is complete; raises as those two."""
     return Staged(target) if isinstance(target, Path) else Upload(target)
 
@@ -271,7 +271,7 @@ class Upload:
 
     def __init__(self, target: Remote) -> None:
         self.target = target
-        self.runs: list[Run] = []
+        self.runs: list[ByteRange] = []
         self._source: Opened | None = None
         self._transfer = transfer_to(target)
         self._published = False
@@ -310,12 +310,12 @@ class Upload:
         self._begin()
         return at + done
 
-    def copy(self, source: Opened, runs: list[Run]) -> None:
+    def copy(self, source: Opened, runs: list[ByteRange]) -> None:
         """Begin to send bytes of an open file, in a thread, once; the file is closed here."""
         self._source, self.runs = source, runs
         self._begin()
 
-    def original(self, run: Run) -> bytes:
+    def original(self, run: ByteRange) -> bytes:
         """Bytes of the file that is copied from."""
         assert self._source is not None
         return read_run(self._source, run, self.target)
@@ -381,7 +381,7 @@ class Upload:
             )
             return self._written, self._ended or self._stopped
 
-    def _fetched(self, step: Run) -> bytes:
+    def _fetched(self, step: ByteRange) -> bytes:
         """Some bytes of the source; none once nobody wants them."""
         if self._stopped:
             return b""

@@ -19,19 +19,19 @@ from rlpost.pipeline.device import lane
 from rlpost.pipeline.metrics import measure
 from rlpost.pipeline.output import record_batch
 from rlpost.pipeline.plan import roles_of
-from rlpost.pipeline.totals import Tally
+from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.source import Piece, Pieces
+    from rlpost.io.parquet.source import Pieces, RowChunk
     from rlpost.io.progress import Reporter
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.pipeline.plan import Job, Pass, Phase
+    from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
-    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.stages import Stage
 
 
@@ -63,7 +63,7 @@ class Engine:
     """
 
     def __init__(
-        self, job: Job, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
+        self, job: Plan, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
     ) -> None:
         self.job = job
         self.decoder = decoder
@@ -190,7 +190,7 @@ class Engine:
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(self, work: Callable[[Pieces], R], pieces: Iterator[Piece]) -> Iterator[R]:
+    def _worked(self, work: Callable[[Pieces], R], pieces: Iterator[RowChunk]) -> Iterator[R]:
         timed = self.clock.timed("read", together(pieces, self.chunk_tokens))
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
@@ -216,7 +216,7 @@ class Engine:
         torch.cuda.empty_cache()
         return [result for half in halves_of(pieces) for result in self._patiently(work, half)]
 
-    def _place(self, piece: Piece, row: int) -> str:
+    def _place(self, piece: RowChunk, row: int) -> str:
         """What errors call a row, counted from the beginning of a piece."""
         return f"{self.job.source.files[piece.file].path}, row {piece.first_row + row}"
 
@@ -240,7 +240,7 @@ def single_threaded_torch() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def tabled(collector: Collector, job: Job) -> Responses:
+def tabled(collector: Collector, job: Plan) -> Responses:
     """The table of what was collected; it must have at least one row."""
     responses = collector.finish(job.shape.recipe)
     whole = bool((responses["tokens"] == responses["length"]).all())
@@ -277,9 +277,9 @@ def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
     return found
 
 
-def _tally(batch: Batch, keys: torch.Tensor, *, shape: Shape) -> Tally:
+def _tally(batch: Batch, keys: torch.Tensor, *, shape: ResolvedRecipe) -> ExactTotals:
     measured = measure(batch, shape)
-    return Tally.of(keys, measured.sums, measured.spans)
+    return ExactTotals.of(keys, measured.sums, measured.spans)
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
-    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Totals
     from rlpost.recipe.recipe import Recipe
 
@@ -178,7 +178,7 @@ class Measured:
         self.add_spread(name, moments.number, moments.total, squares, low, high)
 
 
-def measure(batch: Batch, shape: Shape) -> Measured:
+def measure(batch: Batch, shape: ResolvedRecipe) -> Measured:
     """Everything the summary says of a batch to which all stages were applied."""
     rows = batch.responses
     measured = Measured({}, {})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlpost.pipeline.data import Batch
-    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.resolved import ResolvedRecipe
 
 
 FLOATS = pa.list_(pa.field("element", pa.float32()))
@@ -47,7 +47,7 @@ _FINITE = frozenset(
 )  # a loss is infinite where nothing bounds its ratio, as was asked for
 
 
-def emitted(shape: Shape) -> tuple[str, ...]:
+def emitted(shape: ResolvedRecipe) -> tuple[str, ...]:
     """The names of the columns to write.
 
     Raises:
@@ -86,7 +86,7 @@ def schema_of(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name]) for name in names])
 
 
-def constant_per_response(shape: Shape) -> frozenset[str]:
+def constant_per_response(shape: ResolvedRecipe) -> frozenset[str]:
     """Written token columns that hold one value per response, which encode best as such."""
     found = {"final_response_mask"}
     if shape.constant:
@@ -97,7 +97,7 @@ def constant_per_response(shape: Shape) -> frozenset[str]:
 
 
 def record_batch(
-    batch: Batch, shape: Shape, names: tuple[str, ...], place_of: Callable[[int], str]
+    batch: Batch, shape: ResolvedRecipe, names: tuple[str, ...], place_of: Callable[[int], str]
 ) -> pa.RecordBatch:
     """The written columns for the rows of a batch to which all stages were applied.
 
@@ -157,7 +157,7 @@ def _row_column(name: str) -> str:
     return "rewards" if name == "response_level_rewards" else name
 
 
-def token_column(batch: Batch, shape: Shape, name: str) -> Tensor:
+def token_column(batch: Batch, shape: ResolvedRecipe, name: str) -> Tensor:
     """A written token column, [T]; on constant credit it is spread from the responses."""
     if name == "final_response_mask":
         return kept_mask(batch)

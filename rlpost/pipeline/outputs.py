@@ -33,7 +33,7 @@ from rlpost.io.parquet.splice import copy_all
 from rlpost.io.places import place_of
 from rlpost.io.signals import held_back
 from rlpost.io.staged import Staged, naming, sync_folder
-from rlpost.pipeline.totals import Block, Tally
+from rlpost.pipeline.totals import Block, ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.pipeline.engine import Engine
 
@@ -99,7 +99,7 @@ class Finished:
     footer: str
     reason: str | None
     """Why it was not spliced, if it was not."""
-    tally: Tally
+    tally: ExactTotals
     whole: str | None = None
     """Digest of all its bytes, of a run with --verify."""
 
@@ -204,7 +204,7 @@ class Journal:
             )
         os.truncate(self.path, self._whole)  # a crash left half a line behind them
 
-    def add(self, index: int, staged: Path, reason: str | None, tally: Tally) -> Finished:
+    def add(self, index: int, staged: Path, reason: str | None, tally: ExactTotals) -> Finished:
         """Note that a file is complete, and synced."""
         size, footer = staged.stat().st_size, footer_digest(staged)
         whole = _digest(staged) if self.verify else None
@@ -280,7 +280,7 @@ def _input_changes(before: list[Any], now: list[Any]) -> Any:
             yield f"{one[0]} was changed (size, time of change or footer)"
 
 
-def _text_of(tally: Tally) -> str:
+def _text_of(tally: ExactTotals) -> str:
     """A tally as text, to the last bit; of a file without rows it is empty."""
     if not tally:
         return ""
@@ -290,21 +290,21 @@ def _text_of(tally: Tally) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def _tally_of(text: str) -> Tally:
+def _tally_of(text: str) -> ExactTotals:
     if not text:
-        return Tally()
+        return ExactTotals()
     with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
         keys, digits, lows, highs = (torch.from_numpy(table[name]) for name in _NUMBERS)
         block = Block(keys, digits, lows, highs)
-        return Tally(tuple(table["sums"].tolist()), tuple(table["spans"].tolist()), (block,))
+        return ExactTotals(tuple(table["sums"].tolist()), tuple(table["spans"].tolist()), (block,))
 
 
 JOURNAL = ".rlpost-run.jsonl"
 
 
 def targets_of(
-    files: Sequence[InputFile], inputs: Sequence[str | Path], output: Place, *, overwrite: bool
-) -> list[Place]:
+    files: Sequence[InputFile], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
+) -> list[AnyPath]:
     """Where each file goes: to OUT itself for one input file, else below OUT.
 
     Raises:
@@ -317,7 +317,7 @@ def targets_of(
             raise UsageError(
                 f"{output}: {len(files)} input files need a directory to go to, not a file"
             )
-        targets: list[Place] = [output] if single else [output / file.relative for file in files]
+        targets: list[AnyPath] = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
         for target in targets:
             if target.resolve() in own:
@@ -346,7 +346,7 @@ def check_writable(path: str | Path | None) -> None:
         raise ReadWriteError(f"{path}: cannot be written: {folder} is not writable")
 
 
-def journal_of(output: Place, *, resume: bool, overwrite: bool, verify: bool) -> Journal | None:
+def journal_of(output: AnyPath, *, resume: bool, overwrite: bool, verify: bool) -> Journal | None:
     """The journal of a run over several files, where it keeps one, whether new or gone on with.
 
     Args:
@@ -393,7 +393,7 @@ class Outputs:
         ReadWriteError: on entering: another run is writing one, or it can't be written.
     """
 
-    def __init__(self, targets: Sequence[Place], journal: Journal | None = None) -> None:
+    def __init__(self, targets: Sequence[AnyPath], journal: Journal | None = None) -> None:
         self.targets = list(targets)
         self.journal = journal
         self.finished: dict[int, Finished] = {}
@@ -443,7 +443,7 @@ class Outputs:
             with suppress(OSError):  # it is not empty: something was published, or is kept
                 folder.rmdir()
 
-    def copy_ahead(self, index: int, source: Place) -> None:
+    def copy_ahead(self, index: int, source: AnyPath) -> None:
         """Begin to copy all of a file's columns; for outputs that leave none of them out.
 
         Raises:
@@ -453,7 +453,7 @@ class Outputs:
         if staged is not None:
             self._begun[index] = staged
 
-    def open(self, index: int, make: Callable[[Place, Staged | Upload | None], Sink]) -> Sink:
+    def open(self, index: int, make: Callable[[AnyPath, Staged | Upload | None], Sink]) -> Sink:
         """The sink of one file, from its target and the copy that was begun, if any was.
 
         Raises:
@@ -463,7 +463,7 @@ class Outputs:
         self._sinks[index] = sink
         return sink
 
-    def complete(self, index: int, tally: Tally) -> None:
+    def complete(self, index: int, tally: ExactTotals) -> None:
         """Note that a file is whole, where there is a journal: it stays, if the run stops here.
 
         Raises:
@@ -475,7 +475,7 @@ class Outputs:
                 self.journal.add(index, sink.output.path, sink.reason, tally)
                 sink.output.keep()
 
-    def _made(self, index: int) -> Place:
+    def _made(self, index: int) -> AnyPath:
         """A target, whose directory is made if need be."""
         target = self.targets[index]
         missing = [folder for folder in target.parents if not folder.exists()]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.memory import TableSource
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.rewards import RunningMoments
-    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -48,12 +48,12 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class Plan:
     """A recipe bound to an input: what is read, and what is done to it."""
 
     source: Source | TableSource
     columns: ColumnMap
-    shape: Shape
+    shape: ResolvedRecipe
     stages: tuple[Stage, ...]
     lists: str
     """The role whose lists tell each response's length: the mask, where there is one."""
@@ -135,9 +135,9 @@ def roles_of(stages: Sequence[Stage]) -> set[str]:
 def job_of(
     source: Source | TableSource,
     columns: ColumnMap,
-    shape: Shape,
+    shape: ResolvedRecipe,
     running: Mapping[str, RunningMoments],
-) -> Job:
+) -> Plan:
     """Bind a recipe to an input.
 
     Raises:
@@ -155,7 +155,7 @@ def job_of(
     check_log_probs(source, columns, token_roles(shape))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
-    return Job(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
+    return Plan(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
@@ -170,7 +170,7 @@ def lacks_of(source: Source | TableSource) -> dict[str, str]:
 _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")
 
 
-def _optional_rows(shape: Shape) -> list[str]:
+def _optional_rows(shape: ResolvedRecipe) -> list[str]:
     recipe, estimator = shape.recipe, shape.estimator
     return [
         *(["difficulty"] if recipe.difficulty_weight else []),
@@ -182,7 +182,7 @@ def _optional_rows(shape: Shape) -> list[str]:
     ]
 
 
-def _group_reasons(shape: Shape) -> list[str]:
+def _group_reasons(shape: ResolvedRecipe) -> list[str]:
     """What a recipe needs groups for."""
     recipe, estimator = shape.recipe, shape.estimator
     mean_of, std_of = shape.norm
@@ -200,7 +200,7 @@ def _group_reasons(shape: Shape) -> list[str]:
     return [why for why, needs in grouped.items() if needs]
 
 
-def _needed_roles(shape: Shape) -> dict[str, str]:
+def _needed_roles(shape: ResolvedRecipe) -> dict[str, str]:
     """The roles without which a recipe cannot run, and why."""
     recipe, estimator = shape.recipe, shape.estimator
     needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import Place
-    from rlpost.pipeline.plan import Job
+    from rlpost.io.places import AnyPath
+    from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import Tallied, Totals
 
 
@@ -49,7 +49,7 @@ _COUNTED = {
 }
 
 
-def check_written(job: Job, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
+def check_written(job: Plan, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
     """Read a completed file again, from the disk where the system lets go of what it remembers.
 
     Args:
@@ -131,7 +131,7 @@ def _check_order(columns: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _check_copied(
-    source: Place, written: Path, before: pq.FileMetaData, after: pq.FileMetaData
+    source: AnyPath, written: Path, before: pq.FileMetaData, after: pq.FileMetaData
 ) -> None:
     """Every copied column chunk, byte for byte."""
     (left, _), (right, _) = open_file(source), open_file(written)

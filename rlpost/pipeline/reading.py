@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import Place
+from rlpost.io.arrow import CellLocation
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.device import moved
 from rlpost.recipe.roles import kind_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rlpost.errors import DataError
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.source import Piece
+    from rlpost.io.parquet.source import RowChunk
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -53,12 +53,15 @@ class Decoder:
     missing_components: str = "error"
     """`skip` lets NaN and null through where they are components of the reward."""
 
-    def place(self, piece: Piece, column: str) -> Place:
+    def place(self, piece: RowChunk, column: str) -> CellLocation:
         """Where a column of a piece is, for errors."""
-        return Place(str(self.files[piece.file].path), piece.first_row, column)
+        return CellLocation(str(self.files[piece.file].path), piece.first_row, column)
 
     def batch(
-        self, pieces: Sequence[Piece], roles: Collection[str], lengths: torch.Tensor | None = None
+        self,
+        pieces: Sequence[RowChunk],
+        roles: Collection[str],
+        lengths: torch.Tensor | None = None,
     ) -> Batch:
         """The tokens of some pieces.
 
@@ -81,7 +84,7 @@ class Decoder:
             full=lengths is not None or bool(mask.all()),
         )
 
-    def _mask(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mask(self, pieces: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         found = [self._mask_of(piece) for piece in pieces]
         if len(found) == 1:
             return found[0]
@@ -89,7 +92,7 @@ class Decoder:
         offsets = np.concatenate([[0], np.concatenate(counts).cumsum()])
         return offsets, np.concatenate([mask for _, mask in found])
 
-    def _mask_of(self, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mask_of(self, piece: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         column = self.columns.column(self.lists)
         array, place = piece.table.column(column), self.place(piece, column)
         if self.lists == "mask":
@@ -99,7 +102,7 @@ class Decoder:
 
     def _tokens(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[RowChunk],
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
@@ -118,7 +121,7 @@ class Decoder:
     def _fill(
         self,
         into: torch.Tensor,
-        piece: Piece,
+        piece: RowChunk,
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
@@ -146,7 +149,7 @@ class Decoder:
         into[torch.from_numpy(~finite.numpy() & ~mask)] = 0.0
 
     def _unequal(
-        self, place: Place, own: NDArray[np.int64], offsets: NDArray[np.int64]
+        self, place: CellLocation, own: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> DataError:
         row = int(np.flatnonzero(np.diff(own) != np.diff(offsets))[0])
         mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
@@ -157,7 +160,7 @@ class Decoder:
         )
 
     def rows(
-        self, pieces: Sequence[Piece], roles: Collection[str]
+        self, pieces: Sequence[RowChunk], roles: Collection[str]
     ) -> dict[str, torch.Tensor | pa.Array]:
         """One value per response: numbers float64, flags bool, keys as Arrow arrays.
 
@@ -170,7 +173,7 @@ class Decoder:
             for role in sorted(roles)
         }
 
-    def _row_values(self, piece: Piece, role: str) -> torch.Tensor | pa.Array:
+    def _row_values(self, piece: RowChunk, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
         array, place = piece.table.column(column), self.place(piece, column)
         kind = kind_of(role)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ResolvedRecipe:
     """What a recipe and a file come to, before any number is read."""
 
     recipe: Recipe
@@ -65,7 +65,7 @@ class Shape:
         return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
 
 
-def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
+def shape_of(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Decide which parts of the pipeline work on tokens and which on responses alone."""
     estimator = estimator_named(recipe.estimator)
     _check(recipe, estimator)
@@ -81,7 +81,7 @@ def shape_of(recipe: Recipe, columns: ColumnMap) -> Shape:
     )
     whiten = recipe.whiten_advantages
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
-    return Shape(
+    return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
         kl_reads=_kl_reads(recipe, columns),

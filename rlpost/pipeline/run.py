@@ -21,13 +21,13 @@ from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import whole_of
 from rlpost.pipeline.output import constant_per_response, emitted, schema_of
 from rlpost.pipeline.outputs import check_writable, identity_of
-from rlpost.pipeline.plan import Job, job_of
+from rlpost.pipeline.plan import Plan, job_of
 from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import shape_of
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.pipeline.summary import summarise
-from rlpost.pipeline.totals import Tally
+from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
@@ -83,14 +83,14 @@ def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         responses = engine.responses()
         engine.reporter.start("write", job.source.rows)
         made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((some.tally for some in made), Tally())
+    tally = sum((some.tally for some in made), ExactTotals())
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     made_columns = pa.Table.from_batches([columns for some in made for _, columns in some.parts])
     return beside(job, arrow, made_columns), summarise(job, responses, tally)
 
 
-def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
+def beside(job: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
     """New columns beside those of the table that are kept."""
     kept = (
         arrow.select(_keys(job))
@@ -105,7 +105,7 @@ def beside(job: Job, arrow: pa.Table, made: pa.Table) -> pa.Table:
 
 def bind(
     source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
-) -> Job:
+) -> Plan:
     """The job of a recipe on an open source; raises as `plan`."""
     if source.rows == 0:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
@@ -113,7 +113,7 @@ def bind(
     return job_of(source, columns, shape_of(recipe, columns), running)
 
 
-def engine_of(job: Job, options: Options) -> Engine:
+def engine_of(job: Plan, options: Options) -> Engine:
     """An engine for a job."""
     device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     keep_freed_memory()
@@ -134,7 +134,7 @@ def engine_of(job: Job, options: Options) -> Engine:
     )
 
 
-def check_clash(job: Job, names: Sequence[str]) -> None:
+def check_clash(job: Plan, names: Sequence[str]) -> None:
     """Raise UsageError where a column to write is in the input, and kept."""
     if job.shape.recipe.emit_only or job.shape.recipe.replace:
         return
@@ -159,7 +159,7 @@ def _write(
 ) -> Json:
     """Write every file that is not finished, and publish them when the last is complete."""
     job, reporter = engine.job, engine.reporter
-    total = Tally()
+    total = ExactTotals()
     reporter.start("write", job.source.rows)
     for index in range(len(job.source.files)):
         first, last = job.source.first_rows[index : index + 2]
@@ -196,7 +196,7 @@ def fill(
     responses: Responses,
     names: tuple[str, ...],
     part: Part | None = None,
-) -> Tally:
+) -> ExactTotals:
     """Write the new columns of one file of the source and complete it, and count what they say.
 
     Args:
@@ -208,7 +208,7 @@ def fill(
         part: the file's place in the whole run, noted in it for `rlpost verify`.
     """
     first, last = engine.job.source.first_rows[index : index + 2]
-    tally = Tally()
+    tally = ExactTotals()
     for made in engine.written(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
             for row_group, columns in made.parts:
@@ -223,9 +223,9 @@ def fill(
 
 
 def sink_of(
-    job: Job,
+    job: Plan,
     index: int,
-    target: Place,
+    target: AnyPath,
     begun: Staged | Upload | None = None,
     *,
     names: tuple[str, ...],
@@ -244,7 +244,7 @@ def sink_of(
     )
 
 
-def encoder_of(job: Job, names: tuple[str, ...], *, indexed: bool) -> Encoder:
+def encoder_of(job: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:
     """What a sink from `sink_of` encodes new columns with, where it copies the kept ones.
 
     `indexed` is whether the source has page indexes.
@@ -253,18 +253,18 @@ def encoder_of(job: Job, names: tuple[str, ...], *, indexed: bool) -> Encoder:
     return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
 
 
-def _aliases(job: Job, names: tuple[str, ...]) -> dict[str, str]:
+def _aliases(job: Plan, names: tuple[str, ...]) -> dict[str, str]:
     same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
     return {"returns": "advantages"} if same else {}
 
 
-def _keys(job: Job) -> list[str]:
+def _keys(job: Plan) -> list[str]:
     """The columns that tell rows apart, which --emit-only keeps."""
     found = job.columns.columns.items()
     return [column for role, column in found if kind_of(role) == "key"]
 
 
-def metadata_of(job: Job, index: int, summary: Json) -> dict[str, str]:
+def metadata_of(job: Plan, index: int, summary: Json) -> dict[str, str]:
     """What a file says of how it was made; the same bytes for the same input and recipe."""
     return {
         "rlpost.version": __version__,

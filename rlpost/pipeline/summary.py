@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.plan import Job
-    from rlpost.pipeline.resolved import Shape
-    from rlpost.pipeline.totals import Tallied, Tally, Totals
+    from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.totals import ExactTotals, Tallied, Totals
 
 
 _MOST_SIZES = 100  # of groups, that are counted each
@@ -90,7 +90,7 @@ class RowFacts:
     """Responses that have the only token that counts in their batch, where that is whitened."""
 
 
-def row_facts(job: Job, responses: Responses) -> RowFacts:
+def row_facts(job: Plan, responses: Responses) -> RowFacts:
     """The facts of these responses."""
     return RowFacts(
         labels=responses.labels,
@@ -118,7 +118,7 @@ def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
     return order[offsets_of(counts)[:-1]]
 
 
-def _coefficients(job: Job, responses: Responses) -> list[Json] | None:
+def _coefficients(job: Plan, responses: Responses) -> list[Json] | None:
     if job.shape.recipe.kl_target is None or "beta" not in responses:
         return None
     first = _first_of_each(responses["batch"])
@@ -131,7 +131,7 @@ SCHEMA_VERSION = 1
 Json = dict[str, Any]
 
 
-def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
+def summarise(job: Plan, responses: Responses, tally: ExactTotals) -> Json:
     """The summary of the rows that a tally counted.
 
     Args:
@@ -142,7 +142,7 @@ def summarise(job: Job, responses: Responses, tally: Tally) -> Json:
     return summary_of(job, row_facts(job, responses), tally)
 
 
-def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
+def summary_of(job: Plan, facts: RowFacts, tally: Tallied) -> Json:
     """The summary of rows from their facts and from what was counted of them, by cell."""
     shape = job.shape
     every = tally.total()
@@ -173,7 +173,7 @@ def summary_of(job: Job, facts: RowFacts, tally: Tallied) -> Json:
     return {**summary, "warnings": warnings}
 
 
-def _facts(totals: Totals, shape: Shape) -> Json:
+def _facts(totals: Totals, shape: ResolvedRecipe) -> Json:
     """What is said of any set of rows: the whole, a step, a domain."""
     recipe = shape.recipe
     facts: Json = {
@@ -225,7 +225,7 @@ def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | 
 
 
 def _tables(
-    labels: Mapping[str, list[str | int]], tally: Tallied, shape: Shape, column: str
+    labels: Mapping[str, list[str | int]], tally: Tallied, shape: ResolvedRecipe, column: str
 ) -> list[Json]:
     """The facts of each step or domain, where the input has that column and it varies."""
     if labels[column] == ["all"]:
@@ -236,7 +236,7 @@ def _tables(
     ]
 
 
-def warnings_of(job: Job, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
+def warnings_of(job: Plan, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
     """What users lose days to, said before they train on it."""
     columns, rows = job.columns, summary["responses"]
     groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
@@ -287,7 +287,7 @@ def _unwhitened(number: int) -> list[str]:
     return [text] if number else []
 
 
-def _positive(job: Job, totals: Totals) -> list[str]:
+def _positive(job: Plan, totals: Totals) -> list[str]:
     """Log-probs above 0, of the roles that were read: there are none."""
     return [
         f"`{job.columns.column(role)}` ({role}) is above 0 at {totals.count(f'positive:{role}'):,} "
@@ -298,7 +298,7 @@ def _positive(job: Job, totals: Totals) -> list[str]:
     ]
 
 
-def _single_rows(job: Job, groups: Json) -> str:
+def _single_rows(job: Plan, groups: Json) -> str:
     """Most groups have one row: the group key is wrong, or batches split the groups."""
     group = job.columns.columns.get("group")
     text = (

@@ -2,9 +2,9 @@
 
 Totals by step and domain, by name: what tallies of different inputs have in common.
 
-A `Tally` counts by code, and codes are those of one table of responses. A `Ledger` counts by the
-names of step and domain, so ledgers of parts that never saw each other add up, still exactly. It
-holds what occurs and nothing else, and can be written as JSON.
+`ExactTotals` counts by code: codes are those of one table of responses. `TotalsByStep` counts by
+the names of step and domain, so that totals of several tables add up, still exactly. It has only
+the steps and domains that occur, and can be written as JSON.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Tally:
+class ExactTotals:
     """Exact sums, minima and maxima of named numbers, by key.
 
     Tallies of the same names add with `+`, in any order, to the same bits. Only keys that occur
@@ -122,7 +122,7 @@ class Tally:
         sums: Mapping[str, Tensor],
         spans: Mapping[str, tuple[Tensor, Tensor]],
         counts: tuple[Tensor, ...] = (),
-    ) -> Tally:
+    ) -> ExactTotals:
         """The tally of some rows.
 
         Args:
@@ -145,14 +145,14 @@ class Tally:
         )
         return cls(tuple(sums), tuple(spans), (block,))
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: ExactTotals) -> ExactTotals:
         blocks = [*self.blocks]
         for block in other.blocks:
             blocks.append(block)
             while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
                 blocks[-2:] = [blocks[-2] + blocks[-1]]
         first = self if self.blocks else other
-        return Tally(first.sums, first.spans, tuple(blocks))
+        return ExactTotals(first.sums, first.spans, tuple(blocks))
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
@@ -162,9 +162,9 @@ class Tally:
         """All there is, in one; only of a tally of some rows."""
         return reduce(Block.__add__, reversed(self.blocks))
 
-    def compact(self) -> Tally:
+    def compact(self) -> ExactTotals:
         """The same in one block, to ask for many totals."""
-        return Tally(self.sums, self.spans, (self.joined,)) if self else self
+        return ExactTotals(self.sums, self.spans, (self.joined,)) if self else self
 
     @property
     def keys(self) -> list[int]:
@@ -237,13 +237,13 @@ class Tallied(Protocol):
 
 
 @dataclass
-class Ledger:
+class TotalsByStep:
     """Totals of each step and domain that occurs; ledgers add with `+=`."""
 
     cells: dict[tuple[str, str], Totals] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tally: Tally, labels: Mapping[str, list[Label]]) -> Ledger:
+    def of(cls, tally: ExactTotals, labels: Mapping[str, list[Label]]) -> TotalsByStep:
         """The same totals under the names of steps and domains.
 
         Args:
@@ -257,7 +257,7 @@ class Ledger:
             found[str(steps[step]), str(domains[domain])] = tally.over([place])
         return cls(found)
 
-    def __iadd__(self, other: Ledger) -> Self:
+    def __iadd__(self, other: TotalsByStep) -> Self:
         for name, totals in other.cells.items():
             self.cells[name] = joined([self.cells[name], totals]) if name in self.cells else totals
         return self
@@ -285,7 +285,7 @@ class Ledger:
         ]
 
     @classmethod
-    def from_json(cls, cells: Sequence[Json]) -> Ledger:
+    def from_json(cls, cells: Sequence[Json]) -> TotalsByStep:
         """A ledger from what `to_json` made of it."""
         return cls(
             {

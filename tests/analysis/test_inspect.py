@@ -28,7 +28,7 @@ from rlpost.analysis.inspect.responses import pass_at_k
 from rlpost.analysis.inspect.statistics import exact_sum, pearson, spread_of
 from rlpost.cli.commands.inspect import app
 from rlpost.display.charts import bar, spark
-from rlpost.io.arrow import Place
+from rlpost.io.arrow import CellLocation
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
@@ -481,20 +481,20 @@ def test_keys_may_be_fractions(tmp_path):
     ids=lambda array: str(array.type),
 )
 def test_lists_of_every_type_are_read_with_nulls_as_empty(array):
-    found = decode.lists_of(array, Place("a", 0, "x"))
+    found = decode.lists_of(array, CellLocation("a", 0, "x"))
     assert found.offsets.tolist() == [0, 2, 2, 2, 3]
     assert found.values.tolist() == [1, 2, 3]
 
 
 def test_keys_keep_their_nulls():
-    found = decode.keys_of(pa.array([None, "a", None, "b"]), Place("a", 0, "x"))
+    found = decode.keys_of(pa.array([None, "a", None, "b"]), CellLocation("a", 0, "x"))
     assert found.to_list() == [None, "a", None, "b"]
 
 
 def test_equal_lists_have_equal_fingerprints_and_others_do_not():
     rows = [[1, 2, 3], [1, 2, 3], [3, 2, 1], [1, 2], [1, 2, 3, 0], [0], [], [0, 0]]
     for kind in (pa.int32(), pa.int64(), pa.float32()):
-        found = decode.fingerprints_of(pa.array(rows, pa.list_(kind)), Place("a", 0, "x"))
+        found = decode.fingerprints_of(pa.array(rows, pa.list_(kind)), CellLocation("a", 0, "x"))
         assert found[0] == found[1]
         assert len(set(found.tolist())) == len(rows) - 1
 

@@ -21,7 +21,7 @@ from rlpost.analysis.loss import api as loss_api
 from rlpost.analysis.loss import render as render_loss
 from rlpost.analysis.loss.resolved import resolved
 from rlpost.losses import LOSSES
-from rlpost.pipeline.stages.loss import Setting
+from rlpost.pipeline.stages.loss import LossConfig
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, AGGREGATIONS, DEFAULTS, LossOptions
 
 
@@ -51,7 +51,7 @@ def calls(path, settings):
 
 
 def test_a_batch_costs_a_sweep_little(tmp_path):
-    settings = [Setting(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
+    settings = [LossConfig(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
     taken = {}
     for steps in (2, 102):
         table = dump(204, longest=6)
@@ -209,7 +209,7 @@ def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypa
         for low in FIVE["pg_clip_low"]
         for how in FIVE["aggregation"]
     ]
-    summary = loss_api.loss(path, None, None, [Setting(LossOptions(**x), x) for x in values])
+    summary = loss_api.loss(path, None, None, [LossConfig(LossOptions(**x), x) for x in values])
     shown = Screen(monkeypatch, width).show(summary)
     assert "…" not in shown
     words = shown.split()
@@ -224,7 +224,7 @@ def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypa
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
     path = save(dump(moved=1.5), tmp_path / "in.parquet")
-    summary = loss_api.loss(path, None, None, [Setting(LossOptions(loss=name))])
+    summary = loss_api.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = Screen(monkeypatch, 80).show(summary)
     one = summary["settings"][0]
     assert f"rlpost loss · {name}" in shown
@@ -344,7 +344,7 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
     assert [*ABOUT] == [*DEFAULTS] == [*LOSSES]
     assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
     for name in LOSSES:
-        setting = Setting(LossOptions(loss=name))
+        setting = LossConfig(LossOptions(loss=name))
         values = resolved(setting)
         mine = {x: values[x] for x in values if x in setting.loss.knobs or x == "aggregation"}
         assert mine == DEFAULTS[name]
@@ -366,12 +366,12 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
 )
 def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options):
     path = save(dump(), tmp_path / "in.parquet")
-    want = loss_api.loss(path, None, None, [Setting(LossOptions.of(options))])["settings"][0]
+    want = loss_api.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
     values = want["options"]
     assert [name for name, value in values.items() if value is None] == (
         ["agg_length"] if "sum-norm" in values["aggregation"] else []
     )
-    again = Setting(LossOptions.of(json.loads(json.dumps(values))))
+    again = LossConfig(LossOptions.of(json.loads(json.dumps(values))))
     assert loss_api.loss(path, None, None, [again])["settings"][0] == want
 
 

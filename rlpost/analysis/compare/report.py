@@ -30,7 +30,7 @@ _ROUNDING = 1e-6  # advantages are float32
 Json = dict[str, Any]
 
 
-class _Tally:
+class _Totals:
     """What the rows of all sides come to, piece by piece."""
 
     def __init__(self, sides: int) -> None:
@@ -80,7 +80,7 @@ def compare(
         DataError: the rows do not match; or as the sides' inputs.
     """
     matched = matching.match(inputs) if len(inputs) > 1 else None
-    tally = _Tally(len(sides))
+    tally = _Totals(len(sides))
     _run(tally, _columns(sides, inputs, matched, mask), masked=mask is not None)
     means = [np.concatenate(parts) if parts else np.zeros(0) for parts in tally.means]
     rows = matched.rows[0] if matched else np.arange(inputs[0].count)
@@ -131,12 +131,12 @@ def _columns(
     ]
 
 
-def _run(tally: _Tally, columns: list[Generator[Chunk]], *, masked: bool) -> None:
+def _run(tally: _Totals, columns: list[Generator[Chunk]], *, masked: bool) -> None:
     for chunks in streams.aligned(columns):
         tally.add(chunks[:-1] if masked else chunks, chunks[-1] if masked else None)
 
 
-def _rows_facts(matched: Match | None, inputs: Sequence[Rows], count: int, tally: _Tally) -> Json:
+def _rows_facts(matched: Match | None, inputs: Sequence[Rows], count: int, tally: _Totals) -> Json:
     return {
         "count": count,
         "matched_by": ["position"] if not matched or not matched.by else list(matched.by),

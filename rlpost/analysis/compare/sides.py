@@ -61,12 +61,12 @@ class RecipeSide:
         from rlpost import api  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline import run  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline.summary import summarise  # noqa: PLC0415
-        from rlpost.pipeline.totals import Tally  # noqa: PLC0415
+        from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415
 
         job = api.plan(self.inputs, self.recipe)
         engine = run.engine_of(job, self.options)
         responses = engine.responses()
-        tally = Tally()
+        tally = ExactTotals()
         for file in range(len(job.source.files)):
             for made in engine.written(file, responses, ("advantages",), lambda batch: batch):
                 tally += made.tally

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.model import Label
-    from rlpost.io.arrow import Place
+    from rlpost.io.arrow import CellLocation
 
 
 COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, WRONG = (
@@ -27,7 +27,7 @@ COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, WRONG = (
 
 
 def advantage_rows(
-    array: pa.Array, place: Place, mask: Lists | None, kept: NDArray[np.bool_] | None
+    array: pa.Array, place: CellLocation, mask: Lists | None, kept: NDArray[np.bool_] | None
 ) -> dict[str, NDArray[Any]]:
     """What is kept of each response's advantages, [n] each: count, sums, span.
 

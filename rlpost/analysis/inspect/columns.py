@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import Place, filled, is_list, is_number, is_true, to_numpy
+from rlpost.io.arrow import CellLocation, filled, is_list, is_number, is_true, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Lists(NamedTuple):
         return np.diff(self.offsets)
 
 
-def lists_of(array: pa.Array, place: Place) -> Lists:
+def lists_of(array: pa.Array, place: CellLocation) -> Lists:
     """A list column; a null row is empty, a null value NaN.
 
     Raises:
@@ -65,7 +65,7 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     return offsets
 
 
-def numbers_of(array: pa.Array, place: Place) -> NDArray[np.float64]:
+def numbers_of(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
     """One float64 per row: a list is summed; a null, or an empty column, is NaN.
 
     Raises:
@@ -81,7 +81,7 @@ def numbers_of(array: pa.Array, place: Place) -> NDArray[np.float64]:
     return ragged.numbers(array, place)
 
 
-def keys_of(array: pa.Array, place: Place) -> pl.Series:
+def keys_of(array: pa.Array, place: CellLocation) -> pl.Series:
     """Names or numbers that tell rows apart: Int64 or String; a null stays one.
 
     Raises:
@@ -106,7 +106,7 @@ def _is_whole(array: pa.Array) -> bool:
     return bool(pc.all(pc.equal(array, pc.round(array))).as_py() is not False)
 
 
-def truncated_of(array: pa.Array, place: Place) -> NDArray[np.bool_]:
+def truncated_of(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
     """Whether each response hit the length limit; a null column says no.
 
     Raises:
@@ -119,7 +119,7 @@ def truncated_of(array: pa.Array, place: Place) -> NDArray[np.bool_]:
     return ragged.truncated(array, place)
 
 
-def fingerprints_of(array: pa.Array, place: Place) -> NDArray[np.uint64]:
+def fingerprints_of(array: pa.Array, place: CellLocation) -> NDArray[np.uint64]:
     """A 64-bit hash per row, of a text or of a list of numbers; equal rows have equal ones.
 
     Raises:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.statistics import Tally
+    from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.analysis.inspect.tokens import Block
 
     Rows = dict[str, NDArray[Any]]
@@ -82,7 +82,7 @@ def end_rows(block: Block) -> Rows:
     return rows
 
 
-def probe(block: Block, tally: Tally) -> None:
+def probe(block: Block, tally: TokenTotals) -> None:
     """Look for shifts: between two columns of log-probs, and between the mask and one.
 
     Two policies' log-probs of one token are near each other, so at the lag at which columns fit
@@ -105,7 +105,7 @@ def probe(block: Block, tally: Tally) -> None:
 
 
 def _differences(
-    pair: tuple[str, str], block: Block, inner: NDArray[np.float64], tally: Tally
+    pair: tuple[str, str], block: Block, inner: NDArray[np.float64], tally: TokenTotals
 ) -> None:
     """Mean |one[t] - other[t + lag]|, over the same pairs of neighbours for each lag."""
     one, other = (block.values[role][: len(inner) + 1].astype(np.float64) for role in pair)
@@ -120,7 +120,7 @@ def _differences(
     tally.add(f"lag.{name}.tokens", inner.sum())
 
 
-def _jumps(role: str, block: Block, tally: Tally) -> None:
+def _jumps(role: str, block: Block, tally: TokenTotals) -> None:
     """By lag, how the log-probs jump where the mask changes: sums of jumps and of their squares."""
     mask, values = block.mask, block.values[role]
     assert mask is not None
@@ -144,7 +144,7 @@ PROBED_LAGS = 1 << 13  # tokens of each step of a piece that are looked at, whol
 MOST_STEPS = 64  # in a piece; a file of more tiny steps is not told apart
 
 
-def probe_steps(block: Block, steps: Sequence[Label | None], tally: Tally) -> None:
+def probe_steps(block: Block, steps: Sequence[Label | None], tally: TokenTotals) -> None:
     """By step, Σ |one[t] - other[t + lag]| over pairs of neighbours, for each lag.
 
     Args:
@@ -204,7 +204,7 @@ def _add(
     one: NDArray[np.float64],
     other: NDArray[np.float64],
     inner: NDArray[np.float64],
-    tally: Tally,
+    tally: TokenTotals,
 ) -> None:
     finite = np.isfinite(one) & np.isfinite(other)
     inner = inner * (finite[1:] & finite[:-1])

@@ -16,11 +16,11 @@ from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect import layout, tokens
 from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.layout import probe_steps
-from rlpost.analysis.inspect.statistics import Tally
+from rlpost.analysis.inspect.statistics import TokenTotals
 from rlpost.analysis.inspect.tokens import ROLES as TOKEN_ROLES
 from rlpost.analysis.inspect.tokens import Block
-from rlpost.io.arrow import Place, is_list, is_number, is_true
-from rlpost.io.parquet.source import Piece
+from rlpost.io.arrow import CellLocation, is_list, is_number, is_true
+from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Ahead
 from rlpost.recipe.roles import ColumnMap, kind_of
 
@@ -56,7 +56,7 @@ TURNS = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnSelection:
     """Which columns are read, and what for."""
 
     columns: ColumnMap
@@ -95,7 +95,7 @@ class Wanted:
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
-def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Wanted:
+def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> ColumnSelection:
     """Choose what to read; without tokens the mask, or another list, is read for its lengths."""
     unusable = {
         role: (columns.column(role), str(kind))
@@ -113,9 +113,9 @@ def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Wante
     ids = next((name for name in telling if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(there), ids)
     if not with_tokens:
-        return Wanted(columns, lists, (), None, unusable)
+        return ColumnSelection(columns, lists, (), None, unusable)
     advantages = _advantages(source, columns)
-    return Wanted(
+    return ColumnSelection(
         columns,
         lists,
         there,
@@ -208,19 +208,19 @@ class Reading:
     `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
     """
 
-    wanted: Wanted
+    wanted: ColumnSelection
     rows: pl.DataFrame
-    tally: Tally
+    tally: TokenTotals
 
 
-def read(source: Source, wanted: Wanted) -> Reading:
+def read(source: Source, wanted: ColumnSelection) -> Reading:
     """Read the input once, in pieces, a thread ahead.
 
     Raises:
         DataError: a column has a type that its role can't have.
         ReadWriteError: reading failed.
     """
-    tally = Tally()
+    tally = TokenTotals()
     names = wanted.names or source.columns[:1]
     pieces = source.read(names, CHUNK_TOKENS, wanted.lists_column or names[0])
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
@@ -233,7 +233,7 @@ def read(source: Source, wanted: Wanted) -> Reading:
     return Reading(wanted, _with_copies(pl.DataFrame({**series, **arrays}), wanted), tally)
 
 
-def _with_copies(rows: pl.DataFrame, wanted: Wanted) -> pl.DataFrame:
+def _with_copies(rows: pl.DataFrame, wanted: ColumnSelection) -> pl.DataFrame:
     """Where no text or tokens tell copies, equal log-probs do: their number and mean."""
     if wanted.copies_role is None or "copy" in rows:
         return rows
@@ -241,11 +241,11 @@ def _with_copies(rows: pl.DataFrame, wanted: Wanted) -> pl.DataFrame:
     return rows.with_columns(copy=pl.when(mean.is_finite()).then(pl.struct(mean, "tokens").hash()))
 
 
-def _nothing(source: Source, names: Sequence[str]) -> Piece:
+def _nothing(source: Source, names: Sequence[str]) -> RowChunk:
     """A piece without rows, for an input without any."""
     schema = source.schemas[0]
     fields = [schema.field(name) if name in schema.names else (name, pa.string()) for name in names]
-    return Piece(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
+    return RowChunk(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
 
 
 def _joined(parts: list[pl.Series]) -> pl.Series:
@@ -255,14 +255,16 @@ def _joined(parts: list[pl.Series]) -> pl.Series:
     return pl.concat(parts)
 
 
-def _rows(piece: Piece, source: Source, wanted: Wanted, tally: Tally) -> dict[str, Any]:
+def _rows(
+    piece: RowChunk, source: Source, wanted: ColumnSelection, tally: TokenTotals
+) -> dict[str, Any]:
     """What is kept of each response of a piece."""
     table, count = piece.table, piece.table.num_rows
     path = str(source.files[piece.file].path)
 
-    def column(role: str) -> tuple[Any, Place]:
+    def column(role: str) -> tuple[Any, CellLocation]:
         name = wanted.columns.columns.get(role, role)
-        return table.column(name), Place(path, piece.first_row, name)
+        return table.column(name), CellLocation(path, piece.first_row, name)
 
     rows: dict[str, Any] = {
         "file": np.full(count, piece.file, np.int32),
@@ -296,7 +298,10 @@ def _rows(piece: Piece, source: Source, wanted: Wanted, tally: Tally) -> dict[st
 
 
 def _tokens(
-    lists: dict[str, Lists], wanted: Wanted, tally: Tally, steps: Sequence[Label | None] | None
+    lists: dict[str, Lists],
+    wanted: ColumnSelection,
+    tally: TokenTotals,
+    steps: Sequence[Label | None] | None,
 ) -> dict[str, NDArray[Any]]:
     """What is kept of each response's tokens; the tally gets the rest."""
     assert wanted.lists is not None

@@ -112,7 +112,7 @@ def spearman(left: Floats, right: Floats) -> float | None:
 
 
 @dataclass
-class Tally:
+class TokenTotals:
     """Named numbers of piece after piece; float sums are rounded once, at the end."""
 
     sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))

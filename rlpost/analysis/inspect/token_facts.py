@@ -22,7 +22,7 @@ from rlpost.analysis.inspect.tokens import FIRST_BUCKET, LOG_PROBS, TWINS
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Json, Label
     from rlpost.analysis.inspect.reading import Reading
-    from rlpost.analysis.inspect.statistics import Tally
+    from rlpost.analysis.inspect.statistics import TokenTotals
 
 
 LONG = 32  # tokens from which on two samples are hardly equal by chance
@@ -96,7 +96,7 @@ def _column(role: str, reading: Reading) -> TokenColumn:
     )
 
 
-def _mismatch(tally: Tally) -> Mismatch | None:
+def _mismatch(tally: TokenTotals) -> Mismatch | None:
     count = tally.count("gap.tokens")
     if not count:
         return None
@@ -115,7 +115,7 @@ def _mismatch(tally: Tally) -> Mismatch | None:
     )
 
 
-def _buckets(tally: Tally) -> list[Bucket]:
+def _buckets(tally: TokenTotals) -> list[Bucket]:
     tokens, sizes, k3 = (tally.tables[f"place.{name}"] for name in ("tokens", "abs", "k3"))
     edges = [0, *(FIRST_BUCKET << place for place in range(len(tokens) - 1)), None]
     return [
@@ -125,7 +125,7 @@ def _buckets(tally: Tally) -> list[Bucket]:
     ]
 
 
-def _lags(tally: Tally, pairs: list[tuple[str, str]]) -> list[Shift]:
+def _lags(tally: TokenTotals, pairs: list[tuple[str, str]]) -> list[Shift]:
     """Columns of log-probs: the lag with the least mean difference."""
     found = []
     for pair in pairs:
@@ -144,7 +144,7 @@ def _best(fits: dict[int, float]) -> int:
     return min(LAGS, key=lambda lag: (fits[lag], abs(lag)))
 
 
-def step_lags(tally: Tally, pair: tuple[str, str]) -> dict[Label, Shift]:
+def step_lags(tally: TokenTotals, pair: tuple[str, str]) -> dict[Label, Shift]:
     """Of each step, how two columns of log-probs fit; those of which tokens were looked at."""
     found, name = {}, "/".join(pair)
     for step, sums in tally.steps.items():
@@ -156,7 +156,7 @@ def step_lags(tally: Tally, pair: tuple[str, str]) -> dict[Label, Shift]:
     return found
 
 
-def _jumps(tally: Tally, reading: Reading) -> list[Shift]:
+def _jumps(tally: TokenTotals, reading: Reading) -> list[Shift]:
     """Mask and log-probs: the lag with the largest mean jump, in standard errors."""
     found = []
     for role in LOG_PROBS[:2]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.statistics import Tally
+    from rlpost.analysis.inspect.statistics import TokenTotals
 
     Rows = dict[str, NDArray[Any]]
 
@@ -59,7 +59,7 @@ class Block:
         return Block(kept_offsets(self.mask, self.offsets), None, kept)
 
 
-def measure(block: Block, tally: Tally) -> Rows:
+def measure(block: Block, tally: TokenTotals) -> Rows:
     """Add a block to the tally, and give what is kept of each response, [n] each."""
     rows: Rows = {}
     policy = block.policy()
@@ -77,7 +77,7 @@ def measure(block: Block, tally: Tally) -> Rows:
     return rows
 
 
-def ranges(role: str, values: NDArray[Any], offsets: NDArray[np.int64], tally: Tally) -> Rows:
+def ranges(role: str, values: NDArray[Any], offsets: NDArray[np.int64], tally: TokenTotals) -> Rows:
     """Count, sum, span and what is no log-prob; of each response the mean, and whether finite."""
     wide = tally.room("gap", len(values))
     wide[:] = values
@@ -104,7 +104,7 @@ def ranges(role: str, values: NDArray[Any], offsets: NDArray[np.int64], tally: T
     return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite}
 
 
-def mismatch(policy: Block, tally: Tally) -> Rows:
+def mismatch(policy: Block, tally: TokenTotals) -> Rows:
     """Engine against trainer, d = old - infer, in all and by place; of each response Σ k3."""
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
     gap, most = _gap(policy, "infer_log_probs", tally)
@@ -128,7 +128,7 @@ def mismatch(policy: Block, tally: Tally) -> Rows:
     return {"k3": cells["k3"].sum(1), "compared": np.diff(offsets).astype(np.int32)}
 
 
-def _gap(policy: Block, other: str, tally: Tally) -> tuple[NDArray[np.float64], float]:
+def _gap(policy: Block, other: str, tally: TokenTotals) -> tuple[NDArray[np.float64], float]:
     """Old - other, [T], and its largest size; NaN where a number is."""
     old = policy.values["old_log_probs"]
     gap = tally.room("gap", len(old))
@@ -137,7 +137,7 @@ def _gap(policy: Block, other: str, tally: Tally) -> tuple[NDArray[np.float64], 
 
 
 def _by_place(
-    values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], tally: Tally
+    values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], tally: TokenTotals
 ) -> dict[str, NDArray[np.float64]]:
     """Sums over the buckets of each response, [n, k]; the tally gets those over responses."""
     bounds = places(offsets)
@@ -164,7 +164,7 @@ def places(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([starts, offsets[1:, None]], axis=1)
 
 
-def divergence(policy: Block, tally: Tally) -> Rows:
+def divergence(policy: Block, tally: TokenTotals) -> Rows:
     """The mean of old - ref of each response, bounded by ±40; NaN where it is not finite."""
     gap, most = _gap(policy, "ref_log_probs", tally)
     if not most <= MOST:

@@ -25,7 +25,7 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.outputs import Outputs, targets_of
 from rlpost.pipeline.run import check_clash, engine_of, sink_of
-from rlpost.pipeline.stages.loss import Setting, tokens_of
+from rlpost.pipeline.stages.loss import LossConfig, tokens_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlpost.analysis.loss.totals import Scope
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.engine import Engine, Made
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
 
 
 Json = dict[str, Any]
-__all__ = ["Options", "Setting", "loss"]
+__all__ = ["LossConfig", "Options", "loss"]
 
 
 def loss(
     inputs: str | Path | Sequence[str | Path],
     output: str | Path | None = None,
     recipe: Recipe | None = None,
-    settings: Sequence[Setting] = (),
+    settings: Sequence[LossConfig] = (),
     options: Options | None = None,
 ) -> Json:
     """What policy losses would do to the tokens of rollout files.
@@ -73,10 +73,10 @@ def loss(
         UnavailableError: the device is not there.
     """
     recipe, options = recipe or Recipe(), options or Options()
-    settings = list(settings) or [Setting(LossOptions())]
+    settings = list(settings) or [LossConfig(LossOptions())]
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     source = Source(find_inputs([str(path) for path in paths]))
-    targets: list[Place] = []
+    targets: list[AnyPath] = []
     if output is not None:
         targets = targets_of(source.files, paths, place_of(output), overwrite=options.overwrite)
         check_ours(targets)
@@ -96,7 +96,7 @@ def _tally(
     batch: Batch,
     keys: Tensor,
     *,
-    settings: Sequence[Setting],
+    settings: Sequence[LossConfig],
     scope: Scope,
     rewarded: bool,
 ) -> LossTally:
@@ -106,7 +106,7 @@ def _tally(
 
 
 def _ran(
-    engine: Engine, outputs: Outputs, names: tuple[str, ...], settings: Sequence[Setting]
+    engine: Engine, outputs: Outputs, names: tuple[str, ...], settings: Sequence[LossConfig]
 ) -> Json:
     """Run all passes, the last one over every file, and publish the files when all are complete."""
     job, responses = engine.job, engine.responses()
@@ -142,7 +142,7 @@ def _file(
     responses: Responses,
     outputs: Outputs,
     names: tuple[str, ...],
-    settings: Sequence[Setting],
+    settings: Sequence[LossConfig],
     scope: Scope,
 ) -> LossTally:
     """The last pass over one file, which is written where there are names of columns."""
@@ -169,7 +169,7 @@ def _kept(columns: Any) -> Any:
 
 
 def _summary(
-    job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting], scope: Scope
+    job: Plan, responses: Responses, tally: LossTally, settings: Sequence[LossConfig], scope: Scope
 ) -> Json:
     """The numbers of the rows that a tally counted, and where their advantages come from."""
     given = "advantages" in job.columns
@@ -181,13 +181,13 @@ def _summary(
     }
 
 
-def _aside(job: Job) -> str | None:
+def _aside(job: Plan) -> str | None:
     """A column of advantages that is in the input, and was not used."""
     names = ("advantages", DUMPED)
     return next((name for name in names if name in job.source.columns), None)
 
 
-def _metadata(job: Job, summary: Json, setting: Setting, index: int) -> dict[str, str]:
+def _metadata(job: Plan, summary: Json, setting: LossConfig, index: int) -> dict[str, str]:
     """What the file says of how it was made; the same bytes for the same input and options."""
     recipe = job.shape.recipe.model_dump_json()
     return {

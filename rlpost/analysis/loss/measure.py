@@ -35,14 +35,14 @@ from rlpost.kernels.segments import (
 from rlpost.losses import clamped, estimated, kl_loss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks
-from rlpost.pipeline.totals import Tally
+from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rlpost.analysis.loss.totals import Scope
     from rlpost.losses import Surrogate, Tokens
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.stages.loss import LossConfig
 
 
 Spans = dict[str, tuple[Tensor, Tensor]]
@@ -52,7 +52,7 @@ def measure_losses(
     tokens: Tokens,
     weights: Tensor | None,
     keys: Tensor,
-    settings: Sequence[Setting],
+    settings: Sequence[LossConfig],
     scope: Scope,
 ) -> LossTally:
     """The tally of some responses.
@@ -142,7 +142,7 @@ class _Block:
         self.rows["advantage.count"] = count
         self._add_span("advantage", tokens.gain)
 
-    def add_settings(self, settings: Sequence[Setting], weights: Tensor | None) -> None:
+    def add_settings(self, settings: Sequence[LossConfig], weights: Tensor | None) -> None:
         """Measures each setting: its loss, what it clips, what it leaves without gradient."""
         tokens, cells = self.tokens, self._cells()
         kinds = cells + self._signs(tokens.up, tokens.down)
@@ -168,7 +168,7 @@ class _Block:
         self.kinds = self.kinds.view(shape)
         self.odd = Oddities.of(tokens, self.base, settings, self._add_kl(settings, weights))
 
-    def _add_kl(self, settings: Sequence[Setting], weights: Tensor | None) -> list[int]:
+    def _add_kl(self, settings: Sequence[LossConfig], weights: Tensor | None) -> list[int]:
         """Measures the KL from the reference; gives how many tokens of each setting it clamps."""
         if self.tokens.ref is None:
             return [0] * len(settings)
@@ -197,7 +197,7 @@ class _Block:
     def _row_sums(self, values: Tensor) -> Tensor:
         return segment_sum(self.stretches.sum(values), self.stretches.rows)
 
-    def _numerator(self, total: Tensor, setting: Setting, weights: Tensor | None) -> Tensor:
+    def _numerator(self, total: Tensor, setting: LossConfig, weights: Tensor | None) -> Tensor:
         """What a response adds above the fraction bar, as kernels.aggregate has it."""
         if setting.aggregation == "seq-mean-token-mean":
             total = total / self.rows["tokens"].clamp(min=1)
@@ -228,7 +228,7 @@ class _Block:
         sign += (~self.tokens.mask).to(torch.uint8) * OUTSIDE
         return sign * (KINDS // SIGNS)
 
-    def _check(self, total: Tensor, setting: Setting) -> None:
+    def _check(self, total: Tensor, setting: LossConfig) -> None:
         if not bool(torch.isfinite(total).all()):
             most = float(self.base.log_ratio.abs().amax())
             raise DataError(
@@ -243,10 +243,10 @@ def _state(found: Surrogate) -> Tensor:
     return found.clip + found.flat.to(torch.uint8) * 4
 
 
-def _by_place(blocks: list[_Block], scope: Scope) -> Tally:
+def _by_place(blocks: list[_Block], scope: Scope) -> ExactTotals:
     """The tally of the stretches of all blocks, by their range of positions."""
     if not scope.details:
-        return Tally()
+        return ExactTotals()
     places = torch.cat([block.stretches.places for block in blocks]).cpu()
     return _tally(blocks, lambda block: (block.sums, block.spans), places)
 
@@ -256,10 +256,10 @@ def _tally(
     numbers: Callable[[_Block], tuple[dict[str, Tensor], Spans]],
     keys: Tensor,
     counts: tuple[Tensor, ...] = (),
-) -> Tally:
+) -> ExactTotals:
     """The tally of the rows, or of the stretches, of all blocks."""
     sums, spans = zip(*map(numbers, blocks), strict=True)
-    return Tally.of(
+    return ExactTotals.of(
         keys,
         {name: torch.cat([one[name] for one in sums]) for name in sums[0]},
         {

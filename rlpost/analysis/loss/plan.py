@@ -12,7 +12,7 @@ from rlpost.analysis.loss.totals import Scope
 from rlpost.errors import DataError
 from rlpost.pipeline.columns import absent, check_log_probs
 from rlpost.pipeline.output import token_column
-from rlpost.pipeline.plan import Job, job_of, lacks_of
+from rlpost.pipeline.plan import Plan, job_of, lacks_of
 from rlpost.pipeline.resolved import shape_of
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages import responses as on_responses
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.memory import TableSource
     from rlpost.io.parquet.source import Source
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.stages.loss import LossConfig
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -40,10 +40,10 @@ def loss_job(
     source: Source | TableSource,
     columns: ColumnMap,
     recipe: Recipe,
-    settings: Sequence[Setting],
+    settings: Sequence[LossConfig],
     *,
     write: bool,
-) -> Job:
+) -> Plan:
     """Bind losses to an input; advantages come from it or, where it has none, of the recipe.
 
     Args:
@@ -79,12 +79,12 @@ def loss_job(
     return replace(base, stages=tuple(stages))
 
 
-def behaviour_of(settings: Sequence[Setting]) -> str:
+def behaviour_of(settings: Sequence[LossConfig]) -> str:
     """Whose log-probs the ratio divides by that is told once for all settings: old or infer."""
     return "infer" if all(one.options.behaviour == "infer" for one in settings) else "old"
 
 
-def scope_of(job: Job, responses: Responses, settings: Sequence[Setting]) -> Scope:
+def scope_of(job: Plan, responses: Responses, settings: Sequence[LossConfig]) -> Scope:
     """What is counted: details of one setting, or only what a sweep compares."""
     batch_of = torch.zeros(responses.count("cell"), dtype=torch.int64)
     batch_of[responses["cell"]] = responses["batch"]
@@ -101,7 +101,7 @@ def _check(
     source: Source | TableSource,
     columns: ColumnMap,
     recipe: Recipe,
-    settings: Sequence[Setting],
+    settings: Sequence[LossConfig],
 ) -> None:
     """Raise DataError for roles that are needed and have no column, or one that can't do."""
     needed = {"log_probs": "the policy being trained, whose loss is asked for"}
@@ -128,7 +128,7 @@ def _check(
 
 def _given(
     source: Source | TableSource, columns: ColumnMap, recipe: Recipe, reads: frozenset[str]
-) -> Job:
+) -> Plan:
     """The job of an input that has advantages: nothing is left to do but the loss."""
     finite = Stage(
         "finite",
@@ -138,7 +138,7 @@ def _given(
         settle=on_responses.leave_out_nonfinite,
     )
     masked = Stage("sample mask", settle=drop_masked)
-    return Job(
+    return Plan(
         source,
         columns,
         shape_of(recipe, columns),

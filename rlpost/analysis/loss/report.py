@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.loss.totals import LossTally, LossTotals, Scope
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.plan import Job
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.stages.loss import LossConfig
     from rlpost.recipe.loss import LossOptions
 
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def summarise_losses(
-    job: Job, responses: Responses, tally: LossTally, settings: Sequence[Setting], scope: Scope
+    job: Plan, responses: Responses, tally: LossTally, settings: Sequence[LossConfig], scope: Scope
 ) -> Json:
     """The summary of the rows that a tally counted.
 
@@ -110,7 +110,7 @@ def _cut(responses: Responses, tally: LossTally, column: str) -> list[_Part]:
     ]
 
 
-def _setting(place: int, setting: Setting, responses: Responses, tally: LossTally) -> Json:
+def _setting(place: int, setting: LossConfig, responses: Responses, tally: LossTally) -> Json:
     """What a setting is, and the loss that it comes to."""
     batches = _batches(place, setting, responses, tally)
     return {
@@ -127,7 +127,7 @@ def _setting(place: int, setting: Setting, responses: Responses, tally: LossTall
     }
 
 
-def _batches(place: int, setting: Setting, responses: Responses, tally: LossTally) -> list[Json]:
+def _batches(place: int, setting: LossConfig, responses: Responses, tally: LossTally) -> list[Json]:
     """The loss of each batch: aggregated, weighed, and with the KL loss."""
     options, labels = setting.options, responses.labels["batch"]
 

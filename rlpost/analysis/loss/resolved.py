@@ -11,7 +11,7 @@ from rlpost.losses.base import limits
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.stages.loss import LossConfig
 
 
 _PPO = (ppo.DEFAULT_CLIP, ppo.DEFAULT_CLIP)
@@ -24,7 +24,7 @@ Bounds = tuple[float | None, float | None]
 Values = dict[str, Any]
 
 
-def ratio_bounds(setting: Setting) -> Bounds:
+def ratio_bounds(setting: LossConfig) -> Bounds:
     """The least and the greatest ratio that a setting leaves as it is.
 
     The ratio is the one that the loss uses, of a response with gspo; None where there is no bound,
@@ -45,13 +45,13 @@ def ratio_bounds(setting: Setting) -> Bounds:
     return least if least > 0 else None, most if math.isfinite(most) else None
 
 
-def _limits(setting: Setting) -> tuple[float, float]:
+def _limits(setting: LossConfig) -> tuple[float, float]:
     options, name = setting.options, setting.loss.name
     meaning = options.cispo_bounds if name == "cispo" and options.cispo_bounds else "offset"
     return limits(options.pg_clip_low, options.pg_clip_high, options.pg_clip, _OWN[name], meaning)
 
 
-def _offsets(setting: Setting) -> tuple[float, float]:
+def _offsets(setting: LossConfig) -> tuple[float, float]:
     """The clip range below and above, as pg_clip_low and pg_clip_high would say it."""
     options = setting.options
     low, high = _OWN[setting.loss.name]
@@ -63,7 +63,7 @@ def _offsets(setting: Setting) -> tuple[float, float]:
     return low, high if options.pg_clip_high is None else options.pg_clip_high
 
 
-def resolved(setting: Setting) -> Values:
+def resolved(setting: LossConfig) -> Values:
     """The options that a setting looks at, by the values that it uses: fields of LossOptions.
 
     The clip range is given as pg_clip_low and pg_clip_high; pg_clip has its value where both are
@@ -92,7 +92,7 @@ def resolved(setting: Setting) -> Values:
     return {name: "never" if value == math.inf else value for name, value in values.items()}
 
 
-def _dual(setting: Setting) -> float:
+def _dual(setting: LossConfig) -> float:
     """The bound on ratios where A < 0, inf for none."""
     asked, clip = setting.options.dual_clip, setting.options.pg_clip
     return ppo.dual_bound(asked, ppo.DEFAULT_CLIP if clip is None else clip)
@@ -102,7 +102,7 @@ def _mask(values: Values, name: str) -> float:
     return float(values["prob_mask"] if values[name] is None else values[name])
 
 
-def idle_options(setting: Setting, asked: Collection[str]) -> Values:
+def idle_options(setting: LossConfig, asked: Collection[str]) -> Values:
     """Options among these that change nothing of a setting's loss: name -> `loss`, and why.
 
     Args:

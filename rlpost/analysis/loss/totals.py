@@ -15,7 +15,7 @@ from rlpost.kernels.aggregate import Parts
 from rlpost.kernels.moments import rounded
 from rlpost.kernels.segments import PLACES
 from rlpost.pipeline.metrics import ROUNDING
-from rlpost.pipeline.totals import Tally
+from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlpost.losses import Tokens
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.stages.loss import LossConfig
     from rlpost.pipeline.totals import Totals
 
 
@@ -55,7 +55,7 @@ class Oddities:
 
     @classmethod
     def of(
-        cls, tokens: Tokens, base: Tokens, settings: Sequence[Setting], kl_clamped: Sequence[int]
+        cls, tokens: Tokens, base: Tokens, settings: Sequence[LossConfig], kl_clamped: Sequence[int]
     ) -> Oddities:
         """Those of some tokens.
 
@@ -161,11 +161,11 @@ class LossTally:
     Tallies of the same scope and settings add with `+`, in any order, to the same bits.
     """
 
-    cells: Tally
+    cells: ExactTotals
     """It counts kinds, [settings, KINDS], and the bins of log ratios, [BINS], too."""
-    places: Tally
+    places: ExactTotals
     """By range of positions; without details empty."""
-    batches: Tally
+    batches: ExactTotals
     """What the loss of each batch is made of."""
     place_kinds: Tensor
     """[settings, places, KINDS] int64."""
@@ -177,9 +177,9 @@ class LossTally:
     def empty(cls, scope: Scope, settings: int) -> LossTally:
         """The tally of no rows."""
         return cls(
-            Tally(),
-            Tally(),
-            Tally(),
+            ExactTotals(),
+            ExactTotals(),
+            ExactTotals(),
             torch.zeros(settings, scope.places, KINDS, dtype=torch.int64),
             scope.batches,
             Oddities.none(settings),

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from rlpost.analysis.loss.totals import Oddities
-    from rlpost.pipeline.plan import Job
-    from rlpost.pipeline.stages.loss import Setting
+    from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.stages.loss import LossConfig
 
 
 Json = dict[str, Any]
@@ -23,7 +23,9 @@ LEAST_ESS = 0.1
 _OF_EVERY_RUN = {"columns", "nonfinite", "numerics", "emit_only", "replace"}
 
 
-def warnings_of(job: Job, summary: Json, odd: Oddities, settings: Sequence[Setting]) -> list[str]:
+def warnings_of(
+    job: Plan, summary: Json, odd: Oddities, settings: Sequence[LossConfig]
+) -> list[str]:
     """What makes the numbers of a run say less than they seem to."""
     columns, ratio, advantage = job.columns, summary["ratio"], summary["advantage"]
     role = f"{summary['behaviour']}_log_probs"
@@ -63,7 +65,7 @@ def warnings_of(job: Job, summary: Json, odd: Oddities, settings: Sequence[Setti
     ]
 
 
-def _impossible(job: Job, odd: Oddities) -> Iterator[str]:
+def _impossible(job: Plan, odd: Oddities) -> Iterator[str]:
     """Log-probs that are none."""
     ends = zip(odd.positive.tolist(), odd.low.tolist(), odd.high.tolist(), strict=True)
     for role, (positive, low, high) in zip(POLICIES.values(), ends, strict=True):
@@ -82,7 +84,7 @@ def _impossible(job: Job, odd: Oddities) -> Iterator[str]:
             )
 
 
-def _clamped(odd: Oddities, settings: Sequence[Setting], new: str, old: str) -> Iterator[str]:
+def _clamped(odd: Oddities, settings: Sequence[LossConfig], new: str, old: str) -> Iterator[str]:
     """Log ratios beyond the clamp of a setting; each bound is named once."""
     found = dict(zip((one.clamp for one in settings), odd.clamped.tolist(), strict=True))
     for clamp, count in sorted(found.items()):
@@ -94,7 +96,10 @@ def _clamped(odd: Oddities, settings: Sequence[Setting], new: str, old: str) -> 
 
 
 def without_effect(
-    summary: Json, settings: Sequence[Setting], of_recipe: Collection[str], of_loss: Collection[str]
+    summary: Json,
+    settings: Sequence[LossConfig],
+    of_recipe: Collection[str],
+    of_loss: Collection[str],
 ) -> list[str]:
     """Options that were asked for, and changed nothing; and advantages that nothing looked at.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.io.parquet.source import Piece
+    from rlpost.io.parquet.source import RowChunk
     from rlpost.io.progress import Reporter
 
 
@@ -56,7 +56,7 @@ def ppo_columns(index: Index) -> tuple[str, str, str] | None:
 
 def add_clips(
     found: PpoClips,
-    piece: Piece,
+    piece: RowChunk,
     columns: tuple[str, str, str],
     mask: str | None,
     kept: NDArray[np.bool_],
@@ -147,7 +147,7 @@ def tallied(index: Index, reporter: Reporter) -> Tallies:
     return found
 
 
-def _kept(found: Tallies, piece: Piece, sampled: str | None) -> NDArray[np.bool_]:
+def _kept(found: Tallies, piece: RowChunk, sampled: str | None) -> NDArray[np.bool_]:
     """Which responses the sample masks let stay, [n]."""
     count = piece.table.num_rows
     if sampled is None or not is_number(piece.table.column(sampled).type):
@@ -158,7 +158,7 @@ def _kept(found: Tallies, piece: Piece, sampled: str | None) -> NDArray[np.bool_
 
 
 def _advantages(
-    found: Tallies, piece: Piece, column: str, mask: str | None, kept: NDArray[np.bool_]
+    found: Tallies, piece: RowChunk, column: str, mask: str | None, kept: NDArray[np.bool_]
 ) -> None:
     array = piece.table.column(column)
     if lists.holds_numbers(array.type):
@@ -172,7 +172,7 @@ def _advantages(
 
 
 def _clips(
-    found: Tallies, piece: Piece, column: str, mask: str | None, kept: NDArray[np.bool_]
+    found: Tallies, piece: RowChunk, column: str, mask: str | None, kept: NDArray[np.bool_]
 ) -> None:
     if not lists.holds_numbers(piece.table.column(column).type):
         return
@@ -183,7 +183,7 @@ def _clips(
 
 
 def _policy(
-    piece: Piece, column: str, mask: str | None, kept: NDArray[np.bool_]
+    piece: RowChunk, column: str, mask: str | None, kept: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """The column's values on policy tokens of kept responses, row after row."""
     offsets, values = lists.flat(piece.table.column(column))

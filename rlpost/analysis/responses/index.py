@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.errors import DataError
-from rlpost.io.arrow import Place, is_list, is_number, numbers, truncated
+from rlpost.io.arrow import CellLocation, is_list, is_number, numbers, truncated
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.progress import Silent
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.io.parquet.source import Piece
+    from rlpost.io.parquet.source import RowChunk
     from rlpost.io.progress import Reporter
     from rlpost.recipe.roles import ColumnMap
 
@@ -170,7 +170,7 @@ def stream(
     sized_by: str | None,
     reporter: Reporter | None,
     purpose: str,
-) -> Iterator[Piece]:
+) -> Iterator[RowChunk]:
     """The pieces of an input, read ahead in a thread; each is reported when it is done with."""
     reporter = reporter or Silent()
     reporter.start(purpose, source.rows)
@@ -256,7 +256,7 @@ class _Table:
         self.sized_by = sized_by
         self.parts: dict[str, list[Any]] = {}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: RowChunk) -> None:
         """Take the next piece."""
         table, count = piece.table, piece.table.num_rows
         for name, column in self.keys.items():
@@ -281,12 +281,16 @@ class _Table:
         self.parts.setdefault(name, []).append(part)
 
     def _row_numbers(
-        self, piece: Piece, role: str, of: Callable[[pa.Array, Place], Any], missing: float
+        self,
+        piece: RowChunk,
+        role: str,
+        of: Callable[[pa.Array, CellLocation], Any],
+        missing: float,
     ) -> Any:
         if role not in self.columns:
             return np.full(piece.table.num_rows, missing)
         column = self.columns.column(role)
-        place = Place(str(self.source.files[piece.file].path), piece.first_row, column)
+        place = CellLocation(str(self.source.files[piece.file].path), piece.first_row, column)
         array = piece.table.column(column)
         if is_list(array.type) and array.null_count:
             return lists.row_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from rlpost.errors import ReadWriteError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 app = typer.Typer(add_completion=False)
@@ -151,7 +151,7 @@ def advantages(
 
 
 @contextmanager
-def _saying_what_stays(output: Place, *, resume: bool) -> Iterator[None]:
+def _saying_what_stays(output: AnyPath, *, resume: bool) -> Iterator[None]:
     """Where a run with --resume stops with some files complete, say how it goes on."""
     from rlpost.pipeline.outputs import JOURNAL  # noqa: PLC0415
 

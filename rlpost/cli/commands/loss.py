@@ -155,9 +155,9 @@ def loss(
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.places import place_of  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
-    from rlpost.pipeline.stages.loss import Setting  # noqa: PLC0415
+    from rlpost.pipeline.stages.loss import LossConfig  # noqa: PLC0415
 
-    settings = [Setting(made, swept) for made, swept in chosen]
+    settings = [LossConfig(made, swept) for made, swept in chosen]
     check_writable(None if summary_json == "-" else summary_json)
     tell = say if not quiet else None
     target = None if output is None else place_of(output)

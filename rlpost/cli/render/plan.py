@@ -6,17 +6,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from rlpost.display.console import console
-from rlpost.display.tables import _table
+from rlpost.display.tables import metric_table
 from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
-    from rlpost.pipeline.plan import Job
+    from rlpost.pipeline.plan import Plan
 
 
-def show_plan(job: Job) -> None:
+def show_plan(job: Plan) -> None:
     """The passes over the input, on stdout."""
     out = console(sys.stdout)
-    table = _table("pass", "reads", "columns")
+    table = metric_table("pass", "reads", "columns")
     table.columns[2].justify = "left"
     table.columns[2].overflow = "fold"
     for place, step in enumerate(job.passes(), 1):

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import _ROUNDING, MOST_ROWS, _table, number, percent
+from rlpost.display.tables import MOST_ROWS, metric_table, number, percent
 from rlpost.io.text import in_line
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _rows(facts: Json) -> Iterator[tuple[str, Json]]:
         yield "rejected, all together", facts["rejected"]
 
 
+_ROUNDING = 1e-15
 Json = dict[str, Any]
 
 
@@ -85,7 +86,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         _overview(summary),
         _numbers(summary),
         _rates(summary),
-        *correction_parts(summary, _table, number, percent),
+        *correction_parts(summary, metric_table, number, percent),
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
         _roles(summary),
@@ -130,7 +131,7 @@ def _few(paths: list[str]) -> str:
 
 
 def _numbers(summary: Json) -> Table:
-    table = _table("", "mean", "std", "min", "max")
+    table = metric_table("", "mean", "std", "min", "max")
     rows = {
         "reward, as dumped": "reward",
         "reward, post-processed": "response_level_reward",
@@ -157,7 +158,7 @@ def _statistic(facts: Json) -> list[str]:
 
 
 def _rates(summary: Json) -> Table:
-    table = _table("clipped and masked", "count", "rate", "")
+    table = metric_table("clipped and masked", "count", "rate", "")
     table.columns[3].justify = "left"
     clips = {
         "reward_clip": ("response rewards clipped", "responses"),
@@ -196,7 +197,7 @@ def _by(summary: Json, key: str, column: str) -> list[Table]:
     rows = summary[key]
     if len(rows) < 2:  # noqa: PLR2004
         return []
-    table = _table(f"by {column}", "responses", "reward", "KL", "advantage", "std", "masked")
+    table = metric_table(f"by {column}", "responses", "reward", "KL", "advantage", "std", "masked")
     shown = rows if len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
     for place, row in enumerate(shown):
         if len(rows) > MOST_ROWS and place == MOST_ROWS // 2:

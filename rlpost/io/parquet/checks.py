@@ -31,7 +31,7 @@ from rlpost.io.parquet.splice_plan import metas_of
 from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 MAX_NESTING = 100  # groups within groups; Arrow itself reads few types beyond 60
@@ -52,7 +52,7 @@ class _Leaf(NamedTuple):
     definition: int
 
 
-def checked_metadata(place: Place, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
+def checked_metadata(place: AnyPath, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
     """A Parquet file's footer as pyarrow has it.
 
     Args:

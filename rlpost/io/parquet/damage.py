@@ -13,14 +13,14 @@ from rlpost.io.parquet.reader import ParquetReader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _BYTES = 32 << 20  # decoded bytes that are held at a time
 _ROWS = 1 << 14
 
 
-def damaged_columns(place: Place, advance: Callable[[int], None]) -> dict[str, str]:
+def damaged_columns(place: AnyPath, advance: Callable[[int], None]) -> dict[str, str]:
     """Decode every column of a file, with its pages' checksums where it has them.
 
     One column of one row group is read at a time. Texts must be UTF-8, and a row group must have
@@ -54,7 +54,7 @@ def damaged_columns(place: Place, advance: Callable[[int], None]) -> dict[str, s
     return found
 
 
-def _damage(reader: ParquetReader, place: Place, group: int, name: str) -> str | None:
+def _damage(reader: ParquetReader, place: AnyPath, group: int, name: str) -> str | None:
     """Why a column of a row group does not decode; None where it does."""
     footer = reader.file.metadata.row_group(group)
     rows = _BYTES * footer.num_rows // max(footer.total_byte_size, 1)

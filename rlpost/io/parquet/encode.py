@@ -131,7 +131,7 @@ _FLOAT, _DOUBLE = 4, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ColumnPages:
     """One leaf column's pages for some rows; no offset in `meta` is meaningful yet."""
 
     meta: Struct
@@ -145,7 +145,7 @@ class Encoded:
     """Some rows of the new columns: one piece a leaf, in the order of the schema."""
 
     rows: int
-    pieces: list[Piece]
+    pieces: list[ColumnPages]
 
 
 class Encoder:
@@ -205,7 +205,7 @@ class Encoder:
             ValueError: a column is missing or has another type than the schema says.
         """
         arrays = {field.name: _column(columns, field) for field in self._own}
-        pieces: dict[str, list[Piece]] = {}
+        pieces: dict[str, list[ColumnPages]] = {}
         rest = []
         for field in self._own:
             if _has_plain_lists(arrays[field.name]):
@@ -244,17 +244,17 @@ class Encoder:
         own = pa.Codec({"lz4": "lz4_raw"}.get(codec, codec), compression_level=level)
         return bytes(own.compress(data, asbytes=True))
 
-    def _by_pyarrow(self, table: pa.Table) -> dict[str, list[Piece]]:
+    def _by_pyarrow(self, table: pa.Table) -> dict[str, list[ColumnPages]]:
         data, footer = self._write(table)
-        pieces: dict[str, list[Piece]] = {}
+        pieces: dict[str, list[ColumnPages]] = {}
         for chunk in _chunks(footer):
             meta = chunk.struct(Chunk.META)
             index = pages_by_index(chunk, table.num_rows, data)
-            piece = Piece(meta, [_bytes_of(meta, data)], index)
+            piece = ColumnPages(meta, [_bytes_of(meta, data)], index)
             pieces.setdefault(_path(meta)[0].decode(), []).append(piece)
         return pieces
 
-    def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
+    def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
         """Make the pages of a column of lists of floats, where nothing is null."""
         offsets, span = _span(array)
         values = to_numpy(span)
@@ -284,9 +284,9 @@ class Encoder:
         meta = Struct(leaf).put(Meta.VALUES, Wire.I64, levels)
         meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
         meta.put(Meta.UNCOMPRESSED, Wire.I64, sizes[0]).put(Meta.COMPRESSED, Wire.I64, sizes[1])
-        return Piece(meta, pages, index)
+        return ColumnPages(meta, pages, index)
 
-    def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> Piece:
+    def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
         """Make the page of a column of one float or bool a row, where nothing is null."""
         values = to_numpy(array)
         ones = np.array([len(values)])
@@ -302,7 +302,7 @@ class Encoder:
         meta.put(Meta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
         size = len(header) + len(packed)
         index = [page_of(size, len(values), 0, bounds)] if self._indexed else []
-        return Piece(meta, [header, packed], index)
+        return ColumnPages(meta, [header, packed], index)
 
 
 def _chunks(footer: Struct) -> list[Struct]:
@@ -372,7 +372,7 @@ def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     return offsets - offsets[0], values
 
 
-def _renamed(piece: Piece, name: str) -> Piece:
+def _renamed(piece: ColumnPages, name: str) -> ColumnPages:
     path = [name.encode(), *_path(piece.meta)[1:]]
     return replace(piece, meta=Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path))
 
@@ -432,7 +432,7 @@ def unpacked(data: pa.Buffer) -> Iterator[tuple[int, Encoded]]:
         batch = reader.get_batch(place)
         groups, rows, metas, pages, indexes = batch.columns
         pieces = [
-            Piece(
+            ColumnPages(
                 decode(meta.as_py())[0],
                 [memoryview(page.as_buffer())],
                 [Page(**page) for page in index.as_py()],

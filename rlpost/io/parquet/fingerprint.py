@@ -10,7 +10,7 @@ from rlpost.io.parquet.footer import TAIL
 from rlpost.io.ranges import close_file, open_file, read_at
 
 if TYPE_CHECKING:
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _CHANGED = ("ETag", "etag", "LastModified", "mtime", "last_modified", "updated", "created")
@@ -23,7 +23,7 @@ class Stamp(NamedTuple):
     changed: str
 
 
-def stamp_of(place: Place) -> Stamp | None:
+def stamp_of(place: AnyPath) -> Stamp | None:
     """The stamp of a file; None where it is gone, or a store tells nothing of when it changed.
 
     Raises:
@@ -40,7 +40,7 @@ def stamp_of(place: Place) -> Stamp | None:
     return None if changed is None else Stamp(int(info.get("size") or 0), changed)
 
 
-def footer_digest(place: Place) -> str:
+def footer_digest(place: AnyPath) -> str:
     """The SHA-256 of a Parquet file's footer, as hexadecimal digits.
 
     Raises:

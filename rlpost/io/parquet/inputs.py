@@ -15,14 +15,14 @@ from rlpost.io.places import Remote, absence, below, files_below, matching, plac
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 @dataclass(frozen=True)
 class InputFile:
     """One Parquet file of the input."""
 
-    path: Place
+    path: AnyPath
     relative: Path
     """Where its twin goes below an output directory."""
     partitions: tuple[tuple[str, str], ...] = ()
@@ -37,7 +37,7 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
             Parquet file.
         UsageError: two files would have the same output name.
     """
-    found: dict[Place, InputFile] = {}
+    found: dict[AnyPath, InputFile] = {}
     for text in inputs:
         for file in _expand(text):
             found.setdefault(file.path.resolve(), file)
@@ -72,7 +72,7 @@ def _expand(text: str) -> list[InputFile]:
     raise ReadWriteError(f"{text}: {absence(path)}")
 
 
-def _directory(top: Place) -> list[InputFile]:
+def _directory(top: AnyPath) -> list[InputFile]:
     files = [
         InputFile(file, relative, _partitions(file))
         for file, relative in files_below(top)
@@ -83,6 +83,6 @@ def _directory(top: Place) -> list[InputFile]:
     return files
 
 
-def _partitions(path: Place) -> tuple[tuple[str, str], ...]:
+def _partitions(path: AnyPath) -> tuple[tuple[str, str], ...]:
     pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import InputFile
-from rlpost.io.parquet.source import Piece
+from rlpost.io.parquet.source import RowChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,19 +33,19 @@ class TableSource:
         """Bytes of these columns in memory."""
         return int(self.table.select(list(columns)).nbytes)
 
-    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
+    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """These columns, in pieces of about `chunk_tokens` elements of one list column."""
         table = self.table.select(list(columns))
         each = max(1.0, self._per_row(sized_by))
         row = 0
         for batch in table.to_batches(max_chunksize=max(1, int(chunk_tokens / each))):
             if batch.num_rows:
-                yield Piece(0, 0, row, batch, round(each * batch.num_rows), joins=row > 0)
+                yield RowChunk(0, 0, row, batch, round(each * batch.num_rows), joins=row > 0)
             row += batch.num_rows
 
     def read_file(
         self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RowChunk]:
         """The pieces of the only file there is."""
         assert index == 0
         return self.read(columns, chunk_tokens, sized_by)

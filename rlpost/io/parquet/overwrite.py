@@ -10,13 +10,13 @@ from rlpost.io.parquet.reader import footer_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _MADE = (b"rlpost.recipe", b"rlpost.loss")  # the keys that outputs have, and converted dumps lack
 
 
-def check_ours(targets: Sequence[Place]) -> None:
+def check_ours(targets: Sequence[AnyPath]) -> None:
     """Refuse to overwrite data: Parquet files that `rlpost advantages` or `loss` did not write.
 
     What is no Parquet file, or a damaged one, may be overwritten.
@@ -34,7 +34,7 @@ def check_ours(targets: Sequence[Place]) -> None:
             )
 
 
-def _is_data(place: Place) -> bool:
+def _is_data(place: AnyPath) -> bool:
     try:
         metadata = footer_of(place).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two

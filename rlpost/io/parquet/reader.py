@@ -14,7 +14,7 @@ from rlpost.io.ranges import Ranges, RemoteFile
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
@@ -36,7 +36,7 @@ class ParquetReader:
     """
 
     def __init__(
-        self, place: Place, metadata: pq.FileMetaData | None = None, *, checksums: bool = False
+        self, place: AnyPath, metadata: pq.FileMetaData | None = None, *, checksums: bool = False
     ) -> None:
         self._ranges = Ranges(RemoteFile(place)) if isinstance(place, Remote) else None
         try:
@@ -86,7 +86,7 @@ class ParquetReader:
             self._ranges.close()
 
 
-def footer_of(place: Place) -> pq.FileMetaData:
+def footer_of(place: AnyPath) -> pq.FileMetaData:
     """A file's footer; raises as `ParquetReader`."""
     return checked_metadata(place)
 

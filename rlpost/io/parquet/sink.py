@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from rlpost.io.parquet.indexes import New
-    from rlpost.io.places import Place
-    from rlpost.io.staged import Run, Staged
+    from rlpost.io.places import AnyPath
+    from rlpost.io.staged import ByteRange, Staged
     from rlpost.io.uploads import Upload
 
 
@@ -55,7 +55,7 @@ class SourceRows:
         DataError: the file is damaged or no Parquet file.
     """
 
-    def __init__(self, path: Place, keep: Collection[str] | None, drop: Collection[str]) -> None:
+    def __init__(self, path: AnyPath, keep: Collection[str] | None, drop: Collection[str]) -> None:
         self._path = path
         with self._naming():
             self._reader = ParquetReader(path)
@@ -233,8 +233,8 @@ def encoder_for(
 
 
 def open_sink(
-    source: Place,
-    target: Place,
+    source: AnyPath,
+    target: AnyPath,
     fields: pa.Schema,
     *,
     drop: Collection[str] = (),
@@ -287,8 +287,8 @@ def open_sink(
 
 
 def _splice(
-    source: Place,
-    target: Place,
+    source: AnyPath,
+    target: AnyPath,
     encoder_of: Callable[..., Encoder],
     keep: Collection[str] | None,
     drop: Collection[str],
@@ -309,7 +309,7 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        runs: list[Run] = whole(end)
+        runs: list[ByteRange] = whole(end)
         moved: list[New] | None = []
         if not everything:
             runs, moved = close_ranks(file, footer.structs(FileMeta.ROW_GROUPS))
@@ -326,7 +326,7 @@ def _splice(
         return SpliceSink(footer, encoder, staged, kept, *indexes)
 
 
-def _check_names(source: Place, names: Collection[str], fields: pa.Schema) -> None:
+def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:
     for name in fields.names:
         if name in names:
             raise UsageError(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.fingerprint import Stamp
     from rlpost.io.parquet.footer import Struct
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import Place
+    from rlpost.io.places import AnyPath
 
 
 _TOGETHER = 8  # row groups, at most, that are worked on together; they begin at multiples of it
@@ -46,7 +46,7 @@ _MANY = 32 << 20  # decompressed bytes of a row group that is worked on by itsel
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowChunk:
     """Consecutive rows of one row group."""
 
     file: int
@@ -59,7 +59,7 @@ class Piece:
     joins: bool = False
     """May be worked on together with the piece before it, of another row group."""
 
-    def halves(self) -> tuple[Piece, Piece]:
+    def halves(self) -> tuple[RowChunk, RowChunk]:
         """The first and the second half of the rows."""
         middle = self.table.num_rows // 2
         first, second = self.table.slice(0, middle), self.table.slice(middle)
@@ -68,7 +68,7 @@ class Piece:
         )
 
 
-Pieces = tuple[Piece, ...]
+Pieces = tuple[RowChunk, ...]
 
 
 def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
@@ -89,9 +89,9 @@ def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool
             window, before = own, held
 
 
-def together(pieces: Iterable[Piece], tokens: int) -> Iterator[tuple[Piece, ...]]:
+def together(pieces: Iterable[RowChunk], tokens: int) -> Iterator[tuple[RowChunk, ...]]:
     """Pieces that may be joined in runs of at most so many tokens, about; the others alone."""
-    run: list[Piece] = []
+    run: list[RowChunk] = []
     held = 0
     for piece in pieces:
         if run and (not piece.joins or held + piece.tokens > tokens):
@@ -153,7 +153,7 @@ class Source:
         """Row number, in its file, of the first row that is read of each."""
         self.first_groups = [0] * len(self.files)
         """Number, in its file, of the first row group that is read of each."""
-        self._begun: tuple[tuple[list[str], int, str], Ahead[Piece]] | None = None
+        self._begun: tuple[tuple[list[str], int, str], Ahead[RowChunk]] | None = None
 
     @cached_property
     def name(self) -> str:
@@ -197,7 +197,7 @@ class Source:
             for begin, end in extents(footer, group, columns)
         )
 
-    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
+    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """These columns, in pieces of about `chunk_tokens` elements, in file order.
 
         Args:
@@ -229,13 +229,13 @@ class Source:
         if self._begun is not None:
             self._begun[1].close()
 
-    def _read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[Piece]:
+    def _read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         for index in range(len(self.files)):
             yield from self.read_file(index, columns, chunk_tokens, sized_by)
 
     def read_file(
         self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RowChunk]:
         """The pieces of one file, as `read`; one with no rows has none."""
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
@@ -250,7 +250,7 @@ class Source:
                             check_texts(table)
                             whole = _with_partitions(table, file, columns)
                             tokens = round(each * table.num_rows)
-                            yield Piece(index, group, row, whole, tokens, joins and row == begin)
+                            yield RowChunk(index, group, row, whole, tokens, joins and row == begin)
                         row += table.num_rows
         except _DAMAGE as error:
             raise _unreadable(file, error) from None
@@ -353,7 +353,7 @@ class Range(NamedTuple):
     rows: int
 
 
-def divided(place: Place, most: int) -> list[Range]:
+def divided(place: AnyPath, most: int) -> list[Range]:
     """A file's row groups in ranges; none where its column chunks can't be copied.
 
     Args:

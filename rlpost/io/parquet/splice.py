@@ -32,7 +32,7 @@ from rlpost.io.parquet.footer import (
 from rlpost.io.parquet.indexes import New, drop_indexes, kept_indexes, moved_offsets, new_indexes
 from rlpost.io.parquet.splice_plan import add_key_values, extent, joined_meta, metas_of, move
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import STEP, Run, Staged, naming, steps, write_all
+from rlpost.io.staged import STEP, ByteRange, Staged, naming, steps, write_all
 from rlpost.io.threads import in_order
 from rlpost.io.uploads import Upload, stage
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.encode import Encoded, Encoder, Piece
-    from rlpost.io.places import Place
+    from rlpost.io.parquet.encode import ColumnPages, Encoded, Encoder
+    from rlpost.io.places import AnyPath
     from rlpost.io.ranges import Opened
 
 
@@ -58,7 +58,7 @@ class _Lying(NamedTuple):
     size: int
 
 
-class Waiting:
+class PageSpool:
     """The new pages of one row group, in memory as long as they are few, then in a file.
 
     A row group may be as large as its file, and what is made of it with it. The file has no name,
@@ -97,7 +97,7 @@ class Waiting:
         self._parts, self._held, self._size, self.rows = [], [], 0, 0
         return parts
 
-    def bytes_of(self, piece: Piece) -> Iterator[bytes | memoryview]:
+    def bytes_of(self, piece: ColumnPages) -> Iterator[bytes | memoryview]:
         """The pages of a piece that `take` gave."""
         for page in piece.pages:
             if not isinstance(page, _Lying):
@@ -138,7 +138,7 @@ def _distinct(encoded: Encoded) -> list[list[bytes | memoryview]]:
     return list({id(piece.pages): piece.pages for piece in encoded.pieces}.values())
 
 
-def copy_all(source: Place, target: Place) -> Staged | Upload | None:
+def copy_all(source: AnyPath, target: AnyPath) -> Staged | Upload | None:
     """Begin to copy a Parquet file's data, all of it, to where an output that keeps it is staged.
 
     Returns:
@@ -165,12 +165,12 @@ def copy_all(source: Place, target: Place) -> Staged | Upload | None:
     return staged
 
 
-def whole(end: int) -> list[Run]:
+def whole(end: int) -> list[ByteRange]:
     """All data of a file whose footer begins at `end`."""
-    return [Run(len(MAGIC), end - len(MAGIC), len(MAGIC))]
+    return [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))]
 
 
-def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[Run], list[New] | None]:
+def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[ByteRange], list[New] | None]:
     """Move what belongs to kept columns, so that nothing is between it.
 
     Page indexes are left out where one is damaged.
@@ -201,27 +201,27 @@ def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[Run], list[New
     return _joined(runs), offsets
 
 
-def _closed(groups: list[Struct]) -> list[Run]:
+def _closed(groups: list[Struct]) -> list[ByteRange]:
     """Move chunks and Bloom filters to where the file begins."""
     end = len(MAGIC)
-    runs: list[Run] = []
+    runs: list[ByteRange] = []
     for group in groups:
         for meta in sorted(metas_of(group), key=extent):
             begin, stop = extent(meta)
             move(meta, end - begin)
-            runs.append(Run(begin, stop - begin, end))
+            runs.append(ByteRange(begin, stop - begin, end))
             end += stop - begin
     for meta in (meta for group in groups for meta in metas_of(group) if Meta.BLOOM in meta):
         size = meta.integer(Meta.BLOOM_LENGTH)
-        runs.append(Run(meta.integer(Meta.BLOOM), size, end))
+        runs.append(ByteRange(meta.integer(Meta.BLOOM), size, end))
         meta.put(Meta.BLOOM, Wire.I64, end)
         end += size
     return runs
 
 
-def _joined(runs: list[Run]) -> list[Run]:
+def _joined(runs: list[ByteRange]) -> list[ByteRange]:
     """The same with neighbours as one."""
-    joined: list[Run] = []
+    joined: list[ByteRange] = []
     for run in runs:
         if joined and joined[-1].begin + joined[-1].size == run.begin:
             joined[-1] = joined[-1]._replace(size=joined[-1].size + run.size)
@@ -267,7 +267,7 @@ class SpliceSink:
         output.write(0, MAGIC)
         self._end = end
         self._current = 0
-        self._waiting = Waiting(output.path.parent)
+        self._waiting = PageSpool(output.path.parent)
 
     @property
     def output(self) -> Staged | Upload:
@@ -331,7 +331,7 @@ class SpliceSink:
         runs = []
         at = self._end
         for chunk, field, begin, size in kept_indexes(self._groups):
-            runs.append(Run(begin, size, at))
+            runs.append(ByteRange(begin, size, at))
             chunk.put(field, Wire.I64, at)
             at += size
         for data in in_order(self._output.original, steps(_joined(runs)), _READERS):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.pipeline.resolved import Shape
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
 
@@ -47,7 +47,7 @@ class Stage:
     apply: Callable[[Batch], Batch] | None = None
 
 
-def stages_of(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
+def stages_of(shape: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     """The stages of a recipe, in order; stages that would do nothing are left out.
 
     Args:
@@ -71,7 +71,7 @@ def stages_of(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage
     ]
 
 
-def _mask_stages(shape: Shape) -> list[Stage]:
+def _mask_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe = shape.recipe
     finite = Stage(
         "finite",
@@ -88,7 +88,7 @@ def _mask_stages(shape: Shape) -> list[Stage]:
     ]
 
 
-def _reward_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> list[Stage]:
+def _reward_stages(shape: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     recipe, estimator = shape.recipe, shape.estimator
     made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
     mean_of, std_of = shape.norm
@@ -106,7 +106,7 @@ def _reward_stages(shape: Shape, running: Mapping[str, RunningMoments]) -> list[
     ]
 
 
-def _kl_stages(shape: Shape) -> list[Stage]:
+def _kl_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe = shape.recipe
     if not shape.kl:
         return []
@@ -125,7 +125,7 @@ def _kl_stages(shape: Shape) -> list[Stage]:
     ]
 
 
-def _token_reward_stages(shape: Shape) -> list[Stage]:
+def _token_reward_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe = shape.recipe
     stages = []
     if not shape.plain or shape.varying:
@@ -141,7 +141,7 @@ def _token_reward_stages(shape: Shape) -> list[Stage]:
     return stages
 
 
-def _estimator_stages(shape: Shape) -> list[Stage]:
+def _estimator_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = shape.recipe, shape.estimator
     stages = _position_stages(shape) if estimator.token_weights else []
     if not shape.plain:
@@ -163,7 +163,7 @@ def _estimator_stages(shape: Shape) -> list[Stage]:
     return stages
 
 
-def _position_stages(shape: Shape) -> list[Stage]:
+def _position_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = shape.recipe, shape.estimator
     return [
         Stage("position layout", settle=partial(on_positions.lay_out, recipe=recipe)),
@@ -177,7 +177,7 @@ def _position_stages(shape: Shape) -> list[Stage]:
     ]
 
 
-def _advantage_stages(shape: Shape) -> list[Stage]:
+def _advantage_stages(shape: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = shape.recipe, shape.estimator
     stages = []
     if shape.whiten and shape.constant:
@@ -207,7 +207,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
     )
 
 
-def token_roles(shape: Shape) -> frozenset[str]:
+def token_roles(shape: ResolvedRecipe) -> frozenset[str]:
     """Every token role, besides the mask, that any stage of the recipe reads."""
     estimator = frozenset(shape.estimator.token_columns) - {*MADE_TOKENS}
     process = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
@@ -216,7 +216,7 @@ def token_roles(shape: Shape) -> frozenset[str]:
     return shape.kl_reads | estimator | process | weights | corrected | _teacher_roles(shape)
 
 
-def _teacher_roles(shape: Shape) -> frozenset[str]:
+def _teacher_roles(shape: ResolvedRecipe) -> frozenset[str]:
     """What distillation reads: the teachers' columns and the student's."""
     if not shape.distilled:
         return frozenset()

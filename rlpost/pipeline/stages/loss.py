@@ -26,7 +26,7 @@ _BLOCK = 1 << 18  # tokens whose temporaries stay near the core, yet pay for the
 
 
 @dataclass(frozen=True)
-class Setting:
+class LossConfig:
     """One loss with all its options."""
 
     options: LossOptions
@@ -83,7 +83,7 @@ def as_written(batch: Batch, *, column: Callable[[Batch], Tensor]) -> Batch:
     return batch.with_(**{name: x.to(torch.float32).to(torch.float64) for name, x in made.items()})
 
 
-def add_loss(batch: Batch, *, setting: Setting, rewarded: bool) -> Batch:
+def add_loss(batch: Batch, *, setting: LossConfig, rewarded: bool) -> Batch:
     """Adds `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 3."""
     found = setting.loss(tokens_of(batch, rewarded=rewarded), setting.options)
     return batch.with_(pg_loss=found.values, clip_state=found.clip)

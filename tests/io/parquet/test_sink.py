@@ -168,7 +168,7 @@ def test_a_source_that_shrinks_is_an_error(source, target):
     sink = open_sink(source, target, FIELDS, keep=[])
     sink.abort()
     copied = Staged(target)
-    copied.copy(os.open(source, os.O_RDONLY), [staged.Run(source.stat().st_size - 10, 20, 0)])
+    copied.copy(os.open(source, os.O_RDONLY), [staged.ByteRange(source.stat().st_size - 10, 20, 0)])
     with pytest.raises(ReadWriteError, match="became shorter"):
         copied.complete()
     copied.discard()

@@ -14,7 +14,7 @@ import rlpost
 from rlpost.errors import ReadWriteError
 from rlpost.io.parquet import splice as waiting
 from rlpost.io.parquet.encode import Encoder
-from rlpost.io.parquet.splice import Waiting
+from rlpost.io.parquet.splice import PageSpool
 
 SAMPLE = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
 KIND = pa.list_(pa.float32())
@@ -40,7 +40,7 @@ def pages(store, parts):
 @pytest.mark.parametrize("room", [0, 1500, 1 << 30], ids=["none", "some", "all"])
 def test_rows_come_back_as_they_were_however_little_stays_in_memory(tmp_path, monkeypatch, room):
     monkeypatch.setattr(waiting, "ROOM", room)
-    store = Waiting(tmp_path)
+    store = PageSpool(tmp_path)
     for _ in range(2):  # one row group after another
         added = [rows(20, seed) for seed in range(5)]
         want = [[b"".join(piece.pages) for piece in part.pieces] for part in added]
@@ -64,7 +64,7 @@ def test_columns_of_the_same_values_lie_there_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         waiting, "write_all", lambda *given: written.append(len(given[1])) or write(*given)
     )
-    store = Waiting(tmp_path)
+    store = PageSpool(tmp_path)
     part = rows(20, 0)
     store.add(part)
     store.clear()
@@ -93,4 +93,4 @@ def test_a_file_is_the_same(tmp_path, monkeypatch, estimator, per_group):
 def test_a_folder_that_takes_no_file_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(waiting, "ROOM", 0)
     with pytest.raises(ReadWriteError, match="gone: cannot be written: No such file"):
-        Waiting(tmp_path / "gone").add(rows(1, 0))
+        PageSpool(tmp_path / "gone").add(rows(1, 0))
