@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlpost import _moved
 from rlpost._version import __version__
 
 if TYPE_CHECKING:
     from rlpost import functional, ray
     from rlpost.analysis.inspect.facts import inspect as facts
+    from rlpost.analysis.report.run import report
     from rlpost.api import Options, advantages, enrich
     from rlpost.recipe.numerics import Numerics
-    from rlpost.recipe.presets import preset
+    from rlpost.recipe.presets import loss_preset, preset
     from rlpost.recipe.recipe import Recipe
 
 
@@ -22,7 +24,9 @@ _HOMES = {
     "facts": "rlpost.analysis.inspect.facts",
     "Numerics": "rlpost.recipe.numerics",
     "Recipe": "rlpost.recipe.recipe",
+    "loss_preset": "rlpost.recipe.presets",
     "preset": "rlpost.recipe.presets",
+    "report": "rlpost.analysis.report.run",
 }
 # `rlpost.inspect` would be both a function and a package, so the function is called `facts`.
 _NAMES = {"facts": "inspect"}
@@ -36,8 +40,10 @@ __all__ = [
     "enrich",
     "facts",
     "functional",
+    "loss_preset",
     "preset",
     "ray",
+    "report",
 ]
 
 
@@ -55,3 +61,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """The public names, imported or not."""
     return __all__
+
+
+_moved.install()

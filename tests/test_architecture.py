@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import rlpost
+from rlpost import _moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,10 +35,12 @@ ROOMS = (
     "losses",
     "kernels",  # arithmetic on tensors
     "recipe",  # options, presets, roles
+    "manual",  # the pages of `rlpost help`
     "display",  # consoles, tables, charts
     "io",  # files, Parquet, locks, signals, threads
     "optional",  # extras that may not be installed
     "errors",
+    "_moved",  # old import paths
     "_version",
 )
 
@@ -75,12 +78,14 @@ ALLOWED = {
     "display": {"rich", "io"},
     "errors": set(),
     "optional": {"errors"},
+    "_moved": set(),
     "_version": set(),
 }
 # What must start fast: completion and `--help` answer without these libraries.
 SLOW = ("torch", "pyarrow", "polars")
 LIGHT = (
     "cli.app",
+    "cli.commands.help",
     "cli.completion",
     "cli.environment",
     "cli.loss_options",
@@ -91,6 +96,7 @@ LIGHT = (
     "io.parquet.column_names",
     "io.signals",
     "io.text",
+    "manual",
     "pipeline.options",
     "recipe.loss",
     "recipe.numerics",
@@ -282,3 +288,20 @@ def test_functions_are_short():
         and body_lines(node) > MOST_BODY_LINES
     }
     assert long == {}
+
+
+@pytest.mark.parametrize("path", _moved.MOVED)
+def test_documented_paths_of_the_last_release_still_import(path):
+    code = (
+        "import importlib, sys, warnings\n"
+        "with warnings.catch_warnings(record=True) as heard:\n"
+        "    warnings.simplefilter('always')\n"
+        "    old = importlib.import_module(sys.argv[1])\n"
+        "new = importlib.import_module(sys.argv[2])\n"
+        "assert 'removed in the next release' in str(heard[-1].message)\n"
+        "names = [name for name in vars(new) if not name.startswith('_')]\n"
+        "assert all(getattr(old, name) is getattr(new, name) for name in names)\n"
+    )
+    argv = [sys.executable, "-c", code, path, _moved.MOVED[path][0]]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

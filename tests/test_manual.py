@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 import rlpost
-from rlpost.commands.help import for_terminal
+from rlpost.cli.commands.help import for_terminal
 from rlpost.manual import OF_COMMANDS, TOPICS, page
-from rlpost.recipe import without_loss
+from rlpost.recipe.recipe import without_loss
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from unittest import mock
 
 import typer
 
-from rlpost.cli import COMMANDS, app, main
+from rlpost.cli.app import COMMANDS, app, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args, get_origin
 from manual.program import commands, run
 
 from rlpost import Numerics, functional
+from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
-from rlpost.inspect.findings import FINDINGS
-from rlpost.loss_catalogue import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.losses import LOSSES
 from rlpost.manual import TOPICS
-from rlpost.recipe import Recipe
-from rlpost.schema import ROLES
+from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import ROLES
 
 USES = {
     "group": "prompt groups",

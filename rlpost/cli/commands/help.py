@@ -10,7 +10,7 @@ import typer
 
 from rlpost.errors import UsageError
 from rlpost.manual import OF_COMMANDS, TOPICS, page
-from rlpost.schema import closest
+from rlpost.recipe.roles import closest
 
 WIDEST = 100
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
@@ -48,10 +48,10 @@ def show_help(
 
 
 def _show_topics() -> None:
-    from rlpost import render_lists  # noqa: PLC0415
+    from rlpost.display.tables import show_list  # noqa: PLC0415
 
     rows = [(name, about) for name, about in TOPICS.items() if name != "index"]
-    render_lists.show_list(("topic", "content"), rows, "table")
+    show_list(("topic", "content"), rows, "table")
 
 
 def _show_page(text: str) -> None:
@@ -62,7 +62,7 @@ def _show_page(text: str) -> None:
     from rich.markdown import Markdown  # noqa: PLC0415
     from rich.theme import Theme  # noqa: PLC0415
 
-    from rlpost.render import console  # noqa: PLC0415
+    from rlpost.display.console import console  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
