@@ -25,7 +25,8 @@ class MovedModules:
     @staticmethod
     def find_spec(name: str, *_: Any) -> ModuleSpec | None:
         """Return a spec for a module that moved, None for others."""
-        return ModuleSpec(name, MovedModules, is_package=True) if name in MOVED else None
+        loader: Any = MovedModules
+        return ModuleSpec(name, loader, is_package=True) if name in MOVED else None
 
     @staticmethod
     def create_module(_: ModuleSpec) -> None:
