@@ -1,0 +1,497 @@
+"""The commands that run on both trees; only what users can call, so that they outlast any move."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+ALWAYS = (
+    "advantages,returns,response_level_rewards,raw_advantages,token_level_rewards,"
+    "final_response_mask,group_mean,group_std,group_size,group_pass_rate"
+)
+"""Columns that every recipe can write."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands that run one after the other in a folder of their own."""
+
+    name: str
+    steps: tuple[tuple[str, ...], ...] = ()
+    """Words of each command behind `rlpost`; `@NAME` is an input."""
+    code: int = 0
+    """The exit code of the last command; those before it end with 0."""
+    function: str = ""
+    """A function of `python_cases` in the place of commands."""
+    fresh: bool = False
+    """In new processes, as users start them, instead of forks of one that has imported torch."""
+    env: dict[str, str] = field(default_factory=dict)
+    needs: str = ""
+    """A module without which the case is left out."""
+
+
+def case(name: str, *lines: str, **how: object) -> Case:
+    """A case from its command lines."""
+    return Case(name, tuple(tuple(shlex.split(line)) for line in lines), **how)
+
+
+def advantages(name: str, source: str, options: str = "", *more: str, **how: object) -> Case:
+    """`rlpost advantages` on one input, with a summary."""
+    line = f"advantages @{source} out.parquet -q --summary-json summary.json {options}"
+    return case(name, line, *more, **how)
+
+
+# Estimators: what each needs beside its name. One that is not here runs without options.
+ESTIMATORS = {
+    "gae": "--gamma 0.98 --lam 0.9",
+    "gdpo": "--reward-components reward_correctness,reward_format --component-weights 1,0.5",
+    "hierarchical_grpo": "--episode-domains env",
+    "opd": "--teacher ref_log_probs=1.0 --teacher infer_log_probs=0.25",
+    "optimal_token_baseline": "--otb-is-cap 2",
+    "gigpo": "--step-gamma 0.95 --step-weight 0.7",
+    "step_reinforce": "--step-gamma 0.95",
+    "reinforce": "--gamma 0.99",
+    "agentic_reinforce": "--gamma 0.95",
+    "gpg": "--f-norm 2",
+    "rae": "--ema-decay 0.8",
+}
+# The estimators that a preset sets anything for, and one more that it does not.
+PRESETS = {
+    "nemo-rl": "grpo gdpo reinforce_pp gae opd rloo",
+    "open-instruct": "grpo grpo_standard raw",
+    "openrlhf": "gae reinforce reinforce_baseline rloo dr_grpo group_norm",
+    "prime-rl": "grpo rae raw",
+    "roll": "grpo gae agentic_reinforce gigpo step_reinforce reinforce",
+    "slime": "grpo reinforce_pp_baseline gae reinforce_pp",
+    "trl": "grpo dr_grpo",
+    "verl": "grpo grpo_vectorized rloo_vectorized gae reinforce_pp remax optimal_token_baseline "
+    "tir_optimal_token_baseline gpg opo",
+}
+PRESET_LOSSES = {
+    "open-instruct": "ppo cispo", "openrlhf": "ppo gspo", "prime-rl": "dppo",
+    "roll": "ppo cispo", "slime": "ppo cispo", "nemo-rl": "ppo",
+    "trl": "grpo bnpo dapo dr_grpo gspo sapo cispo", "verl": "ppo gspo cispo geo_mean",
+}  # fmt: skip
+LOSSES = "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl"
+LOSS_OPTIONS = {
+    "ppo": "--pg-clip 0.1 --dual-clip 3",
+    "gspo": "--pg-clip-low 0.01 --pg-clip-high 0.02 --ratio-cap 5",
+    "cispo": "--pg-clip-high 0.3 --cispo-mask",
+    "topr": "--topr-positive 0.5 --topr-negative 0.8",
+    "tis": "--tis-low 0.5 --tis-high 1.2",
+    "kimi15": "--kimi-tau 0.3",
+    "sapo": "--sapo-tau-pos 2 --sapo-tau-neg 3",
+    "dppo": "--prob-mask-low 0.05 --prob-mask-high 0.1 --square-coef 0.01",
+    "ipo": "--prob-mask 0.05",
+    "geo_mean": "--pg-clip 0.05",
+    "ref_kl": "--prob-mask 0.05",
+}
+# A recipe in which each choice of numerics matters.
+GAE = "--estimator gae --kl-coef 0.1 --whiten-advantages"
+MASKED = "--estimator grpo --kl-coef 0.1 --kl-estimator k3 --reward-clip 0.8"
+CORRECTED = "--is-weight sequence --is-cap 2 --is-filter token:ratio:0.8:1.25"
+NUMERICS = {
+    "batch": ("step_domain all", f"{GAE} --norm-mean batch --norm-std batch"),
+    "penalty_length": ("row", "--overlong-penalty 20 10 1"),
+    "penalty_floor": ("factor", "--overlong-penalty 8 4 1"),
+    "norm_eps": ("0.1", ""),
+    "norm_ddof": ("0", ""),
+    "norm_floor": ("0.6", ""),
+    "single": ("zero_always raw normalise", ""),
+    "constant": ("divide", ""),
+    "empty": ("leave_out", ""),
+    "clip_stages": ("response", MASKED),
+    "log_ratio_clamp": ("0.1 never", MASKED),
+    "log_ratio_clamps": ("k3", "--kl-coef 0.1 --numerics log_ratio_clamp=0.1"),
+    "kl_clamp": ("0.01 never", MASKED),
+    "kl_clamps": ("all", "--kl-coef 0.1 --numerics kl_clamp=0.01"),
+    "kl_policy": ("current", MASKED),
+    "kl_credit": ("token response", GAE),
+    "terminal_reward": ("last_token", GAE),
+    "observations": ("states zero_states policy restart cut", f"{GAE} --gamma 0.9"),
+    "segment_reward": ("last", "--estimator agentic_reinforce --kl-coef 0.1 --gamma 0.9"),
+    "whiten_eps": ("0.1", GAE),
+    "whiten_floor": ("clamp", f"{GAE} --numerics whiten_eps=0.5"),
+    "whiten_ddof": ("0", GAE),
+    "whiten_scale": ("none", GAE),
+    "batch_eps": ("0.1", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    "otb_position": ("policy_token", "--estimator optimal_token_baseline"),
+    "otb_lone": ("none", "--estimator optimal_token_baseline"),
+    "otb_eps": ("0.1", "--estimator optimal_token_baseline"),
+    "episodes": ("row", "--estimator gigpo"),
+    "states": ("batch", "--estimator gigpo"),
+    "rae_order": ("group", "--estimator rae"),
+    "is_clamp": ("0.05 never", CORRECTED),
+    "is_clamp_at": ("token", f"{CORRECTED} --numerics is_clamp=0.05"),
+    "is_filter_clamp": ("0.05 never", CORRECTED),
+    "is_observations": ("one ratio", CORRECTED),
+}
+MASKS = {
+    "max length": "--max-len-mask --max-response-length 24",
+    "difficulty": "--difficulty-mask --difficulty-low 0.2 --difficulty-high 0.9",
+    "error length": "--error-max-len-clip 20",
+    "zero variance": "--drop-zero-variance",
+    "truncated": "--drop-truncated",
+    "before norm": "--drop-truncated --drop-zero-variance --mask-before-norm",
+    "several": "--drop-truncated --difficulty-mask --max-len-mask --max-response-length 24",
+}
+REWARDS = {
+    "components": "--reward-components reward_correctness,reward_format --component-weights 1,0.3",
+    "scale": "--reward-scale 0 1 -1 1",
+    "truncation factor": "--truncation-penalty 0.5",
+    "truncation reward": "--truncation-penalty -0.5",
+    "group length": "--group-length-penalty 0.2 0 0",
+    "overlong": "--overlong-penalty 20 10 1",
+    "clip": "--reward-clip 0.7",
+    "clip of two sides": "--reward-clip 0.7 --reward-clip-low -0.2",
+    "whitened": "--whiten-rewards --kl-coef 0.1",
+}
+
+
+def all_cases(estimators: list[str]) -> list[Case]:
+    """All cases.
+
+    Args:
+        estimators: the names that the old tree lists.
+    """
+    return [
+        *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
+        *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_dumps(), *of_lists(),
+        *of_python(),
+    ]  # fmt: skip
+
+
+def of_estimators(names: list[str]) -> list[Case]:
+    made = []
+    for name in names:
+        options = f"--estimator {name} {ESTIMATORS.get(name, '')}"
+        every = f"--emit {ALWAYS},kl,is_weight --is-weight token --is-cap 2"
+        made += [
+            advantages(f"estimator {name}", "agentic.parquet", f"{options} {every}"),
+            advantages(
+                f"estimator {name} with KL, whitening, clip, weights",
+                "steps.parquet" if name not in ("gigpo", "step_reinforce") else "agentic.parquet",
+                f"{options} --kl-coef 0.1 --kl-estimator k2 --whiten-advantages "
+                f"--advantage-clip 1 --length-weight --emit {ALWAYS},sample_weight,kl",
+            ),
+        ]
+    for source in ("basic", "extreme", "multiturn", "ragged_groups", "rich", "odd"):
+        made += [
+            advantages(f"{name} on {source}", f"{source}.parquet", f"--estimator {name} {extra}")
+            for name, extra in (("grpo", ""), ("gae", "--kl-coef 0.05"), ("rloo", ""))
+        ]
+    made += [
+        advantages("gae with two lambdas", "steps.parquet", "--estimator gae --lambda-policy 0.9 "
+                   "--lambda-value 0.99"),
+        advantages("gae with adaptive lambda", "steps.parquet", "--estimator gae "
+                   "--length-adaptive-alpha 0.2"),
+        advantages("opd with teachers of its own", "rich.parquet", "--estimator opd "
+                   "--teacher teacher_a=1 --teacher teacher_b=0.5 --kl-estimator k3"),
+        advantages("teachers beside rewards", "rich.parquet", "--estimator grpo "
+                   "--teacher teacher_a=0.3"),
+        advantages("own estimator", "basic.parquet", "--estimator ../../inputs/own.py:midrange"),
+    ]  # fmt: skip
+    return made
+
+
+def of_presets() -> list[Case]:
+    made = []
+    for preset, names in PRESETS.items():
+        for name in names.split():
+            options = ESTIMATORS.get(name, "") if name in ("gdpo", "opd") else ""
+            agentic = name in ("gigpo", "step_reinforce", "agentic_reinforce")
+            made.append(
+                advantages(
+                    f"preset {preset} {name}",
+                    "agentic.parquet" if agentic else "steps.parquet",
+                    f"--preset {preset} --estimator {name} {options} --kl-coef 0.05 "
+                    f"--drop-truncated --is-weight token --is-cap 3 "
+                    f"--emit {ALWAYS},kl,sample_mask,is_weight",
+                )
+            )
+        made.append(case(f"config of {preset}", f"config show --preset {preset} --format json"))
+        made.append(
+            case(
+                f"preset {preset} as TOML",
+                f"presets show {preset}",
+                f"presets diff {preset} default --format json",
+            )
+        )
+    return made
+
+
+def of_recipes() -> list[Case]:
+    made = [
+        advantages(f"sample mask {name}", "steps.parquet", f"{options} --emit {ALWAYS},sample_mask")
+        for name, options in MASKS.items()
+    ]
+    made += [
+        advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}")
+        for name, options in REWARDS.items()
+    ]
+    made += [
+        advantages(
+            f"norm of {mean} mean, {std} std", "steps.parquet",
+            f"--norm-mean {mean} --norm-std {std} --emit {ALWAYS}",
+        )
+        for mean in ("batch", "group", "others", "running", "none")
+        for std in ("batch", "group", "running", "none")
+        if mean != "others" or std in ("group", "none")
+    ]  # fmt: skip
+    made += [
+        advantages(
+            f"KL {name}", "arithmetic.parquet",
+            f"--kl-coef 0.05 --kl-estimator {name} --estimator gae --emit advantages,returns,kl",
+        )
+        for name in ("k1", "abs", "k2", "k3", "k4")
+    ]  # fmt: skip
+    step = "advantages @steps.parquet {0}.parquet --norm-mean running --norm-std running"
+    line = f"{step} --state state.json -q --summary-json {{0}}.json"
+    made += [
+        advantages("adaptive KL", "arithmetic.parquet", "--kl-coef 0.1 --kl-target 0.01 "
+                   "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
+        case("running norm kept over calls", line.format("first"), line.format("second")),
+        advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
+        advantages("rollout id", "rich.parquet", "--rollout-id rollout"),
+        advantages("emit only", "steps.parquet", "--emit-only"),
+        advantages("pass threshold", "steps.parquet", "--pass-threshold 0.4 "
+                   "--emit group_pass_rate,group_size"),
+        advantages("recipe of a file", "steps.parquet", "--config ../../inputs/gae.toml"),
+        advantages("recipe of a file with a preset", "steps.parquet",
+                   "--config ../../inputs/verl.toml"),
+        advantages("recipe of variables", "steps.parquet", env={
+            "RLPOST_ESTIMATOR": "gae", "RLPOST_KL_COEF": "0.1", "RLPOST_EMIT": "advantages,kl"}),
+        case("config of variables", "config show --estimator gae --format json",
+             env={"RLPOST_KL_COEF": "0.1"}),
+        advantages("replace", "steps.parquet", "", "advantages out.parquet again.parquet -q "
+                   "--estimator rloo --replace --summary-json again.json"),
+        advantages("small chunks", "arithmetic.parquet", f"{GAE} --chunk-tokens 500 --workers 2"),
+        advantages("verified while written", "arithmetic.parquet", f"{GAE} --verify"),
+    ]  # fmt: skip
+    return made
+
+
+def of_corrections() -> list[Case]:
+    made = []
+    for level in ("token", "segment", "geometric", "sequence"):
+        for name, bound in (
+            ("cap", "--is-cap 1.05"), ("cap and floor", "--is-cap 1.05 --is-floor 0.95"),
+            ("mask", "--is-mask 0.9 1.1"), ("normalised", "--is-cap 1.05 --is-normalise"),
+        ):  # fmt: skip
+            options = f"--is-weight {level} {bound} --emit advantages,is_weight"
+            made.append(advantages(f"weight {level} {name}", "steps.parquet", options))
+    for level in ("token", "segment", "geometric", "sequence", "max"):
+        for measure in ("ratio", "diff", "k1", "k2", "k3", "tv", "error"):
+            low, high = {"ratio": ("0.9", "1.1"), "error": ("", "1.2")}.get(measure, ("", "0.05"))
+            if level == "sequence" and measure in ("tv", "error"):  # sums over all tokens
+                low, high = "", {"tv": "1", "error": "12"}[measure]
+            options = f"--is-filter {level}:{measure}:{low}:{high}"
+            emit = "--emit advantages,final_response_mask"
+            made.append(
+                advantages(f"filter {level} {measure}", "steps.parquet", f"{options} {emit}")
+            )
+    made += [
+        advantages(
+            f"filter of {where} tokens", "multiturn.parquet",
+            f"--is-filter token:ratio:0.9:1.1 --is-filter max:k3::0.05 --is-filter-where {where} "
+            f"--is-weight token --is-cap 2 --emit advantages,is_weight,final_response_mask",
+        )
+        for where in ("any", "negative", "diverging")
+    ]  # fmt: skip
+    return made
+
+
+def of_numerics() -> list[Case]:
+    made = []
+    for name, (values, options) in NUMERICS.items():
+        source = {"gigpo": "agentic", "batch": "steps", "states": "agentic"}
+        agentic = "gigpo" in options or "gdpo" in options
+        file = "agentic" if agentic else source.get(name, "multiturn")
+        if name in ("single", "constant", "empty", "norm_eps", "otb_lone"):
+            file = "odd" if name == "empty" else "ragged_groups"
+        made += [
+            advantages(
+                f"numerics {name}={value}", f"{file}.parquet",
+                f"{options} --numerics {name}={value} --emit {ALWAYS}",
+            )
+            for value in values.split()
+        ]  # fmt: skip
+    return made
+
+
+def of_inputs() -> list[Case]:
+    several = "-q --summary-json summary.json --estimator gae --kl-coef 0.1 --whiten-advantages"
+    return [
+        advantages("rows in another order", "shuffled.parquet", GAE),
+        advantages("large lists of doubles", "large_lists.parquet", GAE),
+        advantages("fixed-size lists", "fixed_lists.parquet", f"{GAE} --map mask=mask"),
+        advantages("columns by --map", "foreign.parquet", "--map reward=score --map group=uid "
+                   "--map mask=loss_mask --map batch=epoch"),
+        advantages("no batch", "steps.parquet", "--map batch=none --estimator reinforce_pp"),
+        advantages("numbers that are none, masked", "nonfinite.parquet",
+                   f"{GAE} --nonfinite mask --emit advantages,returns,raw_advantages,sample_mask"),
+        advantages("numbers that are none, refused", "nonfinite.parquet", "", code=3),
+        case("several files to a folder",
+             f"advantages @parts/part-0.parquet @parts/part-1.parquet out {several}"),
+        case("a folder", f"advantages @parts out {several}", "verify out --format json"),
+        case("partitions", f"advantages @hive out {several}"),
+        case("a glob", f"advantages '@parts/part-[12].parquet' out {several}"),
+        case("resume", f"advantages @parts out {several} --resume --verify"),
+        case("the passes", "advantages @steps.parquet out.parquet --plan"),
+        case("calculator with all", "advantages @calculator.parquet out.parquet -q --estimator gae "
+             "--kl-coef 0.05 --whiten-advantages --length-weight --drop-truncated --is-weight "
+             "token --is-cap 2 --summary-json summary.json", "verify out.parquet --format json",
+             "inspect out.parquet --format json"),
+        case("a missing column", "advantages @arithmetic.parquet out.parquet --estimator gigpo",
+             code=3),
+        case("a missing file", "advantages @absent.parquet out.parquet", code=4),
+        case("a wrong option", "advantages @arithmetic.parquet out.parquet --estimator none",
+             code=2),
+        case("new processes: grpo", "advantages @arithmetic.parquet out.parquet --estimator grpo "
+             "--summary-json -", fresh=True),
+        case("new processes: gae", f"advantages @calculator.parquet out.parquet {GAE} "
+             "--summary-json -", "verify out.parquet --format json", fresh=True),
+        case("new processes: loss", "loss @arithmetic.parquet --format json", fresh=True),
+    ]  # fmt: skip
+
+
+def of_losses() -> list[Case]:
+    made = []
+    for name in LOSSES.split():
+        line = f"loss @arithmetic.parquet --loss {name} --kl-loss-coef 0.1 --format json"
+        made.append(case(f"loss {name}", line))
+        if name in LOSS_OPTIONS:
+            out = f"loss @steps.parquet out.parquet -q --loss {name} {LOSS_OPTIONS[name]}"
+            made.append(
+                case(f"loss {name} with options, to a file", f"{out} --summary-json summary.json")
+            )
+    for preset, names in PRESET_LOSSES.items():
+        for name in names.split():
+            line = f"loss @steps.parquet out.parquet --preset {preset} --loss {name} --format json"
+            made.append(case(f"loss {name} of {preset}", f"{line} --kl-loss-coef 0.01"))
+    for how, more in (
+        ("token-mean", ""), ("seq-mean-token-sum", ""), ("seq-mean-token-mean", "--agg-rows all"),
+        ("seq-mean-token-sum-norm", ""),
+        ("seq-mean-token-sum-norm", "--agg-length 100 --agg-norm rows"),
+    ):  # fmt: skip
+        line = f"loss @calculator.parquet --aggregation {how} {more} --format json"
+        made.append(case(f"loss by {how} {more}".strip(), line))
+    for name in ("k1", "abs", "k2", "k3", "k4"):
+        line = f"loss @steps.parquet --kl-loss-coef 0.2 --kl-loss-estimator {name} --format json"
+        made.append(case(f"KL loss {name}", f"{line} --kl-loss-ratio"))
+    enriched = "advantages @steps.parquet in.parquet -q --estimator gae --length-weight"
+    made += [
+        case("loss of an enriched file", f"{enriched} --drop-truncated --is-weight token "
+             "--is-cap 2 --is-filter token:ratio:0.8:1.25 "
+             "--emit advantages,sample_mask,sample_weight,is_weight,final_response_mask",
+             "loss in.parquet --map mask=final_response_mask --format json"),
+        case("loss of made advantages", "loss @steps.parquet out.parquet --estimator gae "
+             "--kl-coef 0.1 --whiten-advantages --drop-truncated --format json"),
+        case("loss by the engine", "loss @calculator.parquet --behaviour infer --format json"),
+        case("loss of numbers that are none", "loss @nonfinite.parquet --nonfinite mask "
+             "--format json"),
+        case("loss of a recipe file", "loss @steps.parquet --config ../../inputs/gae.toml "
+             "--format json"),
+        case("sweep of losses", "loss @arithmetic.parquet --sweep loss=ppo,gspo,cispo,sapo "
+             "--sweep pg_clip=0.1,0.2 --format json"),
+        case("sweep of aggregations", "loss @calculator.parquet --format json --sweep "
+             "aggregation=token-mean,seq-mean-token-sum,seq-mean-token-mean"),
+        case("sweep of clips", "loss @steps.parquet --sweep dual_clip=never,2,3 "
+             "--sweep pg_clip_high=0.1,0.3 --format json"),
+    ]  # fmt: skip
+    return made
+
+
+def of_reading() -> list[Case]:
+    sources = (
+        "arithmetic calculator basic agentic steps extreme multiturn ragged_groups rich nonfinite "
+        "shuffled large_lists odd parts hive"
+    )
+    folders = ("parts", "hive")
+    made = []
+    for name in sources.split():
+        file = name if name in folders else f"{name}.parquet"
+        made.append(case(f"inspect {name}", f"inspect @{file} --format json"))
+    for name in ("arithmetic", "calculator", "steps", "agentic", "nonfinite"):
+        file = f"@{name}.parquet"
+        made.append(
+            case(f"report {name}", f"report {file} -o report.html -q --examples 3 --seed 7",
+                 needs="altair")
+        )  # fmt: skip
+    made += [
+        case("report of an enriched file", f"advantages @arithmetic.parquet in.parquet -q {GAE}",
+             "report in.parquet -o report.html -q", needs="altair"),
+        case("inspect without tokens", "inspect @calculator.parquet --no-tokens --format json"),
+        case("inspect footers", "inspect @parts --footer --format json"),
+        case("inspect with a map", "inspect @calculator.parquet --strict --format json "
+             "--map infer_log_probs=old_log_probs", code=1),
+        case("inspect foreign names", "inspect @foreign.parquet --format json --map reward=score "
+             "--map group=uid --map mask=loss_mask --map batch=epoch --pass-threshold 0.5"),
+        case("inspect an enriched file", f"advantages @steps.parquet in.parquet -q {GAE}",
+             "inspect in.parquet --format json",
+             "inspect in.parquet --top advantage -n 2 --format json"),
+        case("responses", "inspect @arithmetic.parquet --prompt arithmetic-20 --format json",
+             "inspect @calculator.parquet --row 300 --format json",
+             "inspect @arithmetic.parquet --top kl -n 3 --format json",
+             "inspect @arithmetic.parquet --worst --format json"),
+        case("compare estimators", "compare @arithmetic.parquet --estimator grpo --estimator rloo "
+             "--estimator dr_grpo --format json"),
+        case("compare presets", "compare @calculator.parquet --preset verl --preset trl "
+             "--preset openrlhf --estimator grpo --format json"),
+        case("compare recipes", "compare @steps.parquet --recipe ../../inputs/gae.toml "
+             "--recipe ../../inputs/verl.toml --format json -n 9"),
+        case("compare columns", "compare @arithmetic.parquet --estimator gae --estimator reinforce "
+             "--column returns --format json"),
+        case("compare a folder", "compare @parts --estimator grpo --estimator opo --format json"),
+        case("compare files", "advantages @steps.parquet a.parquet -q --estimator gae",
+             "advantages @steps.parquet b.parquet -q --estimator grpo --kl-coef 0.1",
+             "advantages @steps.parquet c.parquet -q --estimator rloo",
+             "compare a.parquet b.parquet c.parquet --format json",
+             "compare a.parquet --recipe ../../inputs/gae.toml --format json"),
+        case("verify a wrong file", "advantages @steps.parquet in.parquet -q --norm-std none",
+             "verify in.parquet --format json"),
+        case("verify what was corrected", "advantages @steps.parquet in.parquet -q --is-weight "
+             "token --is-cap 1.1 --is-filter sequence:k3::0.1 --difficulty-weight",
+             "verify in.parquet --format json"),
+    ]  # fmt: skip
+    return made
+
+
+def of_dumps() -> list[Case]:
+    convert = "convert @dumps/{} out.parquet --format json {}"
+    made = [
+        case(f"convert {name}", convert.format(name, options))
+        for name, options in {
+            "nemo_rl": "", "nemo_dynamic": "--group-size 4", "slime_rollout/rollout_data": "",
+            "slime_train/train_data": "", "miles/dashboard_columns": "",
+            "prime_rl_traces/traces": "", "prime_rl_tokens/token_exports": "", "grail": "",
+            "roll_rollout": "", "roll_agentic": "", "open_instruct": "", "roll_board": "",
+            "logging_board": "", "trl": "", "ms_swift": "", "verl": "", "areal": "", "skyrl": "",
+            "mine.jsonl": "--from jsonl --layout padded --map reward=scores.total "
+            "--map group=task.id",
+        }.items()
+    ]  # fmt: skip
+    made += [
+        case("convert to a folder", "convert @dumps/verl out --format json"),
+        case("advantages of a dump", "advantages @dumps/nemo_rl out.parquet -q --preset nemo-rl "
+             "--estimator grpo --summary-json summary.json"),
+        case("loss of a dump", "loss @dumps/nemo_rl --map log_probs=old_log_probs "
+             "--map old_log_probs=infer_log_probs --format json"),
+        case("inspect a dump that was converted", "convert @dumps/slime_train/train_data "
+             "in.parquet -q", "inspect in.parquet --format json"),
+    ]  # fmt: skip
+    return made
+
+
+def of_lists() -> list[Case]:
+    return [
+        case("what exists", "estimators --format json", "presets --format json", "schema",
+             "config schema", "convert --list --format json", "config show --format json",
+             "presets diff verl trl --format json"),
+    ]  # fmt: skip
+
+
+def of_python() -> list[Case]:
+    from tests.equality import python_cases
+
+    return [Case(f"Python: {name}", function=name) for name in python_cases.NAMES]

@@ -1,0 +1,252 @@
+"""What is compared of a case: exit codes, JSON, columns of Parquet files, numbers of reports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Leaves = dict[str, Any]
+
+# Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
+# "seconds.passes.old_name": "seconds.passes.new_name". Each needs a reason beside it.
+RENAMED: dict[str, str] = {}
+
+# Values that may differ between two runs of the same code. Their keys are still compared.
+IGNORED = {
+    "seconds",  # timings
+    "busy",  # timings of threads
+    "rlpost_version",
+    "version",
+    "rlpost.version",
+    "run",  # a random number in the metadata that ties the files of a run together
+}
+TEXT = "(text)"  # in place of a text: wording is not compared, that there is one is
+VALUE = "(value)"  # in place of an ignored value
+SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
+_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+_PATHS = re.compile(r'\bd="([^"]*)"')
+
+
+def digest(folder: Path, codes: list[int], prints: list[str], top: Path) -> Leaves:
+    """Everything that is compared of a case, as a flat mapping of paths to values.
+
+    Args:
+        folder: the case's folder, with the files that its commands wrote.
+        codes: the exit code of each command.
+        prints: what each printed on stdout.
+        top: the folder of this tree's cases; paths below it are made relative.
+    """
+    found: Leaves = {}
+    for number, (code, printed) in enumerate(zip(codes, prints, strict=True)):
+        found[f"exit code {number}"] = code
+        data = parsed(printed)
+        if data is not None:
+            found |= flat(data, f"stdout {number}", top)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.suffix == ".parquet" and path.is_file():
+            found |= parquet(path, name, top)
+        elif path.suffix == ".json":
+            found |= flat(json.loads(path.read_bytes()), name, top)
+        elif path.suffix == ".html":
+            found |= report(path, name)
+        elif path.is_file():
+            found[name] = "(file)"
+    return found
+
+
+def parsed(printed: str) -> Any:
+    """What was printed as JSON, lines of JSON or TOML; None for other texts."""
+    if not printed.strip():
+        return None
+    for read in (json.loads, lambda text: [json.loads(line) for line in text.splitlines()]):
+        try:
+            return read(printed)
+        except json.JSONDecodeError:
+            continue
+    try:
+        return tomllib.loads(printed)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def flat(data: Any, name: str, top: Path) -> Leaves:
+    """Leaves of a tree of JSON by their paths, without texts and what may differ."""
+    return dict(_leaves(data, name, str(top), ignored=False))
+
+
+def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        yield f"{path} keys", len(data)
+        for key, value in data.items():
+            yield from _leaves(value, f"{path}.{key}", top, ignored=ignored or key in IGNORED)
+    elif isinstance(data, list):
+        yield f"{path} length", len(data)
+        if len(data) > 1 and all(isinstance(one, str) and " " not in one for one in data):
+            yield path, data
+            return
+        for place, value in enumerate(data):
+            yield from _leaves(value, f"{path}[{place}]", top, ignored=ignored)
+    elif ignored:
+        yield path, VALUE
+    elif isinstance(data, str):
+        yield path, TEXT if re.search(r"\s", data) else data.replace(top, "")
+    elif isinstance(data, float):
+        yield path, repr(data) if not math.isfinite(data) or data == 0 else data
+    else:
+        yield path, data
+
+
+def parquet(path: Path, name: str, top: Path) -> Leaves:
+    """Columns, layout and metadata of a Parquet file."""
+    with pq.ParquetFile(path) as file:
+        footer, schema = file.metadata, file.schema_arrow
+        table = file.read()
+    found: Leaves = {f"{name} columns": table.column_names, f"{name} rows": table.num_rows}
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    found[f"{name} row groups"] = [group.num_rows for group in groups]
+    for field in schema:
+        column = table[field.name]
+        found[f"{name} column {field.name}"] = f"{field.type} {column_hash(column)}"
+    for at in range(footer.num_columns):
+        parts = [group.column(at) for group in groups]
+        stored = [
+            f"{part.compression} {part.encodings} {part.num_values} {part.total_compressed_size}"
+            for part in parts
+        ]
+        leaf = footer.schema.column(at).path
+        found[f"{name} storage {leaf}"] = hashlib.sha256("\n".join(stored).encode()).hexdigest()[
+            :16
+        ]
+    for key, value in (footer.metadata or {}).items():
+        if key != SCHEMA:
+            found |= _metadata(key.decode(), value, f"{name} metadata", top)
+    return found
+
+
+def _metadata(key: str, value: bytes, name: str, top: Path) -> Leaves:
+    text = value.decode()
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError:
+        data = text
+    return flat({key: data}, name, top)
+
+
+def column_hash(column: pa.ChunkedArray) -> str:
+    """A hash of types, nulls, lengths and the bits of all numbers of a column."""
+    state = hashlib.sha256()
+    _add(state, column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+    return state.hexdigest()[:16]
+
+
+def _add(state: Any, array: pa.Array) -> None:
+    kind = array.type
+    state.update(f"{kind} {len(array)}".encode())
+    state.update(np.packbits(pc.is_valid(array).to_numpy(zero_copy_only=False)).tobytes())
+    if pa.types.is_dictionary(kind):
+        _add(state, array.dictionary_decode())
+    elif (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+        state.update(lengths.to_numpy(zero_copy_only=False).tobytes())
+        _add(state, array.flatten())
+    elif pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            _add(state, pc.struct_field(array, place))
+    elif pa.types.is_boolean(kind):
+        state.update(np.packbits(array.fill_null(False).to_numpy(zero_copy_only=False)).tobytes())  # noqa: FBT003
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        zero = pa.scalar(0).cast(kind)
+        state.update(array.fill_null(zero).to_numpy(zero_copy_only=False).tobytes())
+    else:
+        state.update(repr(array.to_pylist()).encode())
+
+
+def report(path: Path, name: str) -> Leaves:
+    """The numbers in the data of a page, and the lines that its charts draw.
+
+    Texts of a page hold numbers ("8 of 64"); these count, the words about them do not.
+    """
+    text = path.read_text(encoding="utf-8")
+    block = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", text, re.DOTALL)
+    if block is None:
+        return {name: "without data"}
+    return dict(_numbers(json.loads(block[1]), name))
+
+
+def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        yield f"{path} keys", len(data)
+        for key, value in data.items():
+            if key not in IGNORED:
+                yield from _numbers(value, f"{path}.{key}")
+    elif isinstance(data, list):
+        yield f"{path} length", len(data)
+        for place, value in enumerate(data):
+            yield from _numbers(value, f"{path}[{place}]")
+    elif isinstance(data, str):
+        if "<svg" in data:
+            drawn = "\n".join(_PATHS.findall(data))
+            yield path, hashlib.sha256(drawn.encode()).hexdigest()[:16]
+        elif found := _NUMBER.findall(data):
+            yield path, found
+    else:
+        yield path, data
+
+
+def renamed(leaves: Leaves) -> Leaves:
+    """Leaves of the old tree under the names that the new one gives them."""
+    if not RENAMED:
+        return leaves
+    made: Leaves = {}
+    for path, value in leaves.items():
+        new = path
+        for old, name in RENAMED.items():
+            new = re.sub(rf"(?<![\w]){re.escape(old)}(?![\w])", name, new)
+        made[new] = value
+    return made
+
+
+def differences(old: Leaves, new: Leaves) -> list[str]:
+    """A line for each path that differs."""
+    old = renamed(old)
+    lines = [f"{path}: {_shown(old[path])} -> absent" for path in old if path not in new]
+    lines += [f"{path}: absent -> {_shown(new[path])}" for path in new if path not in old]
+    lines += [
+        f"{path}: {_shown(old[path])} -> {_shown(new[path])}"
+        for path in old
+        if path in new and _differ(old[path], new[path])
+    ]
+    return lines
+
+
+def _differ(old: Any, new: Any) -> bool:
+    return type(old) is not type(new) or old != new
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def fingerprint(leaves: Leaves) -> str:
+    """One hash of everything that is compared of a case."""
+    text = json.dumps(leaves, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
