@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 from contextlib import chdir
 from io import StringIO
@@ -163,8 +165,8 @@ def test_options_exist(path):
     every = OF_PROGRAM.union(*by_command.values())
     text = path.read_text(encoding="utf-8")
     for words in INLINE.findall(text):
-        if words.startswith("--"):
-            assert words.split()[0] in every | {"--no-"}, words
+        if words.startswith("--") and not words.endswith("-"):  # `--no-` is the start of several
+            assert words.split()[0] in every, words
         if words.startswith("rlpost "):
             flags = {word for word in re.split(r"[\s=]", words) if word.startswith("--")}
             command = max((name for name in by_command if words[7:].startswith(name)), default="")
@@ -222,6 +224,11 @@ def test_help_suggests_a_page_with_a_similar_name():
     assert (done.code, done.out) == (2, "")
     assert "did you mean pipeline" in done.err
     assert "`rlpost help` lists" in run(["help", "zzz"]).err
+
+
+def test_links_become_commands():
+    outcome = doctest.testmod(sys.modules[for_terminal.__module__])
+    assert (outcome.failed, outcome.attempted) == (0, 2)
 
 
 @by_page

@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
-from manual.program import commands, run
+from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.losses import LOSSES
-from rlpost.manual import TOPICS
+from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
@@ -51,7 +52,9 @@ def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """The text in one line, without what ends a cell; `<` is text, not the start of a tag."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()).replace("|", "\\|"))
+    return "".join(x if x.startswith("`") else x.replace("<", "&lt;") for x in parts)
 
 
 def code(text: str) -> str:
@@ -66,6 +69,15 @@ def codes(names: Any) -> str:
 def topics() -> str:
     rows = [(f"[{name}]({name}.md)", about) for name, about in TOPICS.items()]
     return table(("topic", "content"), [row for row in rows if "index" not in row[0]])
+
+
+def commands_table() -> str:
+    rows = [
+        (code(f"rlpost {name}"), about, f"[{topic}]({topic}.md)")
+        for name, about in COMMANDS.items()
+        for topic in [OF_COMMANDS.get(name, name)]
+    ]
+    return table(("command", "what it does", "page"), rows)
 
 
 def roles() -> str:
@@ -163,16 +175,23 @@ def formats() -> str:
 def format_notes() -> str:
     sections = []
     for one in FORMATS.values():
-        reasons: dict[str, list[str]] = {}
-        for role, why in one.lacks.items():
-            reasons.setdefault(why, []).append(role)
-        lines = [f"- {', '.join(names)}: {why}." for why, names in reasons.items()]
-        note = f"{one.notes()}\n\n" if one.notes() else ""
-        sections.append(
-            f"### {one.name}\n\n{note}Layout taken from: {one.source}.\n\n"
-            "Missing roles:\n\n" + "\n".join(lines)
-        )
+        text = f"### {one.name}\n\n"
+        text += f"{one.notes()}\n\n" if one.notes() else ""
+        text += f"Source of the layout: {one.source}.\n\n"
+        some = {role: why for role, why in one.lacks.items() if role in one.gives}
+        never = {role: why for role, why in one.lacks.items() if role not in one.gives}
+        text += _reasons("Missing in some dumps:", some) + _reasons("Missing in all dumps:", never)
+        sections.append(text.strip())
     return "\n\n".join(sections)
+
+
+def _reasons(heading: str, lacks: dict[str, str]) -> str:
+    """A list of why roles are missing, one line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for role, why in lacks.items():
+        by_reason.setdefault(why, []).append(role)
+    lines = "".join(f"- {codes(roles)}: {why}.\n" for why, roles in by_reason.items())
+    return f"{heading}\n\n{lines}\n" if lines else ""
 
 
 def findings() -> str:
@@ -251,6 +270,7 @@ def _metavar(option: Any) -> str:
 
 TABLES = {
     "topics": topics,
+    "commands": commands_table,
     "roles": roles,
     "estimators": estimators,
     "estimator-options": estimator_options,

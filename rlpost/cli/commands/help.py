@@ -73,10 +73,10 @@ def _show_page(text: str) -> None:
 def for_terminal(text: str) -> str:
     """Return the text without images, and with commands in place of links to pages.
 
-    >>> for_terminal("see [input](input.md) and [all roles](input.md)")
-    'see `rlpost help input` and all roles (`rlpost help input`)'
-    >>> for_terminal("[benchmarks](../../tests/bench/README.md)")
-    'benchmarks (`tests/bench/README.md`)'
+    >>> for_terminal("the roles ([input](input.md)), [all fields](recipes.md)")
+    'the roles (`rlpost help input`), all fields (`rlpost help recipes`)'
+    >>> for_terminal("| [input](input.md) | [benchmarks](../../tests/bench/README.md) |")
+    '| input | benchmarks (`tests/bench/README.md`) |'
     """
     text = _IMAGE.sub("", text)
     text = _PAGE.sub(_command, text)
@@ -84,6 +84,12 @@ def for_terminal(text: str) -> str:
 
 
 def _command(found: re.Match[str]) -> str:
+    """Return what replaces a link: a command, or in a table the topic's name."""
     words, name = found.groups()
     command = f"`rlpost help {name}`"
-    return command if words == name or words == name.replace("-", " ") else f"{words} ({command})"
+    before, after = found.string[: found.start()], found.string[found.end() :]
+    if before.endswith("| ") and words == name:
+        return words
+    if before.endswith("(") or after.startswith(")"):
+        return command
+    return f"{words} ({command})"
