@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import shlex
 import shutil
@@ -160,7 +161,7 @@ def test_options_exist(path):
             if option.param_type_name == "option"
             for flag in (*option.opts, *option.secondary_opts)
         }
-        for name, command in commands()
+        for name, command in commands().items()
     }
     every = OF_PROGRAM.union(*by_command.values())
     text = path.read_text(encoding="utf-8")
@@ -187,8 +188,43 @@ def test_links_resolve(path):
             assert anchor in {re.sub(r"[^\w -]", "", x).lower().replace(" ", "-") for x in headings}
 
 
+@by_page
+def test_files_and_modules_of_the_repository_exist(path):
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"(?<![\w/])(?:tests|\.ci|\.github)/[\w./-]*\w", text):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"python -m (tests[.\w]*)", text):
+        home = ROOT / name.replace(".", "/")
+        assert home.with_suffix(".py").is_file() or (home / "__main__.py").is_file(), name
+
+
 def test_the_readme_is_short():
     assert (ROOT / "README.md").stat().st_size <= 12_000
+
+
+def test_the_python_page_has_every_public_name():
+    text = page("python")
+    public = [name for name in rlpost.__all__ if not name.startswith("_")]
+    assert [name for name in public if f"`rlpost.{name}" not in text] == []
+
+
+def test_pages_describe_every_key_of_json_and_metadata(tmp_path):
+    sample, out = ROOT / "sample_data" / "calculator.parquet", tmp_path / "out.parquet"
+    words = ["--is-weight", "token", "--difficulty-weight", "--preset", "verl"]
+    done = run(["advantages", str(sample), str(out), *words, "--summary-json", "-"])
+    summary = json.loads(done.out)
+    metadata = pq.read_schema(out).metadata
+    own = {key.decode() for key in metadata if key.startswith(b"rlpost.")}
+    loss = json.loads(run(["loss", str(sample), "--format", "json"]).out)
+    for topic, keys in (
+        ("metadata", own | {*summary}),
+        ("inspect", {*json.loads(run(["inspect", str(sample), "--format", "json"]).out)}),
+        ("losses", {*loss["settings"][0]}),
+        ("losses", loss.keys() - summary.keys()),
+    ):
+        named = INLINE.findall(page(topic))
+        described = {*named, *(words.split(".")[0] for words in named)}
+        assert sorted(keys - described) == [], topic
 
 
 # Pages and topics
@@ -203,7 +239,7 @@ def test_every_page_is_a_topic():
 
 
 def test_every_command_has_a_page():
-    for name, _ in commands():
+    for name in commands():
         command = name.split()[0]
         assert OF_COMMANDS.get(command, command) in TOPICS, command
 

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
@@ -15,7 +16,7 @@ import typer
 from rlpost.cli.app import COMMANDS, app, main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 WIDTH = "100"
@@ -46,12 +47,14 @@ def run(words: Sequence[str], folder: Path = ROOT) -> Ran:
     return Ran(0, out.getvalue(), err.getvalue())
 
 
-def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Every command by what is typed, those of groups (`config show`) too."""
+@cache
+def commands() -> dict[str, typer.core.TyperCommand]:
+    """Return every command by what is typed, those of groups (`config show`) too."""
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="rlpost")
+    found = {}
     for name in COMMANDS:
-        command = group.get_command(context, name)
-        yield name, command
-        for inner, one in getattr(command, "commands", {}).items():
-            yield f"{name} {inner}", one
+        found[name] = group.get_command(context, name)
+        for inner, one in getattr(found[name], "commands", {}).items():
+            found[f"{name} {inner}"] = one
+    return found

@@ -215,7 +215,7 @@ def options() -> str:
     shared: dict[str, list[str]] = {}
     users: dict[str, list[str]] = {}
     single: dict[str, dict[str, list[tuple[str, ...]]]] = {}
-    for name, command in commands():
+    for name, command in commands().items():
         for option in command.params:
             if option.param_type_name != "option" or option.hidden or "--help" in option.opts:
                 continue
