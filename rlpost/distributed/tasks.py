@@ -6,6 +6,7 @@ The last pass over one large file by several tasks: each encodes some row groups
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -34,7 +35,14 @@ from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import gathered, settled, tabled
 from rlpost.pipeline.output import emitted, schema_of
 from rlpost.pipeline.readback import check_written
-from rlpost.pipeline.run import beside, encoder_of, fill, metadata_of, sink_of
+from rlpost.pipeline.run import (
+    beside,
+    encoder_of,
+    enriched_metadata,
+    fill,
+    metadata_of,
+    sink_of,
+)
 from rlpost.pipeline.summary import row_facts, summary_of
 from rlpost.pipeline.totals import ExactTotals, TotalsByStep
 
@@ -187,10 +195,11 @@ def _written(
     """One file of a lot: what was counted, and what is noted of it."""
     names, whole = emitted(engine.job.shape), work.whole
     assert whole is not None
-    part = whole.part(lot.first + index)
+    metadata = partial(enriched_metadata, whole=whole, first=lot.first)
 
     def filled(sink: Sink) -> ExactTotals:
-        return fill(sink, engine, index, responses, names, part)
+        totals: ExactTotals = fill(sink, engine, index, responses, names, metadata)
+        return totals
 
     return published(work, engine.job, index, lot.targets[index], engine.clock, filled)
 
@@ -297,7 +306,7 @@ def join(
     source = lot.source()
     job = work.job(source)
     facts = replace(row_facts(job, responses), labels={**labels, "cell": [*cells.cells]})
-    metadata = metadata_of(job, 0, summary_of(job, facts, cells)) | whole.part(lot.first).note
+    metadata = metadata_of(job, 0, summary_of(job, facts, cells), whole.part(lot.first))
 
     def fill(sink: Sink) -> Arranged:
         assert sink.reason is None, "files that can't be copied are not divided"

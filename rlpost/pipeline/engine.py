@@ -16,10 +16,8 @@ from rlpost.io.progress import Clock
 from rlpost.io.threads import ahead, in_order
 from rlpost.pipeline.data import Collector, joined
 from rlpost.pipeline.device import lane
-from rlpost.pipeline.metrics import measure
 from rlpost.pipeline.output import record_batch
 from rlpost.pipeline.plan import roles_of
-from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
-    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.stages import Stage
 
 
@@ -71,8 +68,6 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = Clock()
-        self.tally: Callable[[Batch, torch.Tensor], Any] = partial(_tally, shape=job.shape)
-        """Counts what the last pass made of a batch, by the key of each row; parts add with `+`."""
         self.splits = 0
         """Pieces that had to be halved because the device's memory did not hold them."""
         self._passes = job.passes()
@@ -143,13 +138,12 @@ class Engine:
         def make(pieces: Pieces) -> tuple[Made, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, pieces, responses)
-                start, rows = self._row(pieces), rows_of(pieces)
-                tally = self.tally(batch, responses["cell"][start : start + rows])
+                tally = self.job.count(batch)
                 place_of = partial(self._place, pieces[0])
                 columns = record_batch(batch, self.job.shape, names, place_of)
             with self.clock.busy("encode"):
                 parts = [(group, encode(part)) for group, part in by_group(pieces, columns)]
-                return Made(parts, tally), rows
+                return Made(parts, tally), rows_of(pieces)
 
         columns = self._columns(step, responses)
         sized_by = self.job.columns.column(self.job.lists)
@@ -275,11 +269,6 @@ def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
         assert stage.measure is not None
         found |= stage.measure(batch)
     return found
-
-
-def _tally(batch: Batch, keys: torch.Tensor, *, shape: ResolvedRecipe) -> ExactTotals:
-    measured = measure(batch, shape)
-    return ExactTotals.of(keys, measured.sums, measured.spans)
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:

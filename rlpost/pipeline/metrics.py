@@ -16,7 +16,7 @@ from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
 from rlpost.pipeline.stages.tokens import kept_mask, mean_kl, partial_mask
-from rlpost.pipeline.totals import SPREADS
+from rlpost.pipeline.totals import SPREADS, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -176,6 +176,12 @@ class Measured:
         highs = values if mask is None else torch.where(mask, values, -torch.inf)
         low, high = segment_min(lows, offsets), segment_max(highs, offsets)
         self.add_spread(name, moments.number, moments.total, squares, low, high)
+
+
+def count_advantages(batch: Batch, *, shape: ResolvedRecipe) -> ExactTotals:
+    """Compute the totals of a batch to which all stages were applied, by step and domain."""
+    measured = measure(batch, shape)
+    return ExactTotals.of(batch.responses["cell"], measured.sums, measured.spans)
 
 
 def measure(batch: Batch, shape: ResolvedRecipe) -> Measured:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.io.parquet.survey import LACKS
 from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
+from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
+from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.recipe import GROUP_COLUMNS
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.io.parquet.memory import TableSource
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -58,6 +62,10 @@ class Plan:
     lists: str
     """The role whose lists tell each response's length: the mask, where there is one."""
     row_roles: tuple[str, ...]
+    count: Callable[[Batch], Any]
+    """Computes the totals of a batch to which all stages were applied; totals add with `+`."""
+    no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
+    """The totals of no responses."""
 
     @property
     def roles(self) -> list[str]:
@@ -155,7 +163,8 @@ def job_of(
     check_log_probs(source, columns, token_roles(shape))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
     present = tuple(role for role in rows if role in columns)
-    return Plan(source, columns, shape, tuple(stages_of(shape, running)), lists, present)
+    count = partial(count_advantages, shape=shape)
+    return Plan(source, columns, shape, tuple(stages_of(shape, running)), lists, present, count)
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:

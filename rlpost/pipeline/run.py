@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
+"""The metadata of a file, from the plan, the file's number, its responses and its totals."""
 
 
 def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
@@ -65,7 +68,13 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         with engine.clock.wall("write"):
             used = running if "running" in job.shape.norm else {}
             whole = whole_of(source.files, source.first_rows, used, options.asked)
-            summary = _write(engine, responses, outputs, names, whole, verify=options.verify)
+            metadata = partial(enriched_metadata, whole=whole)
+            engine.reporter.start("write", source.rows)
+            totals, rewritten = write_files(
+                engine, responses, outputs, names, metadata, verify=options.verify
+            )
+            facts = run_facts(engine, outputs, rewritten)
+            summary = {**summarise(job, responses, totals), **facts}
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -148,45 +157,51 @@ def check_clash(job: Plan, names: Sequence[str]) -> None:
             )
 
 
-def _write(
+def write_files(
     engine: Engine,
     responses: Responses,
     outputs: Outputs,
     names: tuple[str, ...],
-    whole: Whole,
+    metadata: MetadataOf,
     *,
-    verify: bool,
-) -> Json:
-    """Write every file that is not finished, and publish them when the last is complete."""
-    job, reporter = engine.job, engine.reporter
-    total = ExactTotals()
-    reporter.start("write", job.source.rows)
+    verify: bool = False,
+) -> tuple[Any, list[str]]:
+    """Run the last pass over every file that is not finished, and publish all files at the end.
+
+    Args:
+        engine: of the plan.
+        responses: from `Engine.responses`.
+        outputs: one for each file; without any, the pass only computes totals.
+        names: the columns to write.
+        metadata: the key-value metadata of a file.
+        verify: read each file again before it is published.
+
+    Returns:
+        The totals of all files, and the reasons of those that were not spliced.
+    """
+    job = engine.job
+    total = job.no_totals
     for index in range(len(job.source.files)):
         first, last = job.source.first_rows[index : index + 2]
         if index in outputs.finished:
             total += outputs.finished[index].tally
-            reporter.advance(last - first)
+            engine.reporter.advance(last - first)
+            continue
+        if not outputs.targets:
+            computed = engine.written(index, responses, (), lambda columns: columns)
+            total += sum((made.tally for made in computed), job.no_totals)
             continue
         sink = outputs.open(index, partial(sink_of, job, index, names=names))
         if isinstance(sink.output, Staged):
             sink.output.summing = verify
-        tally = fill(sink, engine, index, responses, names, whole.part(index))
+        totals = fill(sink, engine, index, responses, names, metadata)
         if verify:
             with engine.clock.busy("verify"):
-                check_written(job, index, sink, names, tally)
-        outputs.complete(index, tally)
-        total += tally
+                check_written(job, index, sink, names, totals)
+        outputs.complete(index, totals)
+        total += totals
     job.source.check_unchanged()
-    rewritten = outputs.publish()
-    return {
-        **summarise(job, responses, total),
-        "rlpost_version": __version__,
-        "recipe": job.shape.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in job.source.files],
-        "outputs": [str(target) for target in outputs.targets],
-        "rewritten": rewritten,
-        "halved_pieces": engine.splits,
-    }
+    return total, outputs.publish()
 
 
 def fill(
@@ -195,9 +210,9 @@ def fill(
     index: int,
     responses: Responses,
     names: tuple[str, ...],
-    part: Part | None = None,
-) -> ExactTotals:
-    """Write the new columns of one file of the source and complete it, and count what they say.
+    metadata: MetadataOf,
+) -> Any:
+    """Write the new columns of one file of the source, complete it, and return its totals.
 
     Args:
         sink: from `sink_of`.
@@ -205,21 +220,32 @@ def fill(
         index: the file's number in that source.
         responses: from `Engine.responses`.
         names: the columns to write.
-        part: the file's place in the whole run, noted in it for `rlpost verify`.
+        metadata: the key-value metadata of a file.
     """
     first, last = engine.job.source.first_rows[index : index + 2]
-    tally = ExactTotals()
+    totals = engine.job.no_totals
     for made in engine.written(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
             for row_group, columns in made.parts:
                 sink.append(row_group, columns)
-        tally += made.tally
-    tally = tally.compact()
+        totals += made.tally
+    totals = totals.compact()
     with engine.clock.busy("copy"):
-        summary = summarise(engine.job, responses.rows(first, last), tally)
-        metadata = metadata_of(engine.job, index, summary)
-        sink.complete(metadata | (part.note if part else {}))
-    return tally
+        sink.complete(metadata(engine.job, index, responses.rows(first, last), totals))
+    return totals
+
+
+def run_facts(engine: Engine, outputs: Outputs, rewritten: list[str]) -> Json:
+    """Return what a summary of a whole run has besides the numbers of its responses."""
+    job = engine.job
+    return {
+        "rlpost_version": __version__,
+        "recipe": job.shape.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in job.source.files],
+        "outputs": [str(target) for target in outputs.targets],
+        "rewritten": rewritten,
+        "halved_pieces": engine.splits,
+    }
 
 
 def sink_of(
@@ -264,11 +290,34 @@ def _keys(job: Plan) -> list[str]:
     return [column for role, column in found if kind_of(role) == "key"]
 
 
-def metadata_of(job: Plan, index: int, summary: Json) -> dict[str, str]:
-    """What a file says of how it was made; the same bytes for the same input and recipe."""
+def enriched_metadata(
+    job: Plan,
+    index: int,
+    responses: Responses,
+    totals: ExactTotals,
+    *,
+    whole: Whole,
+    first: int = 0,
+) -> dict[str, str]:
+    """Return the metadata of an enriched file.
+
+    Args:
+        job: the plan of a source that has the file.
+        index: the file's number in that source.
+        responses: of the file.
+        totals: of the file.
+        whole: the run.
+        first: the number that the source's first file has in the run.
+    """
+    return metadata_of(job, index, summarise(job, responses, totals), whole.part(first + index))
+
+
+def metadata_of(job: Plan, index: int, summary: Json, part: Part) -> dict[str, str]:
+    """Return the metadata of an enriched file; the same bytes for the same input and recipe."""
     return {
         "rlpost.version": __version__,
         "rlpost.recipe": job.shape.recipe.model_dump_json(),
         "rlpost.input": job.source.files[index].path.name,
         "rlpost.summary": json.dumps(summary),
+        **part.note,
     }

@@ -694,7 +694,7 @@ def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
 
 def test_python_gives_the_same(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    settings = [loss_api.Setting(LossOptions(pg_clip=0.1))]
+    settings = [loss_api.LossConfig(LossOptions(pg_clip=0.1))]
     got = loss_api.loss(path, None, rlpost.Recipe(), settings)
     assert got["settings"] == told(path, "--pg-clip", 0.1)["settings"]
 

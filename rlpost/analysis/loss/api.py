@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.outputs import Outputs, targets_of
-from rlpost.pipeline.run import check_clash, engine_of, sink_of
+from rlpost.pipeline.run import check_clash, engine_of, run_facts, write_files
 from rlpost.pipeline.stages.loss import LossConfig, tokens_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
@@ -32,12 +33,10 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
     from rlpost.analysis.loss.totals import Scope
     from rlpost.io.places import AnyPath
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.pipeline.engine import Engine, Made
+    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
 
 
@@ -93,33 +92,30 @@ def loss(
 
 
 def _tally(
-    batch: Batch,
-    keys: Tensor,
-    *,
-    settings: Sequence[LossConfig],
-    scope: Scope,
-    rewarded: bool,
+    batch: Batch, *, settings: Sequence[LossConfig], scope: Scope, rewarded: bool
 ) -> LossTally:
     tokens = tokens_of(batch, rewarded=rewarded)
     weights = batch.responses.get("sample_weight")
-    return measure_losses(tokens, weights, keys, settings, scope)
+    return measure_losses(tokens, weights, batch.responses["cell"].cpu(), settings, scope)
 
 
 def _ran(
     engine: Engine, outputs: Outputs, names: tuple[str, ...], settings: Sequence[LossConfig]
 ) -> Json:
     """Run all passes, the last one over every file, and publish the files when all are complete."""
-    job, responses = engine.job, engine.responses()
-    scope = scope_of(job, responses, settings)
-    total = LossTally.empty(scope, len(settings))
-    rewarded = "reward" in job.columns
-    engine.tally = partial(_tally, settings=settings, scope=scope, rewarded=rewarded)
+    responses = engine.responses()
+    scope = scope_of(engine.job, responses, settings)
+    job = engine.job = replace(
+        engine.job,
+        count=partial(
+            _tally, settings=settings, scope=scope, rewarded="reward" in engine.job.columns
+        ),
+        no_totals=LossTally.empty(scope, len(settings)),
+    )
     engine.reporter.start("loss", job.source.rows)
     with engine.clock.wall("loss"):
-        for index in range(len(job.source.files)):
-            total += _file(engine, index, responses, outputs, names, settings, scope)
-        job.source.check_unchanged()
-        rewritten = outputs.publish()
+        metadata = partial(_metadata, settings=settings, scope=scope)
+        total, rewritten = write_files(engine, responses, outputs, names, metadata)
     summary = _summary(job, responses, total, settings, scope)
     return {
         **summary,
@@ -127,45 +123,8 @@ def _ran(
             *warnings_of(job, summary, total.odd, settings),
             *responses.notes.get("warnings", []),
         ],
-        "rlpost_version": __version__,
-        "recipe": job.shape.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in job.source.files],
-        "outputs": [str(target) for target in outputs.targets],
-        "rewritten": rewritten,
-        "halved_pieces": engine.splits,
+        **run_facts(engine, outputs, rewritten),
     }
-
-
-def _file(
-    engine: Engine,
-    index: int,
-    responses: Responses,
-    outputs: Outputs,
-    names: tuple[str, ...],
-    settings: Sequence[LossConfig],
-    scope: Scope,
-) -> LossTally:
-    """The last pass over one file, which is written where there are names of columns."""
-    job, clock = engine.job, engine.clock
-    tally = LossTally.empty(scope, len(settings))
-    if not names:
-        return sum((made.tally for made in engine.written(index, responses, (), _kept)), tally)
-    first, last = job.source.first_rows[index : index + 2]
-    sink = outputs.open(index, partial(sink_of, job, index, names=names))
-    made: Made
-    for made in engine.written(index, responses, names, sink.encode):
-        with clock.busy("copy"):
-            for row_group, columns in made.parts:
-                sink.append(row_group, columns)
-        tally += made.tally
-    with clock.busy("copy"):
-        summary = _summary(job, responses.rows(first, last), tally, settings, scope)
-        sink.complete(_metadata(job, summary, settings[0], index))
-    return tally
-
-
-def _kept(columns: Any) -> Any:
-    return columns
 
 
 def _summary(
@@ -187,13 +146,22 @@ def _aside(job: Plan) -> str | None:
     return next((name for name in names if name in job.source.columns), None)
 
 
-def _metadata(job: Plan, summary: Json, setting: LossConfig, index: int) -> dict[str, str]:
-    """What the file says of how it was made; the same bytes for the same input and options."""
+def _metadata(
+    job: Plan,
+    index: int,
+    responses: Responses,
+    totals: LossTally,
+    *,
+    settings: Sequence[LossConfig],
+    scope: Scope,
+) -> dict[str, str]:
+    """Return the metadata of a file; the same bytes for the same input and options."""
+    summary = _summary(job, responses, totals, settings, scope)
     recipe = job.shape.recipe.model_dump_json()
     return {
         "rlpost.version": __version__,
         **({"rlpost.recipe": recipe} if summary["estimator"] else {}),
         "rlpost.input": job.source.files[index].path.name,
-        "rlpost.loss": json.dumps(resolved(setting)),
+        "rlpost.loss": json.dumps(resolved(settings[0])),
         "rlpost.loss_summary": json.dumps(summary),
     }

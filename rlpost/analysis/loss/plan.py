@@ -11,6 +11,7 @@ import torch
 from rlpost.analysis.loss.totals import Scope
 from rlpost.errors import DataError
 from rlpost.pipeline.columns import absent, check_log_probs
+from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.output import token_column
 from rlpost.pipeline.plan import Plan, job_of, lacks_of
 from rlpost.pipeline.resolved import shape_of
@@ -148,4 +149,5 @@ def _given(
         ),
         "mask" if "mask" in columns else "log_probs",
         tuple(role for role in _ROWS if role in columns),
+        partial(count_advantages, shape=shape_of(recipe, columns)),
     )

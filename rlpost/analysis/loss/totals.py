@@ -195,6 +195,10 @@ class LossTally:
             self.odd + other.odd,
         )
 
+    def compact(self) -> LossTally:
+        """Return the same."""
+        return self
+
     def total(self) -> LossTotals:
         """The totals over all cells."""
         return self.over(self.cells.keys)
