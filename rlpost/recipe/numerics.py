@@ -49,79 +49,88 @@ class Numerics(OptionModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     batch: Literal["step", "step_domain", "all"] = "step"
-    """What one batch is: the rows of a step, of a step and domain, or the whole input."""
+    """What a batch is: the responses of a step, of a step and domain, or all responses."""
 
     penalty_length: Literal["policy", "row"] = "policy"
-    """What the overlong penalty counts: policy tokens, or tool output with them."""
+    """Length for the overlong penalty: policy tokens only, or observation tokens too (row)."""
     penalty_floor: Literal["none", "factor"] = "none"
-    """The overlong penalty beyond MAX_LEN: it goes on falling, or stops at -FACTOR."""
+    """Overlong penalty beyond MAX_LEN: falls further (none), or stays at -FACTOR (factor)."""
     norm_eps: NonNegative = 1e-6
-    """Added to the deviation that divides rewards; matters where rewards nearly agree."""
+    """ε added to the standard deviation that divides rewards."""
     norm_ddof: Freedom = 1
-    """The deviation of rewards divides by n - 1 (Bessel) or, with 0, by n."""
+    """Standard deviation of rewards: divide by n - 1 (1, Bessel's correction) or by n (0)."""
     norm_floor: NonNegative = 0.0
-    """Deviations of rewards are at least this; keeps near-equal groups from large numbers."""
+    """Smallest standard deviation that divides rewards."""
     single: Literal["zero", "zero_always", "raw", "normalise"] = "zero"
-    """A group of one: 0 in group statistics, 0 in any, its plain reward, or plain arithmetic."""
+    """Normalised reward of a single-response group: 0 if group statistics are used (zero), always 0
+    (zero_always), its raw reward (raw), or the result of the formula (normalise)."""
     constant: Literal["zero", "divide"] = "zero"
-    """A group of equal rewards: 0, or its (zero) deviation over the scope's standard deviation."""
+    """Normalised reward if all rewards are equal: 0 (zero), or the result of the formula
+    (divide)."""
     empty: Literal["count", "leave_out"] = "count"
-    """Responses without a policy token: rows of their group like any other, or no part of it."""
+    """Responses without policy tokens: counted in reward statistics (count), or not (leave_out)."""
     missing_components: Literal["error", "skip"] = "error"
-    """A reward component that is NaN or null: an error, or a part that was not scored."""
+    """A NaN or null reward component: an error, or skipped as not scored."""
     clip_stages: Literal["response_and_token", "response"] = "response_and_token"
-    """The reward clip: on normalised rewards and again on token rewards, or on the former."""
+    """Apply the reward clip to normalised rewards and again to token rewards, or only to the
+    former."""
 
     log_ratio_clamp: Bound = 40.0
-    """|old - ref| is clamped to this before anything is exponentiated; never: it is not."""
+    """Bound on |log old - log ref| in KL estimates, in nats; never: no bound."""
     log_ratio_clamps: Literal["all", "k3"] = "all"
-    """Which KL estimators see the clamped log ratio: all, or k3 alone."""
+    """KL estimators to which log_ratio_clamp applies."""
     kl_clamp: Bound = 10.0
-    """KL estimates are clamped to this on both sides; never: they are not."""
+    """Bound on the absolute value of a KL estimate, in nats; never: no bound."""
     kl_clamps: Literal["k3", "all"] = "k3"
-    """Which KL estimates are clamped: k3, which alone explodes, or all."""
+    """KL estimators to which kl_clamp applies."""
     kl_policy: Literal["old", "current"] = "old"
-    """Whose KL from the reference: of the policy that sampled, or of the one being trained."""
+    """Policy whose KL from the reference is computed: old (before the update) or current."""
     kl_credit: Literal["return", "token", "response"] = "return"
-    """KL reaches all earlier tokens, its own token's advantage, or the reward before its norm."""
+    """Where the KL penalty is subtracted: from token rewards, so from all earlier returns (return),
+    from the advantage of its token (token), or from the reward before normalisation (response)."""
 
     terminal_reward: Literal["last_policy_token", "last_token"] = "last_policy_token"
-    """Where the response's reward lands. `last_token` loses it where that is an observation."""
+    """Token that gets the response's reward; with last_token the reward is lost if that token is an
+    observation."""
     observations: Literal["skip", "states", "zero_states", "policy", "restart", "cut"] = "skip"
-    """Observation tokens in scans: passed over; states with a step of γ and λ of their own; such
-    states with value 0; as if the policy's own; where returns start anew; where the trace ends."""
+    """Observation tokens in scans: skipped (skip); states with their own γλ step (states), and
+    value 0 (zero_states); policy tokens (policy); a scan restarts after them (restart), or ends at
+    each (cut)."""
     segment_reward: Literal["sum", "last"] = "sum"
-    """What a policy segment earns in agentic_reinforce: all its rewards, or its last token's."""
+    """Reward of a policy segment in agentic_reinforce: sum over its tokens, or its last token's."""
 
     whiten_eps: NonNegative = 1e-8
-    """The floor of the variance in whitening, inside the square root."""
+    """ε of whitening, inside the square root."""
     whiten_floor: Literal["add", "clamp"] = "add"
-    """The variance's floor is added to it, or is the least that it may be."""
+    """Use of whiten_eps: added to the variance (add), or its lower bound (clamp)."""
     whiten_ddof: Freedom = 1
-    """The variance in whitening divides by n - 1 (Bessel) or, with 0, by n."""
+    """Variance in whitening: divide by n - 1 (1, Bessel's correction) or by n (0)."""
     whiten_scale: Literal["std", "none"] = "std"
-    """Whitening centres and divides by the deviation, or centres alone."""
+    """Whitening divides by the standard deviation (std), or only centres (none)."""
 
     batch_eps: NonNegative = 1e-6
-    """Added to the deviation where gdpo normalises over the batch."""
+    """ε added to the standard deviation of the batch in gdpo."""
     otb_position: Literal["token", "policy_token"] = "token"
-    """Positions of optimal_token_baseline: places in the row, or among its policy tokens."""
+    """Position of a token in optimal_token_baseline: among all tokens of its response, or among its
+    policy tokens."""
     otb_lone: Literal["baseline", "none"] = "baseline"
-    """Where one response of a group is left, the baseline is its own return, or nothing."""
+    """Baseline at a position that only one response of the group reaches: its own return
+    (baseline), or 0 (none)."""
     otb_eps: NonNegative = 1e-8
-    """Added to the sum of weights that divides an optimal token baseline."""
+    """ε added to the sum of weights in optimal_token_baseline."""
     episodes: Literal["trajectory", "row"] = "trajectory"
-    """A trajectory counts in its group's episode statistics once, or once for each of its rows."""
+    """Count a trajectory in the episode statistics of gigpo once (trajectory), or once per turn
+    (row)."""
     states: Literal["group", "batch"] = "group"
-    """Which equal states gigpo compares: those of the same group, or of the whole batch."""
+    """Range in which gigpo compares equal states: the group, or the whole batch."""
     rae_order: Literal["row", "group"] = "row"
-    """rae goes through the rows in their order, or group by group, each where its first row is."""
+    """Order in which rae processes responses: input order (row), or group by group (group)."""
 
     is_clamp: Bound = 40.0
-    """|log| of importance weights is clamped to this before exp; never: it is not."""
+    """Bound on |log| of importance weights, in nats; never: no bound."""
     is_clamp_at: Literal["level", "token"] = "level"
-    """What is_clamp binds: the sum or mean that a weight is made of, or each token's log ratio."""
+    """What is_clamp bounds: the sum or mean at the weight's level, or each token's log ratio."""
     is_filter_clamp: Bound = 40.0
-    """|old - infer| of each token is clamped to this in filters; never: it is not."""
+    """Bound on |log old - log infer| of each token in filters, in nats; never: no bound."""
     is_observations: Literal["zero", "one", "ratio"] = "zero"
-    """Importance weights of observations: 0, for nothing is learnt there, 1, or their ratio."""
+    """Importance weight of observation tokens: 0 (zero), 1 (one), or their ratio (ratio)."""

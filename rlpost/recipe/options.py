@@ -1,9 +1,4 @@
-"""Options of the off-policy correction; they are fields of Recipe.
-
-Options of the estimators; they are fields of Recipe.
-
-Options of rewards, from the file to the estimator; they are fields of Recipe.
-"""
+"""Groups of options that Recipe inherits: estimator, rewards, off-policy correction."""
 
 from __future__ import annotations
 
@@ -91,20 +86,22 @@ class CorrectionOptions(OptionModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     is_weight: Level | None = None
-    """Weigh by old over infer probability: per token, segment (mean), response (mean or sum)."""
+    """Level of the importance weights, old over infer probability (default: no weights)."""
     is_cap: Positive | None = None
-    """Truncate weights to at most this."""
+    """Truncate importance weights to at most X."""
     is_floor: NonNegative | None = None
-    """Truncate weights to at least this."""
+    """Truncate importance weights to at least X."""
     is_mask: tuple[float, float] | None = None
-    """LOW HIGH: the weight is 0 where the ratio is outside; the bounds belong to it."""
+    """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
     is_normalise: bool = False
-    """Divide weights by their mean over the batch."""
+    """Divide importance weights by their mean over the batch."""
     is_filter: tuple[Annotated[str, AfterValidator(_as_written)], ...] = ()
-    """Reject what is outside, as sequence:ratio:0.5:2 or max:k3::0.3. Levels: token, segment,
-    geometric, sequence, max; measures: ratio, diff, k1, k2, k3, tv, error."""
+    """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
+    Levels: token, segment, geometric, sequence, max. Measures: ratio, diff, k1, k2, k3, tv,
+    error."""
     is_filter_where: Literal["any", "negative", "diverging"] = "any"
-    """Tokens filters may reject: any, of negative advantage, or that move the policies apart."""
+    """Tokens that filters may reject: any, those with a negative advantage, or those whose update
+    increases the divergence."""
 
     @property
     def corrects(self) -> bool:
@@ -153,33 +150,33 @@ class EstimatorOptions(OptionModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     estimator: str = "grpo"
-    """What turns rewards into advantages; `rlpost estimators` lists them."""
+    """Advantage estimator (see `rlpost estimators`)."""
     gamma: Unit = 1.0
-    """Discount per policy token."""
+    """Discount γ per policy token, 0 to 1."""
     lam: Unit = 0.95
-    """λ of gae."""
+    """λ of gae, 0 to 1."""
     lambda_policy: Unit | None = None
-    """λ of gae's advantages, where it differs from that of its returns."""
+    """λ of the advantages of gae (default: --lam)."""
     lambda_value: Unit | None = None
-    """λ of gae's returns, where it differs from that of its advantages."""
+    """λ of the returns of gae (default: --lam)."""
     length_adaptive_alpha: NonNegative = 0.0
-    """α of VAPO: λ of a response's advantages is 1 - 1/(α·tokens); 0: off."""
+    """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
     step_gamma: Unit = 1.0
-    """Discount per turn of a trajectory, for gigpo and step_reinforce."""
+    """Discount per turn of a trajectory (gigpo, step_reinforce)."""
     episode_weight: Finite = 1.0
-    """Weight of gigpo's episode advantage."""
+    """Weight of the episode advantage (gigpo)."""
     step_weight: Finite = 1.0
-    """Weight of gigpo's step advantage."""
+    """Weight of the step advantage (gigpo)."""
     f_norm: Positive = 1.0
-    """Divides gpg's advantages."""
+    """Divisor of the advantages (gpg)."""
     ema_decay: Unit = 0.9
-    """Decay of rae's moving average baseline."""
+    """Decay of the moving-average baseline (rae)."""
     otb_is_cap: Positive | None = None
-    """Weight optimal_token_baseline by squared ratios of old to infer, up to this."""
+    """Weight by squared old/infer ratios, each at most X (optimal_token_baseline)."""
     episode_domains: tuple[str, ...] = ()
-    """Domains that hierarchical_grpo centres by group; others by batch."""
+    """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: dict[str, Finite] = Field(default_factory=dict)
-    """Columns of teachers' log-probs and the weight of the KL from each."""
+    """Column of a teacher's log-probs and the weight of its KL."""
 
 
 Scope = Literal["batch", "group", "others", "running", "none"]
@@ -191,26 +188,25 @@ class RewardOptions(OptionModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reward_components: tuple[str, ...] | None = None
-    """Columns that make up the reward, in place of one."""
+    """Columns of reward components, in place of the reward column."""
     component_weights: tuple[Finite, ...] | None = None
-    """A weight for each reward component; 1 where none is given."""
+    """Weight of each reward component (default: 1 each)."""
     reward_scale: tuple[Finite, Finite, Finite, Finite] | None = None
-    """LOW HIGH TO_LOW TO_HIGH: clamp rewards to an interval, map it onto another."""
+    """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
     truncation_penalty: Finite | None = None
-    """Truncated responses: from 0 up a factor of their reward, below 0 their reward."""
+    """Reward of a truncated response: reward · X if X ≥ 0, else X."""
     group_length_penalty: tuple[NonNegative, NonNegative, NonNegative] | None = None
-    """OUTPUT INPUT TURNS: take these weights of each length, as a share of the group's largest,
-    times the group's mean reward."""
+    """Length penalty: weights of output tokens, input tokens and turns."""
     overlong_penalty: tuple[Count, Count, NonNegative] | None = None
-    """MAX_LEN BUFFER FACTOR: soft penalty that grows over the last BUFFER tokens."""
+    """Linear penalty over the last BUFFER tokens: -FACTOR at MAX_LEN."""
     norm_mean: Scope | None = None
-    """Which mean is subtracted from rewards."""
+    """Mean to subtract from rewards (default: set by the estimator)."""
     norm_std: Scope | None = None
-    """Which standard deviation divides rewards."""
+    """Standard deviation to divide rewards by (default: set by the estimator)."""
     reward_clip: Positive | None = None
-    """Clamp rewards to ±C, per response and again per token."""
+    """Clamp rewards to ±X, per response and again per token."""
     reward_clip_low: Finite | None = None
-    """The lower bound of the reward clip, where it is not -C."""
+    """Lower bound of the reward clip (default: -X of --reward-clip)."""
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:

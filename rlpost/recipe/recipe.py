@@ -56,58 +56,58 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     max_len_mask: bool = False
     """Drop responses of exactly --max-response-length policy tokens."""
     max_response_length: Count | None = None
-    """The generation limit, in tokens."""
+    """Generation limit, in tokens."""
     difficulty_mask: bool = False
-    """Keep groups with low < mean raw reward < high; groups of one are kept."""
+    """Drop prompt groups that are too easy or too hard."""
     difficulty_low: Finite = 0.1
-    """Lower bound of the difficulty mask, exclusive."""
+    """Too hard: mean raw reward of the group at or below X."""
     difficulty_high: Finite = 0.95
-    """Upper bound of the difficulty mask, exclusive."""
+    """Too easy: mean raw reward of the group at or above X."""
     error_max_len_clip: Count | None = None
-    """Keep reward 1, and reward 0 only under this many tokens; drop the rest."""
+    """Keep reward 1, and reward 0 below N policy tokens; drop others."""
     drop_zero_variance: bool = False
-    """Drop groups whose rewards are all equal (dynamic sampling)."""
+    """Drop groups of two or more equal rewards (dynamic sampling)."""
     drop_truncated: bool = False
-    """Drop responses that ended at the length limit."""
+    """Drop responses that stopped at the length limit."""
     mask_before_norm: bool = False
-    """Masked samples leave the reward statistics, too."""
+    """Leave dropped responses out of reward statistics."""
 
     kl_coef: NonNegative = 0.0
-    """β: subtract β·KL from token rewards. At 0 the KL is only measured."""
+    """KL coefficient β: subtract β·KL from token rewards; 0: measure only."""
     kl_estimator: KlEstimator = "k1"
-    """Per-token KL of old against reference log-probs."""
+    """KL estimator per token, of old against reference log-probs."""
     kl_target: Positive | None = None
-    """Adapt β, batch by batch, towards this KL."""
+    """Adapt β after each batch towards this mean KL per token, in nats."""
     kl_horizon: Positive = 10000.0
-    """Responses over which an adaptive β moves."""
+    """Responses over which β adapts."""
     whiten_rewards: bool = False
     """Whiten token rewards over the policy tokens of a batch."""
     whiten_advantages: bool | None = None
-    """Whiten advantages over the policy tokens of a batch."""
+    """Whiten advantages over the policy tokens of a batch (default: set by the estimator)."""
     advantage_clip: Positive | None = None
-    """Clamp advantages to ±C."""
+    """Clamp advantages to ±X."""
     difficulty_weight: bool = False
     """Weight responses by 0.5 + 1.5·difficulty."""
     length_weight: bool = False
-    """Weight short responses up: 1.5 minus the batch's min-max normalised length."""
+    """Weight responses by 1.5 - length, min-max scaled per batch."""
 
     pass_threshold: Finite = 1.0
-    """A response passes with at least this reward; for group_pass_rate."""
+    """Raw reward at which a response passes (group_pass_rate)."""
 
     columns: dict[str, str] = Field(default_factory=dict)
-    """Role to column name, where the file uses names of its own."""
+    """Column to read for a role (default: found by its name)."""
     rollout_id: str | None = None
-    """Column that marks rows of one rollout: they count once in group statistics."""
+    """Column of rollout ids: a rollout counts once in group statistics."""
     nonfinite: Literal["error", "mask"] = "error"
-    """NaN, infinite or null numbers: stop, or leave the response out and count it."""
+    """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None
-    """Which columns to write, in place of the usual ones."""
+    """Columns to write, in place of the default ones."""
     emit_only: bool = False
-    """Write no input columns but the keys."""
+    """Write no input columns except the keys."""
     replace: bool = False
-    """Replace input columns of the same name."""
+    """Replace input columns that have the name of an output column."""
     numerics: Numerics = Field(default_factory=Numerics)
-    """Where frameworks differ; see Numerics."""
+    """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
 
     @model_validator(mode="before")
     @classmethod

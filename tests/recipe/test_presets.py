@@ -152,7 +152,7 @@ def test_the_list_has_a_line_for_each():
 def test_the_difference_of_two_frameworks_is_said_with_its_reason():
     found = {one.field: one for one in differences(preset("verl"), preset("trl"))}
     assert found["norm_eps"][1:3] == (1e-6, 1e-4)
-    assert found["norm_eps"].why.startswith("Added to the deviation that divides rewards")
+    assert found["norm_eps"].why.startswith("ε added to the standard deviation")
     assert differences(preset("verl"), preset("verl")) == []
     ran = run("presets", "diff", "verl", "trl")
     lines = ran.out.splitlines()
