@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tomllib
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from manual.pages import HOME, PAGES, refreshed
 from manual.program import ROOT, commands, run
-from rich.console import Console
-from rich.markdown import Markdown
 
 import rlpost
-from rlpost.cli.commands.help import for_terminal
+from rlpost.cli.commands.help import for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.recipe import without_loss
 
@@ -262,17 +260,27 @@ def test_help_suggests_a_page_with_a_similar_name():
     assert "`rlpost help` lists" in run(["help", "zzz"]).err
 
 
+class Terminal(StringIO):
+    """A stream that a person reads."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_links_become_commands():
     outcome = doctest.testmod(sys.modules[for_terminal.__module__])
     assert (outcome.failed, outcome.attempted) == (0, 2)
 
 
 @by_page
-def test_a_terminal_gets_every_page_without_markup(path):
+def test_a_terminal_gets_every_page_without_markup(path, monkeypatch):
     if path.parent != HOME:
         pytest.skip("README is no topic")
-    out = Console(file=StringIO(), width=100)
-    out.print(Markdown(for_terminal(page(path.stem)), hyperlinks=False))
-    text = out.file.getvalue()
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "130")
+    with redirect_stdout(terminal):
+        show_help(path.stem)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert max(map(len, text.splitlines())) <= 100
+    assert "```" not in text
     assert not re.search(r"\w\(\S*\.md\)|<!--|\.\./", text)

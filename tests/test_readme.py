@@ -6,7 +6,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,6 +36,28 @@ def test_first_command_ends_in_the_main_job_on_sample_data(tmp_path):
 def test_the_first_command_installs_what_the_main_job_needs_and_no_more():
     install = COMMANDS[0].strip().split(" && ")[1]
     assert install.endswith("--constraint requirements.lock --editable .")
+
+
+def test_the_main_job_needs_no_library_of_an_extra(tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {Requirement(text).name for text in project["dependencies"]}
+    extra = {
+        Requirement(text).name.removesuffix("-python").replace("-", "_")
+        for texts in project["optional-dependencies"].values()
+        for text in texts
+    }
+    argv = ["rlpost", *shlex.split(COMMANDS[0].strip().split(" && ")[-1])[1:]]
+    argv[2] = str(ROOT / argv[2])
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({sorted(extra - needed)!r}))
+sys.argv = {argv!r}
+from rlpost.cli.main import leave
+leave()
+"""
+    done = run([sys.executable, "-c", code], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"pytest", "ray", "altair", "vl_convert"} <= extra - needed
 
 
 def test_ci_runs_both_commands_as_they_are_written():
