@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from contextlib import chdir, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import format_writers as writers
 import pyarrow.parquet as pq
@@ -23,9 +25,6 @@ import rlpost
 from rlpost.cli.commands.help import for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.recipe import without_loss
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK = re.DOTALL | re.MULTILINE
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -258,6 +257,19 @@ def test_help_suggests_a_page_with_a_similar_name():
     assert (done.code, done.out) == (2, "")
     assert "did you mean pipeline" in done.err
     assert "`rlpost help` lists" in run(["help", "zzz"]).err
+
+
+def test_the_shell_completes_topics():
+    asked = {
+        "_RLPOST_COMPLETE": "complete_bash",
+        "COMP_WORDS": "rlpost\nhelp\np",
+        "COMP_CWORD": "2",
+    }
+    program = Path(sys.executable).with_name("rlpost")
+    done = subprocess.run(
+        [program], env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [topic for topic in TOPICS if topic.startswith("p")]
 
 
 class Terminal(StringIO):
