@@ -32,8 +32,8 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.file_metadata import Claim, claim_of, cut
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
-from rlpost.pipeline.resolved import shape_of
-from rlpost.pipeline.run import bind, engine_of
+from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
 
@@ -245,7 +245,7 @@ def _compared(run: list[Claim], damage: Sequence[Collection[str]], options: Opti
         _check_roles(source, first)
         with _blaming(first):
             job = bind(source, first.recipe, running)
-        engine = engine_of(job, options)
+        engine = engine_for(job, options)
         with single_threaded_torch(), _blaming(first):
             responses = engine.responses()
             options.reporter.start("compare", source.rows)
@@ -300,7 +300,7 @@ class _Before(Source):
 
     def __init__(self, files: Sequence[InputFile], recipe: Recipe) -> None:
         super().__init__(files)
-        self.written = emitted(shape_of(recipe, columns_of(self, recipe)))
+        self.written = emitted(resolve_recipe(recipe, columns_of(self, recipe)))
         self.found = self.schemas
         self.schemas = [
             pa.schema([one for one in schema if one.name not in self.written])
@@ -332,7 +332,7 @@ def _verdict(
     engine: Engine, responses: Responses, index: int, claim: Claim, damaged: Collection[str]
 ) -> Json:
     """Make one file's columns again and compare them with those that it has."""
-    job, source = engine.job, engine.job.source
+    job, source = engine.plan, engine.plan.source
     assert isinstance(source, _Before)
     names = source.written
     missing = [name for name in names if name not in source.found[index].names]

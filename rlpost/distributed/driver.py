@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rlpost.distributed import tasks as steps
-from rlpost.distributed.executor import Call, Named
-from rlpost.distributed.partition import Partition, Work, lots_of
+from rlpost.distributed.executor import BatchRef, Call
+from rlpost.distributed.partition import Partition, TaskContext, partition_files
 from rlpost.pipeline.data import ordered
-from rlpost.pipeline.file_metadata import whole_of
+from rlpost.pipeline.file_metadata import run_identity_of
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.run import bind, check_clash
 from rlpost.pipeline.stages.responses import nothing_left
-from rlpost.pipeline.summary import GroupFacts, RowFacts
+from rlpost.pipeline.summary import GroupFacts, ResponseFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.distributed.executor import Done, Executor
+    from rlpost.distributed.executor import Executor, TaskResult
     from rlpost.distributed.partition import Block, Json, Labels
     from rlpost.io.parquet.source import Source
     from rlpost.io.parquet.survey import Survey
@@ -37,58 +37,63 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-ROWS_A_BUNDLE = 250_000
-MOST_BUNDLES = 512
+ROWS_A_BUCKET = 250_000
+MOST_BUCKETS = 512
 
 
-def bundles_of(job: Plan, rows: int) -> int:
+def bucket_count(plan: Plan, rows: int) -> int:
     """How many tables the responses of this many rows are settled on."""
-    return 1 if job.together else max(1, min(MOST_BUNDLES, -(-rows // ROWS_A_BUNDLE)))
+    return 1 if plan.together else max(1, min(MOST_BUCKETS, -(-rows // ROWS_A_BUCKET)))
 
 
 @dataclass
 class Settled:
     """Where the settled rows of each lot are, and what is known of all of them."""
 
-    parts: list[tuple[Named, ...]]
+    parts: list[tuple[BatchRef, ...]]
     """Those of each lot."""
     labels: Labels
     """Steps and domains of the whole input, in order."""
     own: list[Labels]
     """Those of each lot, in the same order."""
-    facts: RowFacts
+    facts: ResponseFacts
     running: Json = field(default_factory=dict)
     """Where the running moments of domains stand at the end."""
 
 
-def settled(work: Work, lots: Sequence[Partition | Block], crew: Executor) -> Settled:
+def settled(
+    work: TaskContext, partitions: Sequence[Partition | Block], executor: Executor
+) -> Settled:
     """All passes but the last, over all lots.
 
     Raises:
         DataError: there are no rows, or none is left, or the data of one is bad.
     """
-    phases = work.job_on_responses().phases()
-    tokens = bool(phases[0].reading.measured)
-    calls = [Call(steps.read, (lot,), (), lot.rows, tokens=tokens) for lot in lots]
-    done = crew.run(phases[0].reading.purpose, work, calls)
+    phases = work.plan_on_responses().phases()
+    tokens = bool(phases[0].reading.mapped)
+    calls = [
+        Call(steps.read, (partition,), (), partition.rows, tokens=tokens)
+        for partition in partitions
+    ]
+    done = executor.run(phases[0].reading.purpose, work, calls)
     layout = _Layout([one.note["bundles"] for one in done])
     labels, own = _labels([one.note for one in done])
-    tables = _settle(work, crew, 0, layout, done, [()] * len(layout.bundles))
+    tables = _reduce(work, executor, 0, layout, done, [()] * len(layout.buckets))
     for number, phase in enumerate(phases[1:], 1):
         calls = [
             Call(
                 steps.measure,
-                (lot, number, own[place]),
-                layout.of_lot(place, tables),
-                lot.rows,
+                (partition, number, own[place]),
+                layout.of_partition(place, tables),
+                partition.rows,
                 tokens=True,
             )
-            for place, lot in enumerate(lots)
+            for place, partition in enumerate(partitions)
         ]
-        done = crew.run(phase.reading.purpose, work, calls)
-        before = [(Named(table.sheet, 0),) for table in tables]
-        tables = _settle(work, crew, number, layout, done, before)
-    parts = [layout.of_lot(place, tables) for place in range(len(lots))]
+        done = executor.run(phase.reading.purpose, work, calls)
+        before = [(BatchRef(table.block, 0),) for table in tables]
+        tables = _reduce(work, executor, number, layout, done, before)
+    parts = [layout.of_partition(place, tables) for place in range(len(partitions))]
     notes = [table.note for table in tables]
     return Settled(parts, labels, own, _facts(notes), notes[0]["running"])
 
@@ -97,47 +102,47 @@ class _Layout:
     """Which bundles have rows of which lots.
 
     Args:
-        bundles: those of each lot, ascending.
+        buckets: those of each lot, ascending.
     """
 
-    def __init__(self, bundles: Sequence[Sequence[int]]) -> None:
-        self._lots = bundles
-        self.bundles = sorted({one for own in bundles for one in own})
-        self._numbers = {bundle: number for number, bundle in enumerate(self.bundles)}
+    def __init__(self, buckets: Sequence[Sequence[int]]) -> None:
+        self._partitions = buckets
+        self.buckets = sorted({one for own in buckets for one in own})
+        self._numbers = {bucket: number for number, bucket in enumerate(self.buckets)}
         self._within: list[dict[int, int]] = []  # of each lot: bundle -> its batch in the table
         filled: Counter[int] = Counter()
-        for own in bundles:
-            self._within.append({bundle: filled[bundle] for bundle in own})
+        for own in buckets:
+            self._within.append({bucket: filled[bucket] for bucket in own})
             filled.update(own)
 
-    def of_lot(self, lot: int, tables: Sequence[Done]) -> tuple[Named, ...]:
+    def of_partition(self, partition: int, tables: Sequence[TaskResult]) -> tuple[BatchRef, ...]:
         """The lot's batches of the tables; for one without rows any batch, to tell the columns."""
-        within = self._within[lot].items()
-        numbers = [(self._numbers[bundle], place) for bundle, place in within]
-        found = [Named(tables[number].sheet, place, number) for number, place in numbers]
-        return tuple(found) or (Named(tables[0].sheet, 0),)
+        within = self._within[partition].items()
+        numbers = [(self._numbers[bucket], place) for bucket, place in within]
+        found = [BatchRef(tables[number].block, place, number) for number, place in numbers]
+        return tuple(found) or (BatchRef(tables[0].block, 0),)
 
-    def of_bundles(self, sheets: Sequence[Done]) -> list[list[Named]]:
+    def of_buckets(self, blocks: Sequence[TaskResult]) -> list[list[BatchRef]]:
         """The batches of the lots' sheets that belong to each bundle, in the order of lots."""
-        found: list[list[Named]] = [[] for _ in self.bundles]
-        for own, done in zip(self._lots, sheets, strict=True):
-            for place, bundle in enumerate(own):
-                found[self._numbers[bundle]].append(Named(done.sheet, place))
+        found: list[list[BatchRef]] = [[] for _ in self.buckets]
+        for own, done in zip(self._partitions, blocks, strict=True):
+            for place, bucket in enumerate(own):
+                found[self._numbers[bucket]].append(BatchRef(done.block, place))
         return found
 
 
-def _settle(
-    work: Work,
-    crew: Executor,
+def _reduce(
+    work: TaskContext,
+    executor: Executor,
     number: int,
     layout: _Layout,
-    sheets: Sequence[Done],
-    before: Sequence[tuple[Named, ...]],
-) -> list[Done]:
+    blocks: Sequence[TaskResult],
+    before: Sequence[tuple[BatchRef, ...]],
+) -> list[TaskResult]:
     """One phase on the tables of all bundles; raises DataError where no response is left."""
-    parts = [(*one, *own) for one, own in zip(before, layout.of_bundles(sheets), strict=True)]
-    calls = [Call(steps.settle, (number,), tuple(own), 0, tokens=False) for own in parts]
-    tables = crew.run("settle", work, calls)
+    parts = [(*one, *own) for one, own in zip(before, layout.of_buckets(blocks), strict=True)]
+    calls = [Call(steps.reduce, (number,), tuple(own), 0, tokens=False) for own in parts]
+    tables = executor.run("settle", work, calls)
     _check_left([table.note for table in tables])
     return tables
 
@@ -178,14 +183,14 @@ def _as_first_seen(found: Sequence[Sequence[str | int]]) -> list[str | int]:
     return list(dict.fromkeys(labels))
 
 
-def _facts(notes: Sequence[Json]) -> RowFacts:
+def _facts(notes: Sequence[Json]) -> ResponseFacts:
     """The facts of all rows, from those of the bundles; the labels come later."""
     groups = [
         GroupFacts(Counter(dict(note["sizes"])), note["zero_variance"])
         for note in notes
         if note["sizes"] is not None
     ]
-    return RowFacts(
+    return ResponseFacts(
         labels={},
         groups=sum(groups, GroupFacts()) if groups else None,
         empty=sum(note["empty"] for note in notes),
@@ -197,9 +202,9 @@ def _facts(notes: Sequence[Json]) -> RowFacts:
 class Prepared(NamedTuple):
     """A run over files, ready to be driven."""
 
-    job: Plan
-    work: Work
-    lots: list[Partition]
+    plan: Plan
+    work: TaskContext
+    partitions: list[Partition]
 
 
 def prepare(
@@ -223,19 +228,19 @@ def prepare(
     Raises:
         UsageError, DataError: the recipe does not fit the input, or the columns clash.
     """
-    job = bind(cast("Source", survey), recipe, running)  # it has what binding asks of a source
-    check_clash(job, emitted(job.shape))
-    used = running if "running" in job.shape.norm else {}
-    work = Work(
+    plan = bind(cast("Source", survey), recipe, running)  # it has what binding asks of a source
+    check_clash(plan, emitted(plan.resolved))
+    used = running if "running" in plan.resolved.norm else {}
+    work = TaskContext(
         recipe,
-        job.columns,
+        plan.columns,
         running,
-        bundles_of(job, survey.rows),
-        whole_of(survey.files, survey.first_rows, used, options.asked),
+        bucket_count(plan, survey.rows),
+        run_identity_of(survey.files, survey.first_rows, used, options.asked),
         "cpu" if options.device == "auto" else options.device,
         options.chunk_tokens,
         options.workers or 1,
         str(Path.cwd()),
         options.verify,
     )
-    return Prepared(job, work, lots_of(survey, places, slots))
+    return Prepared(plan, work, partition_files(survey, places, slots))

@@ -62,7 +62,7 @@ class ArrowBlock:
         return Responses(tensors_of(table), facts["labels"], facts["notes"], shared)
 
 
-def sheet_of(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:
+def responses_block(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:
     """A table of responses as a sheet, with one batch for each run of rows.
 
     Args:
@@ -73,11 +73,11 @@ def sheet_of(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBl
     table = pa.table({name: _array(column) for name, column in responses.columns.items()})
     labels = {name: list(values) for name, values in responses.labels.items()}
     shared = {name: _array(column) for name, column in responses.shared.items()}
-    own = sheet(pa.table(shared), None, {}).rows if shared else None
-    return ArrowBlock(sheet(table, sizes, {"labels": labels, "notes": notes}).rows, own)
+    own = block(pa.table(shared), None, {}).rows if shared else None
+    return ArrowBlock(block(table, sizes, {"labels": labels, "notes": notes}).rows, own)
 
 
-def sheet(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlock:
+def block(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlock:
     """A table as a sheet, with one batch for each run of rows; None for one batch of all.
 
     Args:
@@ -116,11 +116,11 @@ def _is_key(name: str) -> bool:
     return name.startswith(_KEY)
 
 
-def keyed_table(pieces: Sequence[Mapping[str, Tensor | pa.Array]]) -> pa.Table:
+def keyed_table(chunks: Sequence[Mapping[str, Tensor | pa.Array]]) -> pa.Table:
     """Keys and numbers of consecutive rows as a table, which says which are keys."""
     columns: dict[str, pa.ChunkedArray] = {}
-    for name in pieces[0] if pieces else ():
-        parts = [piece[name] for piece in pieces]
+    for name in chunks[0] if chunks else ():
+        parts = [chunk[name] for chunk in chunks]
         if isinstance(parts[0], Tensor):
             columns[name] = pa.chunked_array([_array(part) for part in parts])
         else:

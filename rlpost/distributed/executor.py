@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlpost.distributed.partition import Json, Work
-    from rlpost.distributed.tasks import Outcome
+    from rlpost.distributed.partition import Json, TaskContext
+    from rlpost.distributed.tasks import TaskOutput
 
 
-class Named(NamedTuple):
+class BatchRef(NamedTuple):
     """A batch of a sheet that a task will read: the sheet by the name that the crew gave it."""
 
-    sheet: Any
+    block: Any
     place: int
     table: int = 0
     shift: int = 0
@@ -24,26 +24,26 @@ class Named(NamedTuple):
 class Call(NamedTuple):
     """One task to be run: `task(work, *given, parts)`."""
 
-    task: Callable[..., Outcome]
+    task: Callable[..., TaskOutput]
     given: tuple[Any, ...]
-    parts: tuple[Named, ...]
+    parts: tuple[BatchRef, ...]
     rows: int
     """For progress."""
     tokens: bool
     """It works on tokens, on the device."""
 
 
-class Done(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task gave: its note, and its sheet by name."""
 
     note: Json
-    sheet: Any
+    block: Any
 
 
 class Executor(Protocol):
     """Who runs tasks, keeps sheets and tells of progress."""
 
-    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+    def run(self, purpose: str, work: TaskContext, calls: Sequence[Call]) -> list[TaskResult]:
         """Run all of these, in any order, each as often as it takes; in the order of the calls.
 
         Raises:

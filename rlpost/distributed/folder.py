@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rlpost.distributed.exchange import ArrowBlock
-from rlpost.distributed.executor import Done
+from rlpost.distributed.executor import TaskResult
 from rlpost.distributed.partition import Part
 from rlpost.io.staged import naming
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rlpost.distributed.executor import Call, Named
-    from rlpost.distributed.partition import Work
+    from rlpost.distributed.executor import BatchRef, Call
+    from rlpost.distributed.partition import TaskContext
     from rlpost.io.progress import Reporter
 
 
 _SUFFIX, _SHARED = ".arrow", ".shared.arrow"
 
 
-class FolderCrew:
+class FolderExecutor:
     """Runs tasks one after another, in this process; keeps sheets in a folder, by file name.
 
     Args:
@@ -41,7 +41,7 @@ class FolderCrew:
         self._reporter = reporter
         self._rounds = 0
 
-    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+    def run(self, purpose: str, work: TaskContext, calls: Sequence[Call]) -> list[TaskResult]:
         """Run all of these; see `rlpost.distributed.executor.Executor`."""
         total = sum(call.rows for call in calls)
         if total:
@@ -53,7 +53,7 @@ class FolderCrew:
             name = f"{self._rounds}-{place:06d}"
             if isinstance(outcome.rows, ArrowBlock):
                 keep(self._folder, name, outcome.rows)
-            found.append(Done(outcome.note, name))
+            found.append(TaskResult(outcome.note, name))
             if total:
                 self._reporter.advance(call.rows)
         self._rounds += 1
@@ -67,9 +67,9 @@ class FolderCrew:
                 path.unlink()
 
 
-def keep(folder: Path, name: str, sheet: ArrowBlock) -> None:
+def keep(folder: Path, name: str, block: ArrowBlock) -> None:
     """Keep a sheet under a name; raises ReadWriteError."""
-    for suffix, data in ((_SUFFIX, sheet.rows), (_SHARED, sheet.shared)):
+    for suffix, data in ((_SUFFIX, block.rows), (_SHARED, block.shared)):
         if data is not None:
             write_whole(folder / (name + suffix), data)
 
@@ -81,7 +81,7 @@ def drop(folder: Path, name: str) -> None:
             (folder / (name + suffix)).unlink(missing_ok=True)
 
 
-def read(folder: Path, parts: Iterable[Named]) -> Iterator[Part]:
+def read(folder: Path, parts: Iterable[BatchRef]) -> Iterator[Part]:
     """The batches that a task reads, one after another; of each file only what they take up."""
     for name, *rest in parts:
         shared = folder / (name + _SHARED)

@@ -19,9 +19,9 @@ from rlpost.kernels.moments import dense
 from rlpost.pipeline.data import Responses
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.plan import job_of
-from rlpost.pipeline.resolved import shape_of
-from rlpost.pipeline.run import engine_of
+from rlpost.pipeline.plan import plan_of
+from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.run import engine_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ Labels = dict[str, list[str | int]]
 class Part(NamedTuple):
     """A batch of a sheet."""
 
-    sheet: ArrowBlock
+    block: ArrowBlock
     place: int
     """Which of its batches."""
     table: int = 0
@@ -60,13 +60,13 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskContext:
     """What all tasks of a run have in common."""
 
     recipe: Recipe
     columns: ColumnMap
     running: Mapping[str, RunningMoments]
-    bundles: int
+    buckets: int
     """How many tables the responses are settled on; the rows of a step are all on one."""
     whole: Whole | None = None
     """The run that files say they are of; None where there are no files."""
@@ -78,20 +78,22 @@ class Work:
     verify: bool = False
     """Files are read again before they wait for the others."""
 
-    def job(self, source: Source | TableSource) -> Plan:
+    def plan(self, source: Source | TableSource) -> Plan:
         """The job on a part of the input."""
-        return job_of(source, self.columns, shape_of(self.recipe, self.columns), self.running)
+        return plan_of(
+            source, self.columns, resolve_recipe(self.recipe, self.columns), self.running
+        )
 
-    def job_on_responses(self) -> Plan:
+    def plan_on_responses(self) -> Plan:
         """The job for who reads no file."""
-        return self.job(TableSource(pa.table({})))
+        return self.plan(TableSource(pa.table({})))
 
     @contextmanager
     def engine(self, source: Source | TableSource) -> Iterator[Engine]:
         """An engine on a part of the input."""
         options = Options(self.device, self.chunk_tokens, self.workers)
         with single_threaded_torch():
-            yield engine_of(self.job(source), options)
+            yield engine_for(self.plan(source), options)
         if isinstance(source, Source):
             source.check_unchanged()
 
@@ -123,14 +125,18 @@ class Partition(NamedTuple):
         return source
 
 
-def check_inputs(lots: Iterable[Partition], then: str) -> None:
+def check_inputs(partitions: Iterable[Partition], then: str) -> None:
     """Raise ReadWriteError where a local input is not what it was when the run began.
 
     Args:
-        lots: of the whole input.
+        partitions: of the whole input.
         then: what the error says of the time since, and what to do.
     """
-    stamped = {own[0].path: own for lot in lots for own in zip(lot.files, lot.stamps, strict=True)}
+    stamped = {
+        own[0].path: own
+        for partition in partitions
+        for own in zip(partition.files, partition.stamps, strict=True)
+    }
     check_unchanged(stamped.values(), then)
 
 
@@ -145,7 +151,7 @@ class Block(NamedTuple):
         return TableSource(self.table)
 
 
-def lots_of(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Partition]:
+def partition_files(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Partition]:
     """The files in lots of about equal size: several for each slot, where there are that many.
 
     A file that is more than half of what a slot gets is divided into several lots.
@@ -161,7 +167,7 @@ def lots_of(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Part
     found: list[Partition] = []
     filled = most
     for place, size in enumerate(survey.sizes):
-        file = _lot(survey, targets, place)
+        file = _one_file(survey, targets, place)
         parts = divided(file.files[0].path, max(most, PART_BYTES)) if size > large else []
         if len(parts) > 1:
             found += [file._replace(part=part, rows=part.rows) for part in parts]
@@ -175,7 +181,7 @@ def lots_of(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Part
     return found
 
 
-def _lot(survey: Survey, targets: Sequence[AnyPath], place: int) -> Partition:
+def _one_file(survey: Survey, targets: Sequence[AnyPath], place: int) -> Partition:
     """A lot of one file."""
     own = survey.files[place], targets[place], survey.stamps[place]
     return Partition((own[0],), (own[1],), (own[2],), place, survey.counts[place])
@@ -192,7 +198,9 @@ def _both(left: Partition, right: Partition) -> Partition:
     )
 
 
-def assembled(labels: Labels, parts: Iterable[Part], *, empty: bool) -> tuple[Responses, Tensor]:
+def assemble_responses(
+    labels: Labels, parts: Iterable[Part], *, empty: bool
+) -> tuple[Responses, Tensor]:
     """The responses of a lot, in the order of its rows, and which part each came from, [n].
 
     Args:
@@ -201,7 +209,7 @@ def assembled(labels: Labels, parts: Iterable[Part], *, empty: bool) -> tuple[Re
         empty: the lot has no rows; the first part is one of another lot then.
     """
     parts = list(parts)
-    tables = [part.sheet.responses(part.place) for part in parts]
+    tables = [part.block.responses(part.place) for part in parts]
     tables = [tables[0].rows(0, 0)] if empty else tables
     only, alone = tables[0], len({part.table for part in parts}) == 1
     sizes = torch.tensor([len(table) for table in tables])

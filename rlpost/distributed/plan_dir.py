@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.distributed.driver import Settled
-from rlpost.distributed.executor import Named
+from rlpost.distributed.executor import BatchRef
 from rlpost.distributed.last_pass import in_order, joins_of
-from rlpost.distributed.partition import Partition, Work
+from rlpost.distributed.partition import Partition, TaskContext
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import BusyError, Locks
 from rlpost.io.parquet.fingerprint import Stamp
@@ -26,7 +26,7 @@ from rlpost.io.places import place_of
 from rlpost.io.staged import naming
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.file_metadata import Whole
-from rlpost.pipeline.summary import GroupFacts, RowFacts
+from rlpost.pipeline.summary import GroupFacts, ResponseFacts
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ColumnMap
 
@@ -44,8 +44,8 @@ _VERSION = 1
 class Manifest:
     """A run whose responses are settled, and whose files are to be written."""
 
-    work: Work
-    lots: list[Partition]
+    work: TaskContext
+    partitions: list[Partition]
     settled: Settled
     inputs: list[str]
     """As the user named them."""
@@ -69,11 +69,11 @@ class Manifest:
                 "recipe": work.recipe.model_dump(mode="json"),
                 "columns": asdict(work.columns),
                 "running": {name: asdict(one) for name, one in work.running.items()},
-                "bundles": work.bundles,
+                "bundles": work.buckets,
                 "whole": None if work.whole is None else asdict(work.whole),
                 "device": work.device,
                 "chunk_tokens": work.chunk_tokens,
-                "lots": [_lot_to_json(lot) for lot in self.lots],
+                "lots": [_partition_to_json(partition) for partition in self.partitions],
                 "parts": found.parts,
                 "labels": found.labels,
                 "own": found.own,
@@ -114,7 +114,7 @@ class Manifest:
                 )
             return cls(
                 _work_of(table),
-                [_lot_of(lot) for lot in table["lots"]],
+                [_partition_of(partition) for partition in table["lots"]],
                 _settled_of(table),
                 table["inputs"],
                 [place_of(target) for target in table["targets"]],
@@ -128,8 +128,8 @@ class Manifest:
             ) from None
 
 
-def _work_of(table: Json) -> Work:
-    return Work(
+def _work_of(table: Json) -> TaskContext:
+    return TaskContext(
         Recipe.model_validate(table["recipe"]),
         ColumnMap(**table["columns"]),
         {name: RunningMoments(**values) for name, values in table["running"].items()},
@@ -145,22 +145,22 @@ def _settled_of(table: Json) -> Settled:
     sizes = facts["sizes"]
     groups = None if sizes is None else GroupFacts(Counter(dict(sizes)), facts["zero_variance"])
     return Settled(
-        [tuple(Named(*part) for part in parts) for parts in table["parts"]],
+        [tuple(BatchRef(*part) for part in parts) for parts in table["parts"]],
         table["labels"],
         table["own"],
-        RowFacts({}, groups, facts["empty"], facts["coefficients"], facts["unwhitened"]),
+        ResponseFacts({}, groups, facts["empty"], facts["coefficients"], facts["unwhitened"]),
         table["after"],
     )
 
 
-def _lot_to_json(lot: Partition) -> Json:
+def _partition_to_json(partition: Partition) -> Json:
     return {
-        "files": [[_absolute(f.path), str(f.relative), f.partitions] for f in lot.files],
-        "targets": [_absolute(target) for target in lot.targets],
-        "stamps": lot.stamps,
-        "first": lot.first,
-        "rows": lot.rows,
-        "part": lot.part,
+        "files": [[_absolute(f.path), str(f.relative), f.partitions] for f in partition.files],
+        "targets": [_absolute(target) for target in partition.targets],
+        "stamps": partition.stamps,
+        "first": partition.first,
+        "rows": partition.rows,
+        "part": partition.part,
     }
 
 
@@ -169,7 +169,7 @@ def _absolute(place: AnyPath) -> str:
     return str(place.absolute()) if isinstance(place, Path) else str(place)
 
 
-def _lot_of(table: Json) -> Partition:
+def _partition_of(table: Json) -> Partition:
     def file_of(path: str, relative: str, partitions: list[list[str]]) -> InputFile:
         pairs: list[Any] = [tuple(pair) for pair in partitions]
         return InputFile(place_of(path), Path(relative), tuple(pairs))
@@ -189,37 +189,37 @@ class RunDirectory:
 
     Args:
         folder: of the run.
-        lots: of the run.
+        partitions: of the run.
     """
 
-    def __init__(self, folder: Path, lots: Sequence[Partition]) -> None:
+    def __init__(self, folder: Path, partitions: Sequence[Partition]) -> None:
         done = folder / "done"
         self.folder = folder
-        self.sheets = folder / "sheets"
-        self.joins = joins_of(lots)
-        self.of_lots = [done / f"{place:06d}.json" for place in range(len(lots))]
+        self.blocks = folder / "sheets"
+        self.joins = joins_of(partitions)
+        self.of_partitions = [done / f"{place:06d}.json" for place in range(len(partitions))]
         self.of_joins = [done / f"{own.start:06d}-{own.stop:06d}.json" for own in self.joins]
-        self.notes = in_order(self.of_lots, self.joins, self.of_joins)
+        self.notes = in_order(self.of_partitions, self.joins, self.of_joins)
         """All notes, in the order of the input."""
 
     def make(self) -> None:
         """Make the folders; raises ReadWriteError."""
-        for folder in (self.sheets, self.folder / "done"):
+        for folder in (self.blocks, self.folder / "done"):
             with naming(folder, "cannot be written"):
                 folder.mkdir(parents=True)
 
     @staticmethod
-    def encoded(lot: int) -> str:
+    def encoded(partition: int) -> str:
         """The name of the sheet of what was encoded of a part of a file."""
-        return f"encoded-{lot:06d}"
+        return f"encoded-{partition:06d}"
 
 
-def shelves(state_dir: Path) -> list[Path]:
+def run_directories(state_dir: Path) -> list[Path]:
     """The folders of all runs that were planned there, by whatever version."""
-    return [sheets.parent for sheets in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
+    return [blocks.parent for blocks in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
 
 
-def claimed(note: Path, lots: range) -> Locks:
+def claimed(note: Path, partitions: range) -> Locks:
     """A lock on the note of a lot, for a shard that writes these lots.
 
     Raises:
@@ -229,8 +229,8 @@ def claimed(note: Path, lots: range) -> Locks:
         return Locks([note])
     except BusyError:
         raise ReadWriteError(
-            f"shard {lots.start} of {lots.step} is running already, or one of another --num-shards "
-            "that writes the same files; wait until that ends"
+            f"shard {partitions.start} of {partitions.step} is running already, or one of another "
+            "--num-shards that writes the same files; wait until that ends"
         ) from None
 
 

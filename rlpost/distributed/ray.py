@@ -22,10 +22,10 @@ import ray.data
 from ray import exceptions
 
 from rlpost._version import __version__
-from rlpost.distributed.driver import bundles_of, prepare, settled
-from rlpost.distributed.executor import Done
+from rlpost.distributed.driver import bucket_count, prepare, settled
+from rlpost.distributed.executor import TaskResult
 from rlpost.distributed.last_pass import busy, files_of, summary_from, written
-from rlpost.distributed.partition import Block, Part, Work, check_inputs, go_to
+from rlpost.distributed.partition import Block, Part, TaskContext, check_inputs, go_to
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.parquet.memory import TableSource
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json
-    from rlpost.distributed.tasks import Outcome
+    from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.survey import Survey
     from rlpost.io.places import AnyPath
@@ -137,12 +137,14 @@ def slots(workers: int, device: str) -> int:
     return sum(fit)
 
 
-def _task(task: Callable[..., Outcome], work: Work, given: tuple[Any, ...], parts: Any) -> Any:
+def _task(
+    task: Callable[..., TaskOutput], work: TaskContext, given: tuple[Any, ...], parts: Any
+) -> Any:
     """Run one task; sheets come by reference, one after another, so that few are held."""
     go_to(work.folder)
     if given and isinstance(given[0], Block):
         given = (given[0]._replace(table=ray.get(given[0].table)), *given[1:])
-    read = (Part(ray.get(sheet), *rest) for sheet, *rest in parts)
+    read = (Part(ray.get(block), *rest) for block, *rest in parts)
     return task(work, *given, read) if parts else task(work, *given, ())
 
 
@@ -162,7 +164,7 @@ def _describe(table: Any) -> tuple[Any, int]:
     return table.schema, table.num_rows
 
 
-class RayCrew:
+class RayExecutor:
     """Runs tasks on the cluster that this process is connected to.
 
     Args:
@@ -182,7 +184,7 @@ class RayCrew:
         describe = ray.remote(_describe).options(max_retries=_RETRIES)
         return self._results([describe.remote(table) for table in tables])
 
-    def run(self, purpose: str, work: Work, calls: Sequence[Call]) -> list[Done]:
+    def run(self, purpose: str, work: TaskContext, calls: Sequence[Call]) -> list[TaskResult]:
         """Run all of these; see `rlpost.distributed.executor.Executor`."""
         total = sum(call.rows for call in calls)
         if total:
@@ -204,7 +206,7 @@ class RayCrew:
             [note for note, _ in started],
             lambda place: self._reporter.advance(calls[place].rows) if total else None,
         )
-        return [Done(note, sheet) for note, (_, sheet) in zip(notes, started, strict=True)]
+        return [TaskResult(note, block) for note, (_, block) in zip(notes, started, strict=True)]
 
     def _results(self, refs: list[Any], tell: Callable[[int], None] = lambda _: None) -> list[Any]:
         places = {ref: place for place, ref in enumerate(refs)}
@@ -261,23 +263,23 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
     with connected(options.ray_address):
         refs: list[Any] = dataset.materialize().to_arrow_refs()
         slots(options.workers or 1, options.device)
-        crew = RayCrew(options.reporter)
-        known = crew.described(refs)
+        executor = RayExecutor(options.reporter)
+        known = executor.described(refs)
         schema = pa.unify_schemas([schema for schema, rows in known if rows] or [known[0][0]])
         running = load_state(options.state)
-        job = bind(_Known(schema, sum(rows for _, rows in known)), recipe, running)
-        check_clash(job, emitted(job.shape))
-        work = Work(
+        plan = bind(_Known(schema, sum(rows for _, rows in known)), recipe, running)
+        check_clash(plan, emitted(plan.resolved))
+        work = TaskContext(
             recipe,
-            job.columns,
+            plan.columns,
             running,
-            bundles_of(job, job.source.rows),
+            bucket_count(plan, plan.source.rows),
             device="cpu" if options.device == "auto" else options.device,
             chunk_tokens=options.chunk_tokens,
             workers=options.workers or 1,
         )
-        lots = [Block(ref, rows) for ref, (_, rows) in zip(refs, known, strict=True) if rows]
-        _, tables = written(work, lots, settled(work, lots, crew), crew)
+        partitions = [Block(ref, rows) for ref, (_, rows) in zip(refs, known, strict=True) if rows]
+        _, tables = written(work, partitions, settled(work, partitions, executor), executor)
         return ray.data.from_arrow_refs(tables)
 
 
@@ -306,17 +308,17 @@ def advantages(
     check_writable(options.state)
     begun = time.perf_counter()
     with connected(options.ray_address), Outputs(targets):
-        waiting, crew = StagedOutputs(targets), RayCrew(options.reporter)
+        waiting, executor = StagedOutputs(targets), RayExecutor(options.reporter)
         connect = time.perf_counter()
         free = slots(options.workers or 1, options.device)
-        look = surveyed(crew, files)
+        look = surveyed(executor, files)
         run = prepare(look, waiting.places, recipe, running, options, free)
         waiting.begin()
         try:
-            found = settled(run.work, run.lots, crew)
-            settle = time.perf_counter()
-            notes, _ = written(run.work, run.lots, found, crew)
-            check_inputs(run.lots, "since the run began; run again when nobody writes it")
+            found = settled(run.work, run.partitions, executor)
+            reduce = time.perf_counter()
+            notes, _ = written(run.work, run.partitions, found, executor)
+            check_inputs(run.partitions, "since the run began; run again when nobody writes it")
             marks = [file["mark"] for file in files_of(notes)]
             waiting.publish(marks, overwrite=options.overwrite)
         except BaseException:
@@ -326,15 +328,15 @@ def advantages(
         own = {name: RunningMoments(**values) for name, values in found.running.items()}
         save_state(options.state, {**running, **own})
     end = time.perf_counter()
-    passes = {"connect": connect - begun, "settle": settle - connect, "write": end - settle}
+    passes = {"connect": connect - begun, "settle": reduce - connect, "write": end - reduce}
     return {
-        **summary_from(run.job, found, notes, [str(file.path) for file in files], targets),
-        "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.lots)},
+        **summary_from(run.plan, found, notes, [str(file.path) for file in files], targets),
+        "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
         "seconds": {"total": end - begun, "passes": passes, "busy": busy(notes)},
     }
 
 
-def surveyed(crew: RayCrew, files: Sequence[InputFile]) -> Survey:
+def surveyed(executor: RayExecutor, files: Sequence[InputFile]) -> Survey:
     """The survey of all files, whose footers tasks read."""
     parts = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
-    return joined(crew.look(parts))
+    return joined(executor.look(parts))

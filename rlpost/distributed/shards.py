@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.distributed.driver import prepare, settled
-from rlpost.distributed.executor import Done
-from rlpost.distributed.folder import FolderCrew, drop, keep, read, write_whole
+from rlpost.distributed.executor import TaskResult
+from rlpost.distributed.folder import FolderExecutor, drop, keep, read, write_whole
 from rlpost.distributed.last_pass import busy, call_to_join, calls_to_write, files_of, summary_from
 from rlpost.distributed.partition import check_inputs
-from rlpost.distributed.plan_dir import Manifest, RunDirectory, claimed, shelves, turn
+from rlpost.distributed.plan_dir import Manifest, RunDirectory, claimed, run_directories, turn
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.distributed.executor import Call
-    from rlpost.distributed.partition import Json, Work
-    from rlpost.distributed.tasks import Outcome
+    from rlpost.distributed.partition import Json, TaskContext
+    from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.places import AnyPath
     from rlpost.pipeline.options import Options
@@ -113,31 +113,38 @@ def _planned(
     """Plan a run over outputs that are claimed, and leave it in the state directory."""
     running, waiting = load_state(options.state), StagedOutputs(targets)
     run = prepare(survey(files), waiting.places, recipe, running, options, _SLOTS)
-    shelf = RunDirectory(state_dir / waiting.run, run.lots)
+    run_directory = RunDirectory(state_dir / waiting.run, run.partitions)
     try:
-        shelf.make()
-        crew = FolderCrew(shelf.sheets, options.reporter)
-        found = settled(replace(run.work, workers=_threads(options)), run.lots, crew)
-        crew.drop_all_but({part.sheet for parts in found.parts for part in parts})
+        run_directory.make()
+        executor = FolderExecutor(run_directory.blocks, options.reporter)
+        found = settled(replace(run.work, workers=_threads(options)), run.partitions, executor)
+        executor.drop_all_but({part.block for parts in found.parts for part in parts})
         waiting.begin()
         state = None if options.state is None else str(options.state.absolute())
         names = [str(file.path) for file in files]
         manifest = Manifest(
-            run.work, run.lots, found, names, [*targets], waiting.run, state, options.overwrite
+            run.work,
+            run.partitions,
+            found,
+            names,
+            [*targets],
+            waiting.run,
+            state,
+            options.overwrite,
         )
         write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
     except BaseException:
         waiting.discard()
-        shutil.rmtree(shelf.folder, ignore_errors=True)
+        shutil.rmtree(run_directory.folder, ignore_errors=True)
         raise
     waiting.stay()
     return {
-        "responses": run.job.source.rows,
+        "responses": run.plan.source.rows,
         "files": len(files),
-        "lots": len(run.lots),
-        "tables": run.work.bundles,
-        "together": run.job.together,
-        "bytes": sum(path.stat().st_size for path in shelf.sheets.iterdir()),
+        "lots": len(run.partitions),
+        "tables": run.work.buckets,
+        "together": run.plan.together,
+        "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
     }
 
 
@@ -146,7 +153,7 @@ def _forget(state_dir: Path) -> None:
     with suppress(RlpostError):
         earlier = planned(state_dir)
         StagedOutputs(earlier.targets, earlier.run).discard()
-    for folder in shelves(state_dir):
+    for folder in run_directories(state_dir):
         shutil.rmtree(folder, ignore_errors=True)
     with naming(state_dir, "cannot be written"):
         for name in (_MANIFEST, _SUMMARY):
@@ -182,15 +189,17 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
         return _read_json(state_dir / _SUMMARY)
     device = options.device if options.device != "auto" else manifest.work.device
     work = replace(manifest.work, workers=_threads(options), device=device, verify=options.verify)
-    shelf = RunDirectory(state_dir / manifest.run, manifest.lots)
+    run_directory = RunDirectory(state_dir / manifest.run, manifest.partitions)
     try:
-        _write(shelf, manifest, work, range(index, len(manifest.lots), count), options)
-        _join(shelf, manifest, work)
-        if not all(note.exists() for note in shelf.notes):
+        _write(
+            run_directory, manifest, work, range(index, len(manifest.partitions), count), options
+        )
+        _join(run_directory, manifest, work)
+        if not all(note.exists() for note in run_directory.notes):
             return None
-        return _publish(state_dir, manifest, [_read_json(note) for note in shelf.notes])
+        return _publish(state_dir, manifest, [_read_json(note) for note in run_directory.notes])
     except RlpostError:
-        check_inputs(manifest.lots, _PLAN_AGAIN)  # if that is why, running again is no use
+        check_inputs(manifest.partitions, _PLAN_AGAIN)  # if that is why, running again is no use
         raise
 
 
@@ -206,46 +215,58 @@ def planned(state_dir: Path) -> Manifest:
 
 
 def _write(
-    shelf: RunDirectory, manifest: Manifest, work: Work, lots: range, options: Options
+    run_directory: RunDirectory,
+    manifest: Manifest,
+    work: TaskContext,
+    partitions: range,
+    options: Options,
 ) -> None:
     """Write the lots of a shard that are not complete."""
-    todo = [place for place in lots if not shelf.of_lots[place].exists()]
-    options.reporter.start("write", sum(manifest.lots[place].rows for place in todo))
-    calls = list(calls_to_write(manifest.lots, manifest.settled))
+    todo = [place for place in partitions if not run_directory.of_partitions[place].exists()]
+    options.reporter.start("write", sum(manifest.partitions[place].rows for place in todo))
+    calls = list(calls_to_write(manifest.partitions, manifest.settled))
     for place in todo:
-        lot, note = manifest.lots[place], shelf.of_lots[place]
-        files = lot.files if lot.part is None else ()  # a part is not written to its file
-        targets = manifest.targets[lot.first : lot.first + len(files)]
-        with claimed(note, lots), StagedOutputs(targets, manifest.run).claimed():
+        partition, note = manifest.partitions[place], run_directory.of_partitions[place]
+        files = (
+            partition.files if partition.part is None else ()
+        )  # a part is not written to its file
+        targets = manifest.targets[partition.first : partition.first + len(files)]
+        with claimed(note, partitions), StagedOutputs(targets, manifest.run).claimed():
             if not note.exists():  # another process wrote it before this one had the lock
-                outcome = _done(shelf, work, calls[place])
+                outcome = _done(run_directory, work, calls[place])
                 if outcome.rows is not None:
-                    keep(shelf.sheets, shelf.encoded(place), outcome.rows)
+                    keep(run_directory.blocks, run_directory.encoded(place), outcome.rows)
                 write_whole(note, json.dumps(outcome.note).encode())
-        options.reporter.advance(lot.rows)
+        options.reporter.advance(partition.rows)
 
 
-def _join(shelf: RunDirectory, manifest: Manifest, work: Work) -> None:
+def _join(run_directory: RunDirectory, manifest: Manifest, work: TaskContext) -> None:
     """Put divided files together, whose parts are complete, and which nobody else is at."""
-    for own, note in zip(shelf.joins, shelf.of_joins, strict=True):
-        parts = shelf.of_lots[own.start : own.stop]
+    for own, note in zip(run_directory.joins, run_directory.of_joins, strict=True):
+        parts = run_directory.of_partitions[own.start : own.stop]
         if note.exists() or not all(part.exists() for part in parts):
             continue
         with turn(note) as mine:
             if not mine or note.exists():
                 continue
-            done = [Done(_read_json(shelf.of_lots[lot]), shelf.encoded(lot)) for lot in own]
-            call = call_to_join(manifest.lots, manifest.settled, own, done)
-            first = manifest.lots[own.start].first
+            done = [
+                TaskResult(
+                    _read_json(run_directory.of_partitions[partition]),
+                    run_directory.encoded(partition),
+                )
+                for partition in own
+            ]
+            call = call_to_join(manifest.partitions, manifest.settled, own, done)
+            first = manifest.partitions[own.start].first
             with StagedOutputs([manifest.targets[first]], manifest.run).claimed():
-                outcome = _done(shelf, work, call)
+                outcome = _done(run_directory, work, call)
             write_whole(note, json.dumps(outcome.note).encode())
-        for lot in own:
-            drop(shelf.sheets, shelf.encoded(lot))
+        for partition in own:
+            drop(run_directory.blocks, run_directory.encoded(partition))
 
 
-def _done(shelf: RunDirectory, work: Work, call: Call) -> Outcome:
-    return call.task(work, *call.given, read(shelf.sheets, call.parts))
+def _done(run_directory: RunDirectory, work: TaskContext, call: Call) -> TaskOutput:
+    return call.task(work, *call.given, read(run_directory.blocks, call.parts))
 
 
 def _read_json(path: Path) -> Json:
@@ -263,7 +284,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
             return _read_json(state_dir / _SUMMARY)
         waiting = StagedOutputs(manifest.targets, manifest.run)
         with waiting.claimed():
-            check_inputs(manifest.lots, _PLAN_AGAIN)
+            check_inputs(manifest.partitions, _PLAN_AGAIN)
             marks = [file["mark"] for file in files_of(notes)]
             waiting.publish(marks, overwrite=manifest.overwrite)
         if manifest.state is not None:
@@ -276,9 +297,9 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
 
 
 def _summary_of(manifest: Manifest, notes: list[Json]) -> Json:
-    job, taken = manifest.work.job_on_responses(), sum(note["seconds"] for note in notes)
+    plan, taken = manifest.work.plan_on_responses(), sum(note["seconds"] for note in notes)
     return {
-        **summary_from(job, manifest.settled, notes, manifest.inputs, manifest.targets),
-        "engine": {"name": "shards", "lots": len(manifest.lots)},
+        **summary_from(plan, manifest.settled, notes, manifest.inputs, manifest.targets),
+        "engine": {"name": "shards", "lots": len(manifest.partitions)},
         "seconds": {"total": taken, "passes": {"write": taken}, "busy": busy(notes)},
     }

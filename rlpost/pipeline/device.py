@@ -55,7 +55,7 @@ def chunk_tokens_for(device: torch.device, workers: int) -> int:
     return max(1 << 16, min(_MOST_TOKENS, free // (2 * workers * _BYTES_PER_TOKEN)))
 
 
-def lane(device: torch.device) -> AbstractContextManager[object]:
+def cuda_stream(device: torch.device) -> AbstractContextManager[object]:
     """A CUDA stream of the thread's own, so that its copies overlap with others' compute."""
     if device.type == "cpu":
         return nullcontext()

@@ -15,7 +15,7 @@ from rlpost.io.parquet.source import by_group, halves_of, rows_of, together
 from rlpost.io.progress import Clock
 from rlpost.io.threads import ahead, in_order
 from rlpost.pipeline.data import Collector, joined
-from rlpost.pipeline.device import lane
+from rlpost.pipeline.device import cuda_stream
 from rlpost.pipeline.output import record_batch
 from rlpost.pipeline.plan import roles_of
 
@@ -52,7 +52,7 @@ class Engine:
     at a time where these are small; results are taken in the order of the input.
 
     Args:
-        job: from `job_of`.
+        plan: from `plan_of`.
         decoder: reads roles out of pieces.
         chunk_tokens: list elements per piece, about.
         workers: threads that compute.
@@ -60,9 +60,9 @@ class Engine:
     """
 
     def __init__(
-        self, job: Plan, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
+        self, plan: Plan, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
     ) -> None:
-        self.job = job
+        self.plan = plan
         self.decoder = decoder
         self.chunk_tokens = chunk_tokens
         self.workers = workers
@@ -70,18 +70,18 @@ class Engine:
         self.clock = Clock()
         self.splits = 0
         """Pieces that had to be halved because the device's memory did not hold them."""
-        self._passes = job.passes()
+        self._passes = plan.passes()
 
     def responses(self) -> Responses:
         """All passes but the last: the table of responses with everything settled."""
-        first, *later = self.job.phases()
+        first, *later = self.plan.phases()
         collector = Collector()
         for rows, measured in self.first_pass():
             collector.add(rows, measured)
         with self.clock.wall("settle"):
-            responses = settled(first, tabled(collector, self.job))
+            responses = settled(first, tabled(collector, self.plan))
         for phase in later:
-            responses = gathered(phase, responses, self.measured(phase, responses))
+            responses = gathered(phase, responses, self.map_pass(phase, responses))
             with self.clock.wall("settle"):
                 responses = settled(phase, responses)
         return responses
@@ -92,17 +92,17 @@ class Engine:
         All are [n] of consecutive rows: keys Arrow arrays, the rest tensors.
         """
         step = self._passes[0]
-        roles = roles_of(step.measured)
+        roles = roles_of(step.mapped)
 
-        def looked_at(pieces: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def looked_at(chunks: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
-                batch = self.decoder.batch(pieces, roles)
-                measured = _measured(step.measured, batch) | _sizes(batch)
-                return self.decoder.rows(pieces, self.job.row_roles), measured
+                batch = self.decoder.batch(chunks, roles)
+                measured = _measured(step.mapped, batch) | _sizes(batch)
+                return self.decoder.rows(chunks, self.plan.row_roles), measured
 
         return self._over_all(step, looked_at)
 
-    def measured(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
+    def map_pass(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
         """What the stage of a later phase measures, piece by piece.
 
         Args:
@@ -111,9 +111,9 @@ class Engine:
         """
         step = replace(phase.reading, columns=self._columns(phase.reading, responses))
 
-        def measured(pieces: Pieces) -> dict[str, torch.Tensor]:
+        def measured(chunks: Pieces) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
-                found = _measured(step.measured, self._applied(step, pieces, responses))
+                found = _measured(step.mapped, self._applied(step, chunks, responses))
                 return {name: value.cpu() for name, value in found.items()}
 
         return self._over_all(step, measured)
@@ -135,20 +135,20 @@ class Engine:
         """
         step = self._passes[-1]
 
-        def make(pieces: Pieces) -> tuple[Made, int]:
+        def make(chunks: Pieces) -> tuple[Made, int]:
             with self.clock.busy("compute"):
-                batch = self._applied(step, pieces, responses)
-                tally = self.job.count(batch)
-                place_of = partial(self._place, pieces[0])
-                columns = record_batch(batch, self.job.shape, names, place_of)
+                batch = self._applied(step, chunks, responses)
+                tally = self.plan.count(batch)
+                place_of = partial(self._place, chunks[0])
+                columns = record_batch(batch, self.plan.resolved, names, place_of)
             with self.clock.busy("encode"):
-                parts = [(group, encode(part)) for group, part in by_group(pieces, columns)]
-                return Made(parts, tally), rows_of(pieces)
+                parts = [(group, encode(part)) for group, part in by_group(chunks, columns)]
+                return Made(parts, tally), rows_of(chunks)
 
         columns = self._columns(step, responses)
-        sized_by = self.job.columns.column(self.job.lists)
-        pieces = self.job.source.read_file(file, columns, self.chunk_tokens, sized_by)
-        for made, rows in self._worked(make, pieces):
+        sized_by = self.plan.columns.column(self.plan.lists)
+        chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, sized_by)
+        for made, rows in self._worked(make, chunks):
             yield made
             self.reporter.advance(rows)
 
@@ -156,16 +156,16 @@ class Engine:
         """What a later pass really reads: the mask only where there are observations."""
         if not all_policy(responses):
             return step.columns
-        needed = {self.job.columns.column(role) for role in step.roles}
+        needed = {self.plan.columns.column(role) for role in step.roles}
         # Some column has to be read, to have rows at all; the reward is as small as any.
-        roles = ("reward", *self.job.row_roles, self.job.lists)
-        rows = next(role for role in roles if role in self.job.columns)
-        return tuple(sorted(needed)) or (self.job.columns.column(rows),)
+        roles = ("reward", *self.plan.row_roles, self.plan.lists)
+        rows = next(role for role in roles if role in self.plan.columns)
+        return tuple(sorted(needed)) or (self.plan.columns.column(rows),)
 
-    def _applied(self, step: Pass, pieces: Pieces, responses: Responses) -> Batch:
-        start = self._row(pieces)
-        lengths = responses["length"][start : start + rows_of(pieces)]
-        batch = self.decoder.batch(pieces, step.roles, lengths if all_policy(responses) else None)
+    def _applied(self, step: Pass, chunks: Pieces, responses: Responses) -> Batch:
+        start = self._row(chunks)
+        lengths = responses["length"][start : start + rows_of(chunks)]
+        batch = self.decoder.batch(chunks, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
         for stage in step.applied:
             assert stage.apply is not None
@@ -174,48 +174,48 @@ class Engine:
 
     def _over_all(self, step: Pass, work: Callable[[Pieces], R]) -> Iterator[R]:
         """Work on every piece of the input, in order, and say how far it is."""
-        self.reporter.start(step.purpose, self.job.source.rows)
-        sized_by = self.job.columns.column(self.job.lists)
-        pieces = self.job.source.read(step.columns, self.chunk_tokens, sized_by)
+        self.reporter.start(step.purpose, self.plan.source.rows)
+        sized_by = self.plan.columns.column(self.plan.lists)
+        chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
-                lambda pieces: (work(pieces), rows_of(pieces)), pieces
+                lambda chunks: (work(chunks), rows_of(chunks)), chunks
             ):
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(self, work: Callable[[Pieces], R], pieces: Iterator[RowChunk]) -> Iterator[R]:
-        timed = self.clock.timed("read", together(pieces, self.chunk_tokens))
+    def _worked(self, work: Callable[[Pieces], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
+        timed = self.clock.timed("read", together(chunks, self.chunk_tokens))
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
             for some in first:
-                yield from self._patiently(work, some)
+                yield from self._with_oom_retry(work, some)
             return
         items = ahead(chain(first, timed), _AHEAD)
-        for results in in_order(partial(self._patiently, work), items, self.workers):
+        for results in in_order(partial(self._with_oom_retry, work), items, self.workers):
             yield from results
 
-    def _patiently(self, work: Callable[[Pieces], R], pieces: Pieces) -> list[R]:
+    def _with_oom_retry(self, work: Callable[[Pieces], R], chunks: Pieces) -> list[R]:
         """Work on some pieces; where the device's memory does not hold them, on their halves."""
         try:
-            with lane(self.decoder.device):
-                return [work(pieces)]
+            with cuda_stream(self.decoder.device):
+                return [work(chunks)]
         except torch.OutOfMemoryError:
-            if rows_of(pieces) == 1:
+            if rows_of(chunks) == 1:
                 raise UnavailableError(
-                    f"{self._place(pieces[0], 0)}: the response alone does not fit into the memory "
+                    f"{self._place(chunks[0], 0)}: the response alone does not fit into the memory "
                     f"of {self.decoder.device}; --device cpu holds it"
                 ) from None
         self.splits += 1
         torch.cuda.empty_cache()
-        return [result for half in halves_of(pieces) for result in self._patiently(work, half)]
+        return [result for half in halves_of(chunks) for result in self._with_oom_retry(work, half)]
 
-    def _place(self, piece: RowChunk, row: int) -> str:
+    def _place(self, chunk: RowChunk, row: int) -> str:
         """What errors call a row, counted from the beginning of a piece."""
-        return f"{self.job.source.files[piece.file].path}, row {piece.first_row + row}"
+        return f"{self.plan.source.files[chunk.file].path}, row {chunk.first_row + row}"
 
-    def _row(self, pieces: Pieces) -> int:
-        return self.job.source.first_rows[pieces[0].file] + pieces[0].first_row
+    def _row(self, chunks: Pieces) -> int:
+        return self.plan.source.first_rows[chunks[0].file] + chunks[0].first_row
 
 
 def all_policy(responses: Responses) -> bool:
@@ -234,18 +234,18 @@ def single_threaded_torch() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def tabled(collector: Collector, job: Plan) -> Responses:
+def tabled(collector: Collector, plan: Plan) -> Responses:
     """The table of what was collected; it must have at least one row."""
-    responses = collector.finish(job.shape.recipe)
+    responses = collector.finish(plan.resolved.recipe)
     whole = bool((responses["tokens"] == responses["length"]).all())
     return responses.noting(all_policy=whole)
 
 
 def settled(phase: Phase, responses: Responses) -> Responses:
     """The table with everything settled that can be before the next pass."""
-    for stage in phase.settled:
-        assert stage.settle is not None
-        responses = stage.settle(responses)
+    for stage in phase.reduced:
+        assert stage.reduce is not None
+        responses = stage.reduce(responses)
     return responses
 
 
@@ -253,7 +253,7 @@ def gathered(
     phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
 ) -> Responses:
     """The table with what a later phase measured: as columns, or as its stage gathers it."""
-    stage = phase.measured
+    stage = phase.mapped
     assert stage is not None
     return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
@@ -266,8 +266,8 @@ def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor
 def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for stage in stages:
-        assert stage.measure is not None
-        found |= stage.measure(batch)
+        assert stage.map is not None
+        found |= stage.map(batch)
     return found
 
 

@@ -74,7 +74,7 @@ class Whole:
         return Part(self.run, index, self.files, self.rows, self.running, self.asked)
 
 
-def whole_of(
+def run_identity_of(
     files: Sequence[InputFile],
     first_rows: Sequence[int],
     running: Mapping[str, RunningMoments],

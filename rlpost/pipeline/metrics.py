@@ -178,13 +178,13 @@ class Measured:
         self.add_spread(name, moments.number, moments.total, squares, low, high)
 
 
-def count_advantages(batch: Batch, *, shape: ResolvedRecipe) -> ExactTotals:
+def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
     """Compute the totals of a batch to which all stages were applied, by step and domain."""
-    measured = measure(batch, shape)
+    measured = measure(batch, resolved)
     return ExactTotals.of(batch.responses["cell"], measured.sums, measured.spans)
 
 
-def measure(batch: Batch, shape: ResolvedRecipe) -> Measured:
+def measure(batch: Batch, resolved: ResolvedRecipe) -> Measured:
     """Everything the summary says of a batch to which all stages were applied."""
     rows = batch.responses
     measured = Measured({}, {})
@@ -210,11 +210,11 @@ def measure(batch: Batch, shape: ResolvedRecipe) -> Measured:
             _measure_positive(measured, batch, role)
     if "sample_weight" in rows:
         measured.add_numbers("sample_weight", rows["sample_weight"], valid)
-    if shape.recipe.corrects:
-        sums |= tally(batch, shape.recipe)
+    if resolved.recipe.corrects:
+        sums |= tally(batch, resolved.recipe)
     if "is_weight" in batch:
         measured.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
-    (_measure_constant if shape.constant else _measure_tokens)(measured, batch)
+    (_measure_constant if resolved.constant else _measure_tokens)(measured, batch)
     return measured
 
 

@@ -47,13 +47,13 @@ _FINITE = frozenset(
 )  # a loss is infinite where nothing bounds its ratio, as was asked for
 
 
-def emitted(shape: ResolvedRecipe) -> tuple[str, ...]:
+def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     """The names of the columns to write.
 
     Raises:
         UsageError: a column is asked for that this recipe does not make.
     """
-    recipe = shape.recipe
+    recipe = resolved.recipe
     masks = (
         recipe.max_len_mask
         or recipe.difficulty_mask
@@ -72,7 +72,7 @@ def emitted(shape: ResolvedRecipe) -> tuple[str, ...]:
     missing = {
         "sample_weight": (not weighted, "difficulty_weight or length_weight"),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
-        "kl": (not shape.kl, "old_log_probs and ref_log_probs in the input"),
+        "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
     }
     for name in names:
         lacks, needs = missing.get(name, (False, ""))
@@ -86,24 +86,24 @@ def schema_of(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name]) for name in names])
 
 
-def constant_per_response(shape: ResolvedRecipe) -> frozenset[str]:
+def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
     """Written token columns that hold one value per response, which encode best as such."""
     found = {"final_response_mask"}
-    if shape.constant:
+    if resolved.constant:
         found |= {"advantages", "returns", "raw_advantages"}
-    if shape.recipe.is_weight in RESPONSE_LEVELS:
+    if resolved.recipe.is_weight in RESPONSE_LEVELS:
         found |= {"is_weight"}
     return frozenset(found)
 
 
 def record_batch(
-    batch: Batch, shape: ResolvedRecipe, names: tuple[str, ...], place_of: Callable[[int], str]
+    batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...], place_of: Callable[[int], str]
 ) -> pa.RecordBatch:
     """The written columns for the rows of a batch to which all stages were applied.
 
     Args:
         batch: of consecutive rows.
-        shape: what the recipe makes.
+        resolved: what the recipe makes.
         names: the columns.
         place_of: what errors call a row of the batch: its file, and its number there.
 
@@ -119,7 +119,7 @@ def record_batch(
             made[name] = _array(batch.responses[_row_column(name)], kind)
             _check_finite(made[name], name, place_of)
             continue
-        values = token_column(batch, shape, name)
+        values = token_column(batch, resolved, name)
         if id(values) not in tokens:
             flat = _array(values, kind.value_type)
             _check_finite(flat, name, lambda token: place_of(_row_of(offsets, token)))
@@ -157,19 +157,19 @@ def _row_column(name: str) -> str:
     return "rewards" if name == "response_level_rewards" else name
 
 
-def token_column(batch: Batch, shape: ResolvedRecipe, name: str) -> Tensor:
+def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Tensor:
     """A written token column, [T]; on constant credit it is spread from the responses."""
     if name == "final_response_mask":
         return kept_mask(batch)
     if name == "token_level_rewards":
         if name not in batch:  # no stage needed the one terminal reward of each response
-            batch = place_rewards(batch, recipe=shape.recipe)
+            batch = place_rewards(batch, recipe=resolved.recipe)
         return batch.only(batch[name])
     if name in batch:
         return batch[name]
     rows = batch.responses
     credit = rows[_CREDIT[name]] if _CREDIT[name] in rows else rows["credit"]
-    if name == "returns" and shape.same_returns and "advantages" in batch:
+    if name == "returns" and resolved.same_returns and "advantages" in batch:
         return batch["advantages"]
     kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
     tokens = batch.only(spread(kept, batch.offsets))

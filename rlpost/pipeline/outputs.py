@@ -51,7 +51,7 @@ FORMAT = 1
 _NUMBERS = ("keys", "digits", "lows", "highs")  # of a tally's block
 
 
-def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
+def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
     """What has to be the same for a run to go on: the recipe, the versions, the inputs.
 
     Args:
@@ -62,8 +62,8 @@ def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> J
     Raises:
         ReadWriteError: an input can't be read.
     """
-    job = engine.job
-    recipe = job.shape.recipe
+    plan = engine.plan
+    recipe = plan.resolved.recipe
     own = Path(recipe.estimator.rpartition(":")[0])
     try:
         return {
@@ -77,7 +77,7 @@ def identity_of(engine: Engine, names: tuple[str, ...], state: Path | None) -> J
             "state": _digest(state) if state is not None and state.exists() else None,
             "inputs": [
                 [str(file.relative), *(stamp_of(file.path) or ()), footer_digest(file.path)]
-                for file in job.source.files
+                for file in plan.source.files
             ],
         }
     except OSError as error:

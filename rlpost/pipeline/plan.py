@@ -33,22 +33,22 @@ class Pass:
 
     purpose: str
     columns: tuple[str, ...]
-    measured: tuple[Stage, ...]
+    mapped: tuple[Stage, ...]
     applied: tuple[Stage, ...]
 
     @property
     def roles(self) -> frozenset[str]:
         """The token roles, besides the mask, that its stages read."""
-        return frozenset(role for stage in (*self.applied, *self.measured) for role in stage.reads)
+        return frozenset(role for stage in (*self.applied, *self.mapped) for role in stage.reads)
 
 
 class Phase(NamedTuple):
     """One reading of the input, and what is settled on the responses once it is done."""
 
     reading: Pass
-    measured: Stage | None
+    mapped: Stage | None
     """The stage that the reading is for; None for the first, which makes the table."""
-    settled: tuple[Stage, ...]
+    reduced: tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Plan:
 
     source: Source | TableSource
     columns: ColumnMap
-    shape: ResolvedRecipe
+    resolved: ResolvedRecipe
     stages: tuple[Stage, ...]
     lists: str
     """The role whose lists tell each response's length: the mask, where there is one."""
@@ -77,8 +77,8 @@ class Plan:
         """The passes over the input, in order: one for the table, one per measurement that
         needs earlier stages' results, one to write.
         """  # noqa: D205
-        first = tuple(stage for stage in self.stages if stage.measure and stage.measures_file)
-        later = [stage for stage in self.stages if stage.measure and not stage.measures_file]
+        first = tuple(stage for stage in self.stages if stage.map and stage.in_first_pass)
+        later = [stage for stage in self.stages if stage.map and not stage.in_first_pass]
         table = {self.columns.column(role) for role in self.row_roles}
         measured = [
             Pass(f"measure for {stage.name}", self._columns(before, stage), (stage,), before)
@@ -95,11 +95,11 @@ class Plan:
         """All passes but the last, each with the stages that settle before the next."""
         found: list[list[Stage]] = [[]]
         for stage in self.stages:
-            if stage.measure and not stage.measures_file:
+            if stage.map and not stage.in_first_pass:
                 found.append([])
             found[-1].append(stage)
         return [
-            Phase(reading, stages[0] if place else None, tuple(s for s in stages if s.settle))
+            Phase(reading, stages[0] if place else None, tuple(s for s in stages if s.reduce))
             for place, (reading, stages) in enumerate(zip(self.passes()[:-1], found, strict=True))
         ]
 
@@ -110,11 +110,11 @@ class Plan:
         A group is within a step, and so are batch statistics. What goes on from batch to batch,
         or looks at the whole input, is not.
         """
-        recipe, estimator = self.shape.recipe, self.shape.estimator
+        recipe, estimator = self.resolved.recipe, self.resolved.estimator
         reasons = {
             "the input has no steps": "batch" not in self.columns,
             "the whole input is one batch": recipe.numerics.batch == "all",
-            "running moments go on from batch to batch": "running" in self.shape.norm,
+            "running moments go on from batch to batch": "running" in self.resolved.norm,
             "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
             f"estimator {estimator.name} looks beyond a step": estimator.beyond_steps,
             f"estimator {estimator.name} has a baseline per position": bool(
@@ -140,10 +140,10 @@ def roles_of(stages: Sequence[Stage]) -> set[str]:
     return {role for stage in stages for role in stage.reads}
 
 
-def job_of(
+def plan_of(
     source: Source | TableSource,
     columns: ColumnMap,
-    shape: ResolvedRecipe,
+    resolved: ResolvedRecipe,
     running: Mapping[str, RunningMoments],
 ) -> Plan:
     """Bind a recipe to an input.
@@ -151,20 +151,26 @@ def job_of(
     Raises:
         DataError: roles that the recipe needs have no columns (with the nearest names).
     """
-    needs = {role: why for role, why in _needed_roles(shape).items() if role not in columns}
+    needs = {role: why for role, why in _needed_roles(resolved).items() if role not in columns}
     lists = next(
-        (role for role in ("mask", *sorted(token_roles(shape)), *_TOKEN_ROLES) if role in columns),
+        (
+            role
+            for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES)
+            if role in columns
+        ),
         None,
     )
     if lists is None and needs.keys().isdisjoint(_TOKEN_ROLES):
         needs["mask"] = "no list column says how many tokens"
     if needs or lists is None:
         raise absent(source, needs, lacks_of(source))
-    check_log_probs(source, columns, token_roles(shape))
-    rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(shape)))
+    check_log_probs(source, columns, token_roles(resolved))
+    rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(role for role in rows if role in columns)
-    count = partial(count_advantages, shape=shape)
-    return Plan(source, columns, shape, tuple(stages_of(shape, running)), lists, present, count)
+    count = partial(count_advantages, resolved=resolved)
+    return Plan(
+        source, columns, resolved, tuple(stages_of(resolved, running)), lists, present, count
+    )
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
@@ -179,8 +185,8 @@ def lacks_of(source: Source | TableSource) -> dict[str, str]:
 _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")
 
 
-def _optional_rows(shape: ResolvedRecipe) -> list[str]:
-    recipe, estimator = shape.recipe, shape.estimator
+def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
+    recipe, estimator = resolved.recipe, resolved.estimator
     return [
         *(["difficulty"] if recipe.difficulty_weight else []),
         *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
@@ -191,10 +197,10 @@ def _optional_rows(shape: ResolvedRecipe) -> list[str]:
     ]
 
 
-def _group_reasons(shape: ResolvedRecipe) -> list[str]:
+def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
     """What a recipe needs groups for."""
-    recipe, estimator = shape.recipe, shape.estimator
-    mean_of, std_of = shape.norm
+    recipe, estimator = resolved.recipe, resolved.estimator
+    mean_of, std_of = resolved.norm
     on_groups = estimator.level == "response" and "offsets" in estimator.parameters
     grouped = {
         f"norm_mean {mean_of}": mean_of in ("group", "others"),
@@ -209,11 +215,11 @@ def _group_reasons(shape: ResolvedRecipe) -> list[str]:
     return [why for why, needs in grouped.items() if needs]
 
 
-def _needed_roles(shape: ResolvedRecipe) -> dict[str, str]:
+def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """The roles without which a recipe cannot run, and why."""
-    recipe, estimator = shape.recipe, shape.estimator
+    recipe, estimator = resolved.recipe, resolved.estimator
     needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
-    reasons = _group_reasons(shape)
+    reasons = _group_reasons(resolved)
     if reasons:
         needed["group"] = " and ".join(reasons)
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"

@@ -49,11 +49,11 @@ _COUNTED = {
 }
 
 
-def check_written(job: Plan, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
+def check_written(plan: Plan, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
     """Read a completed file again, from the disk where the system lets go of what it remembers.
 
     Args:
-        job: what was done.
+        plan: what was done.
         index: the number of the input file.
         sink: has written the file, which is complete and not published yet.
         names: the new columns.
@@ -63,7 +63,7 @@ def check_written(job: Plan, index: int, sink: Sink, names: Sequence[str], tally
         ReadWriteError: the file is not what was written.
         UsageError: the output is remote, and can't be read before it is published.
     """
-    staged, source = sink.output, job.source.files[index].path
+    staged, source = sink.output, plan.source.files[index].path
     if not isinstance(staged, Staged):
         raise UsageError(
             f"{staged.target}: --verify needs a local OUT: an object can't be read before it is "
@@ -79,7 +79,7 @@ def check_written(job: Plan, index: int, sink: Sink, names: Sequence[str], tally
                 _check_copied(source, staged.path, before.file.metadata, after.file.metadata)
             else:
                 _check_decoded(before, after, names)
-            _check_lengths(before, after, names, job.columns.column(job.lists))
+            _check_lengths(before, after, names, plan.columns.column(plan.lists))
             _check_numbers(after, names, tally.total())
 
 

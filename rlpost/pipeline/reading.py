@@ -53,20 +53,20 @@ class Decoder:
     missing_components: str = "error"
     """`skip` lets NaN and null through where they are components of the reward."""
 
-    def place(self, piece: RowChunk, column: str) -> CellLocation:
+    def place(self, chunk: RowChunk, column: str) -> CellLocation:
         """Where a column of a piece is, for errors."""
-        return CellLocation(str(self.files[piece.file].path), piece.first_row, column)
+        return CellLocation(str(self.files[chunk.file].path), chunk.first_row, column)
 
     def batch(
         self,
-        pieces: Sequence[RowChunk],
+        chunks: Sequence[RowChunk],
         roles: Collection[str],
         lengths: torch.Tensor | None = None,
     ) -> Batch:
         """The tokens of some pieces.
 
         Args:
-            pieces: consecutive rows of one file.
+            chunks: consecutive rows of one file.
             roles: the token roles to decode.
             lengths: [n] tokens of each row, where it is known that all are the policy's: the mask
                 need not be among the pieces' columns then.
@@ -75,8 +75,8 @@ class Decoder:
             DataError: lists of different lengths in a row, a value that is not a number or (with
                 `nonfinite="error"`) not finite, where the mask is 1.
         """
-        offsets, mask = self._mask(pieces) if lengths is None else _all_policy(lengths)
-        tokens = {role: self._tokens(pieces, role, offsets, mask) for role in sorted(roles)}
+        offsets, mask = self._mask(chunks) if lengths is None else _all_policy(lengths)
+        tokens = {role: self._tokens(chunks, role, offsets, mask) for role in sorted(roles)}
         return Batch(
             offsets=moved(torch.from_numpy(offsets), self.device),
             mask=moved(torch.from_numpy(mask), self.device),
@@ -84,17 +84,17 @@ class Decoder:
             full=lengths is not None or bool(mask.all()),
         )
 
-    def _mask(self, pieces: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        found = [self._mask_of(piece) for piece in pieces]
+    def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        found = [self._mask_of(chunk) for chunk in chunks]
         if len(found) == 1:
             return found[0]
         counts = [np.diff(offsets) for offsets, _ in found]
         offsets = np.concatenate([[0], np.concatenate(counts).cumsum()])
         return offsets, np.concatenate([mask for _, mask in found])
 
-    def _mask_of(self, piece: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mask_of(self, chunk: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         column = self.columns.column(self.lists)
-        array, place = piece.table.column(column), self.place(piece, column)
+        array, place = chunk.table.column(column), self.place(chunk, column)
         if self.lists == "mask":
             return ragged.mask(array, place)
         offsets, values = ragged.ragged(array, place)
@@ -102,7 +102,7 @@ class Decoder:
 
     def _tokens(
         self,
-        pieces: Sequence[RowChunk],
+        chunks: Sequence[RowChunk],
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
@@ -110,26 +110,26 @@ class Decoder:
         """A role's numbers, [T] float64, put behind one another as they are converted."""
         numbers = torch.empty(len(mask), dtype=torch.float64)
         row = 0
-        for piece in pieces:
-            last = row + piece.table.num_rows
+        for chunk in chunks:
+            last = row + chunk.table.num_rows
             window = slice(offsets[row], offsets[last])
             into = numbers[window]
-            self._fill(into, piece, role, offsets[row : last + 1] - offsets[row], mask[window])
+            self._fill(into, chunk, role, offsets[row : last + 1] - offsets[row], mask[window])
             row = last
         return numbers
 
     def _fill(
         self,
         into: torch.Tensor,
-        piece: RowChunk,
+        chunk: RowChunk,
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
     ) -> None:
         """Convert the numbers that one piece has of a role."""
         column = self.columns.column(role)
-        place = self.place(piece, column)
-        own, values = ragged.ragged(piece.table.column(column), place)
+        place = self.place(chunk, column)
+        own, values = ragged.ragged(chunk.table.column(column), place)
         if not np.array_equal(own, offsets):
             raise self._unequal(place, own, offsets)
         with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such
@@ -160,7 +160,7 @@ class Decoder:
         )
 
     def rows(
-        self, pieces: Sequence[RowChunk], roles: Collection[str]
+        self, chunks: Sequence[RowChunk], roles: Collection[str]
     ) -> dict[str, torch.Tensor | pa.Array]:
         """One value per response: numbers float64, flags bool, keys as Arrow arrays.
 
@@ -169,13 +169,13 @@ class Decoder:
                 not finite.
         """
         return {
-            role: _joined([self._row_values(piece, role) for piece in pieces])
+            role: _joined([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
         }
 
-    def _row_values(self, piece: RowChunk, role: str) -> torch.Tensor | pa.Array:
+    def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
-        array, place = piece.table.column(column), self.place(piece, column)
+        array, place = chunk.table.column(column), self.place(chunk, column)
         kind = kind_of(role)
         if kind == "key":
             return ragged.key(array, place)

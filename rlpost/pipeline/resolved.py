@@ -65,7 +65,7 @@ class ResolvedRecipe:
         return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
 
 
-def shape_of(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
+def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Decide which parts of the pipeline work on tokens and which on responses alone."""
     estimator = estimator_named(recipe.estimator)
     _check(recipe, estimator)

@@ -19,13 +19,13 @@ from rlpost.io.threads import MOST_WORKERS, cores
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
 from rlpost.pipeline.engine import Engine, single_threaded_torch
-from rlpost.pipeline.file_metadata import whole_of
+from rlpost.pipeline.file_metadata import run_identity_of
 from rlpost.pipeline.output import constant_per_response, emitted, schema_of
-from rlpost.pipeline.outputs import check_writable, identity_of
-from rlpost.pipeline.plan import Plan, job_of
+from rlpost.pipeline.outputs import check_writable, run_identity
+from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
-from rlpost.pipeline.resolved import shape_of
+from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
@@ -57,24 +57,24 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
     running = load_state(options.state)
     check_writable(options.state)
-    job = bind(source, recipe, running)
-    names = emitted(job.shape)
-    check_clash(job, names)
-    engine = engine_of(job, options)
+    plan = bind(source, recipe, running)
+    names = emitted(plan.resolved)
+    check_clash(plan, names)
+    engine = engine_for(plan, options)
     if outputs.journal is not None:
-        outputs.journal.start(identity_of(engine, names, options.state))
+        outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded_torch():
         responses = engine.responses()
         with engine.clock.wall("write"):
-            used = running if "running" in job.shape.norm else {}
-            whole = whole_of(source.files, source.first_rows, used, options.asked)
+            used = running if "running" in plan.resolved.norm else {}
+            whole = run_identity_of(source.files, source.first_rows, used, options.asked)
             metadata = partial(enriched_metadata, whole=whole)
             engine.reporter.start("write", source.rows)
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, verify=options.verify
             )
             facts = run_facts(engine, outputs, rewritten)
-            summary = {**summarise(job, responses, totals), **facts}
+            summary = {**summarise(plan, responses, totals), **facts}
     summary["seconds"] = engine.clock.seconds
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -84,26 +84,26 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
 def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """The new columns beside those of a table; raises and returns as `rlpost.api.enrich`."""
     running = load_state(options.state)
-    job = bind(TableSource(arrow), recipe, running)
-    names = emitted(job.shape)
-    check_clash(job, names)
-    engine = engine_of(job, options)
+    plan = bind(TableSource(arrow), recipe, running)
+    names = emitted(plan.resolved)
+    check_clash(plan, names)
+    engine = engine_for(plan, options)
     with single_threaded_torch():
         responses = engine.responses()
-        engine.reporter.start("write", job.source.rows)
+        engine.reporter.start("write", plan.source.rows)
         made = list(engine.written(0, responses, names, lambda columns: columns))
     tally = sum((some.tally for some in made), ExactTotals())
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     made_columns = pa.Table.from_batches([columns for some in made for _, columns in some.parts])
-    return beside(job, arrow, made_columns), summarise(job, responses, tally)
+    return beside(plan, arrow, made_columns), summarise(plan, responses, tally)
 
 
-def beside(job: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
+def beside(plan: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
     """New columns beside those of the table that are kept."""
     kept = (
-        arrow.select(_keys(job))
-        if job.shape.recipe.emit_only
+        arrow.select(_keys(plan))
+        if plan.resolved.recipe.emit_only
         else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
     )
     told = joined_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
@@ -119,23 +119,23 @@ def bind(
     if source.rows == 0:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
     columns = columns_of(source, recipe)
-    return job_of(source, columns, shape_of(recipe, columns), running)
+    return plan_of(source, columns, resolve_recipe(recipe, columns), running)
 
 
-def engine_of(job: Plan, options: Options) -> Engine:
+def engine_for(plan: Plan, options: Options) -> Engine:
     """An engine for a job."""
     device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     keep_freed_memory()
     decoder = Decoder(
-        job.source.files,
-        job.columns,
-        job.lists,
-        job.shape.recipe.nonfinite,
+        plan.source.files,
+        plan.columns,
+        plan.lists,
+        plan.resolved.recipe.nonfinite,
         device,
-        job.shape.recipe.numerics.missing_components,
+        plan.resolved.recipe.numerics.missing_components,
     )
     return Engine(
-        job,
+        plan,
         decoder,
         chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
         workers=workers,
@@ -143,11 +143,11 @@ def engine_of(job: Plan, options: Options) -> Engine:
     )
 
 
-def check_clash(job: Plan, names: Sequence[str]) -> None:
+def check_clash(plan: Plan, names: Sequence[str]) -> None:
     """Raise UsageError where a column to write is in the input, and kept."""
-    if job.shape.recipe.emit_only or job.shape.recipe.replace:
+    if plan.resolved.recipe.emit_only or plan.resolved.recipe.replace:
         return
-    for schema, file in zip(job.source.schemas, job.source.files, strict=True):
+    for schema, file in zip(plan.source.schemas, plan.source.files, strict=True):
         clash = [name for name in names if name in schema.names]
         if clash:
             chosen = clash[0] in (*WRITTEN, *EXTRA)  # by --emit; a loss has columns of its own
@@ -179,28 +179,28 @@ def write_files(
     Returns:
         The totals of all files, and the reasons of those that were not spliced.
     """
-    job = engine.job
-    total = job.no_totals
-    for index in range(len(job.source.files)):
-        first, last = job.source.first_rows[index : index + 2]
+    plan = engine.plan
+    total = plan.no_totals
+    for index in range(len(plan.source.files)):
+        first, last = plan.source.first_rows[index : index + 2]
         if index in outputs.finished:
             total += outputs.finished[index].tally
             engine.reporter.advance(last - first)
             continue
         if not outputs.targets:
             computed = engine.written(index, responses, (), lambda columns: columns)
-            total += sum((made.tally for made in computed), job.no_totals)
+            total += sum((made.tally for made in computed), plan.no_totals)
             continue
-        sink = outputs.open(index, partial(sink_of, job, index, names=names))
+        sink = outputs.open(index, partial(sink_of, plan, index, names=names))
         if isinstance(sink.output, Staged):
             sink.output.summing = verify
         totals = fill(sink, engine, index, responses, names, metadata)
         if verify:
             with engine.clock.busy("verify"):
-                check_written(job, index, sink, names, totals)
+                check_written(plan, index, sink, names, totals)
         outputs.complete(index, totals)
         total += totals
-    job.source.check_unchanged()
+    plan.source.check_unchanged()
     return total, outputs.publish()
 
 
@@ -222,8 +222,8 @@ def fill(
         names: the columns to write.
         metadata: the key-value metadata of a file.
     """
-    first, last = engine.job.source.first_rows[index : index + 2]
-    totals = engine.job.no_totals
+    first, last = engine.plan.source.first_rows[index : index + 2]
+    totals = engine.plan.no_totals
     for made in engine.written(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
             for row_group, columns in made.parts:
@@ -231,17 +231,17 @@ def fill(
         totals += made.tally
     totals = totals.compact()
     with engine.clock.busy("copy"):
-        sink.complete(metadata(engine.job, index, responses.rows(first, last), totals))
+        sink.complete(metadata(engine.plan, index, responses.rows(first, last), totals))
     return totals
 
 
 def run_facts(engine: Engine, outputs: Outputs, rewritten: list[str]) -> Json:
     """Return what a summary of a whole run has besides the numbers of its responses."""
-    job = engine.job
+    plan = engine.plan
     return {
         "rlpost_version": __version__,
-        "recipe": job.shape.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in job.source.files],
+        "recipe": plan.resolved.recipe.model_dump(mode="json"),
+        "inputs": [str(file.path) for file in plan.source.files],
         "outputs": [str(target) for target in outputs.targets],
         "rewritten": rewritten,
         "halved_pieces": engine.splits,
@@ -249,7 +249,7 @@ def run_facts(engine: Engine, outputs: Outputs, rewritten: list[str]) -> Json:
 
 
 def sink_of(
-    job: Plan,
+    plan: Plan,
     index: int,
     target: AnyPath,
     begun: Staged | Upload | None = None,
@@ -257,41 +257,41 @@ def sink_of(
     names: tuple[str, ...],
 ) -> Sink:
     """Where the rows of one input file go, with these columns beside the kept ones."""
-    recipe = job.shape.recipe
+    recipe = plan.resolved.recipe
     return open_sink(
-        job.source.files[index].path,
+        plan.source.files[index].path,
         target,
         schema_of(names),
         drop=names if recipe.replace else (),
-        keep=_keys(job) if recipe.emit_only else None,
-        constant=constant_per_response(job.shape),
-        aliases=_aliases(job, names),
+        keep=_keys(plan) if recipe.emit_only else None,
+        constant=constant_per_response(plan.resolved),
+        aliases=_aliases(plan, names),
         begun=begun,
     )
 
 
-def encoder_of(job: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:
+def encoder_of(plan: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:
     """What a sink from `sink_of` encodes new columns with, where it copies the kept ones.
 
     `indexed` is whether the source has page indexes.
     """
-    constant, aliases = constant_per_response(job.shape), _aliases(job, names)
+    constant, aliases = constant_per_response(plan.resolved), _aliases(plan, names)
     return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
 
 
-def _aliases(job: Plan, names: tuple[str, ...]) -> dict[str, str]:
-    same = job.shape.same_returns and {"advantages", "returns"} <= {*names}
+def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
+    same = plan.resolved.same_returns and {"advantages", "returns"} <= {*names}
     return {"returns": "advantages"} if same else {}
 
 
-def _keys(job: Plan) -> list[str]:
+def _keys(plan: Plan) -> list[str]:
     """The columns that tell rows apart, which --emit-only keeps."""
-    found = job.columns.columns.items()
+    found = plan.columns.columns.items()
     return [column for role, column in found if kind_of(role) == "key"]
 
 
 def enriched_metadata(
-    job: Plan,
+    plan: Plan,
     index: int,
     responses: Responses,
     totals: ExactTotals,
@@ -302,22 +302,22 @@ def enriched_metadata(
     """Return the metadata of an enriched file.
 
     Args:
-        job: the plan of a source that has the file.
+        plan: the plan of a source that has the file.
         index: the file's number in that source.
         responses: of the file.
         totals: of the file.
         whole: the run.
         first: the number that the source's first file has in the run.
     """
-    return metadata_of(job, index, summarise(job, responses, totals), whole.part(first + index))
+    return metadata_of(plan, index, summarise(plan, responses, totals), whole.part(first + index))
 
 
-def metadata_of(job: Plan, index: int, summary: Json, part: Part) -> dict[str, str]:
+def metadata_of(plan: Plan, index: int, summary: Json, part: Part) -> dict[str, str]:
     """Return the metadata of an enriched file; the same bytes for the same input and recipe."""
     return {
         "rlpost.version": __version__,
-        "rlpost.recipe": job.shape.recipe.model_dump_json(),
-        "rlpost.input": job.source.files[index].path.name,
+        "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
+        "rlpost.input": plan.source.files[index].path.name,
         "rlpost.summary": json.dumps(summary),
         **part.note,
     }

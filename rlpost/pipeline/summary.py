@@ -75,7 +75,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True)
-class RowFacts:
+class ResponseFacts:
     """What a summary says of some responses, besides what is counted by step and domain."""
 
     labels: Mapping[str, list[str | int]]
@@ -90,13 +90,13 @@ class RowFacts:
     """Responses that have the only token that counts in their batch, where that is whitened."""
 
 
-def row_facts(job: Plan, responses: Responses) -> RowFacts:
+def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """The facts of these responses."""
-    return RowFacts(
+    return ResponseFacts(
         labels=responses.labels,
-        groups=_groups(responses) if "group" in job.columns else None,
+        groups=_groups(responses) if "group" in plan.columns else None,
         empty=int((responses["tokens"] == 0).sum()),
-        coefficients=_coefficients(job, responses),
+        coefficients=_coefficients(plan, responses),
         unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
     )
 
@@ -118,8 +118,8 @@ def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
     return order[offsets_of(counts)[:-1]]
 
 
-def _coefficients(job: Plan, responses: Responses) -> list[Json] | None:
-    if job.shape.recipe.kl_target is None or "beta" not in responses:
+def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
+    if plan.resolved.recipe.kl_target is None or "beta" not in responses:
         return None
     first = _first_of_each(responses["batch"])
     labels = responses.labels["batch"]
@@ -131,51 +131,51 @@ SCHEMA_VERSION = 1
 Json = dict[str, Any]
 
 
-def summarise(job: Plan, responses: Responses, tally: ExactTotals) -> Json:
+def summarise(plan: Plan, responses: Responses, tally: ExactTotals) -> Json:
     """The summary of the rows that a tally counted.
 
     Args:
-        job: the recipe bound to its input.
+        plan: the recipe bound to its input.
         responses: the rows that the tally counted, and no others.
         tally: by step and domain.
     """
-    return summary_of(job, row_facts(job, responses), tally)
+    return summary_of(plan, response_facts(plan, responses), tally)
 
 
-def summary_of(job: Plan, facts: RowFacts, tally: Tallied) -> Json:
+def summary_of(plan: Plan, facts: ResponseFacts, tally: Tallied) -> Json:
     """The summary of rows from their facts and from what was counted of them, by cell."""
-    shape = job.shape
+    resolved = plan.resolved
     every = tally.total()
-    by = [job.columns.column(role) for role in ("batch", "group") if role in job.columns]
+    by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
-        "estimator": shape.estimator.name,
+        "estimator": resolved.estimator.name,
         "roles": {
-            role: {"column": job.columns.column(role), "found_by": job.columns.how[role]}
-            for role in job.roles
+            role: {"column": plan.columns.column(role), "found_by": plan.columns.how[role]}
+            for role in plan.roles
         },
-        **_facts(every, shape),
+        **_facts(every, resolved),
         "groups": groups,
-        "steps": _tables(facts.labels, tally, shape, "step"),
-        "domains": _tables(facts.labels, tally, shape, "domain"),
+        "steps": _tables(facts.labels, tally, resolved, "step"),
+        "domains": _tables(facts.labels, tally, resolved, "domain"),
     }
-    if shape.kl:
-        one = shape.recipe.kl_coef
+    if resolved.kl:
+        one = resolved.recipe.kl_coef
         summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
     warnings = [
-        *warnings_of(job, facts, summary, edges),
+        *warnings_of(plan, facts, summary, edges),
         *_unwhitened(facts.unwhitened),
-        *_positive(job, every),
+        *_positive(plan, every),
         *correction_warnings(summary),
     ]
     return {**summary, "warnings": warnings}
 
 
-def _facts(totals: Totals, shape: ResolvedRecipe) -> Json:
+def _facts(totals: Totals, resolved: ResolvedRecipe) -> Json:
     """What is said of any set of rows: the whole, a step, a domain."""
-    recipe = shape.recipe
+    recipe = resolved.recipe
     facts: Json = {
         "responses": totals.count("rows"),
         "tokens": {"all": totals.count("length"), "policy": totals.count("tokens")},
@@ -194,7 +194,7 @@ def _facts(totals: Totals, shape: ResolvedRecipe) -> Json:
     }
     if "sample_weight" in totals:
         facts["sample_weight"] = totals.statistic("sample_weight")
-    if shape.kl:
+    if resolved.kl:
         facts["kl"] = {**totals.statistic("kl"), "estimator": recipe.kl_estimator}
     if recipe.corrects:
         facts["correction"] = correction_facts(totals, recipe)
@@ -225,28 +225,30 @@ def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | 
 
 
 def _tables(
-    labels: Mapping[str, list[str | int]], tally: Tallied, shape: ResolvedRecipe, column: str
+    labels: Mapping[str, list[str | int]], tally: Tallied, resolved: ResolvedRecipe, column: str
 ) -> list[Json]:
     """The facts of each step or domain, where the input has that column and it varies."""
     if labels[column] == ["all"]:
         return []
     return [
-        {column: label, **_facts(tally.over(cells), shape)}
+        {column: label, **_facts(tally.over(cells), resolved)}
         for label, cells in cells_of(labels, tally.keys, column)
     ]
 
 
-def warnings_of(job: Plan, facts: RowFacts, summary: Json, edges: dict[str, int]) -> list[str]:
+def warnings_of(
+    plan: Plan, facts: ResponseFacts, summary: Json, edges: dict[str, int]
+) -> list[str]:
     """What users lose days to, said before they train on it."""
-    columns, rows = job.columns, summary["responses"]
+    columns, rows = plan.columns, summary["responses"]
     groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     empty = facts.empty
     nonfinite = summary["masked"]["nonfinite"]["responses"]
-    sums_kl = job.shape.recipe.kl_coef > 0 and job.shape.estimator.name == "raw"
+    sums_kl = plan.resolved.recipe.kl_coef > 0 and plan.resolved.estimator.name == "raw"
     said = [
         ("mask" not in columns, "no mask column: every token counts as the policy's own"),
-        (groups["single"] * 2 > groups["count"], _single_rows(job, groups)),
+        (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
         (
             "ref_log_probs" in columns and old is None,
             "KL not measured: no column for old_log_probs (--map old_log_probs=COLUMN)",
@@ -287,25 +289,25 @@ def _unwhitened(number: int) -> list[str]:
     return [text] if number else []
 
 
-def _positive(job: Plan, totals: Totals) -> list[str]:
+def _positive(plan: Plan, totals: Totals) -> list[str]:
     """Log-probs above 0, of the roles that were read: there are none."""
     return [
-        f"`{job.columns.column(role)}` ({role}) is above 0 at {totals.count(f'positive:{role}'):,} "
-        f"tokens, up to {totals.highs[role]:.4g}: no log-prob is; are these probabilities, or "
-        "negated?"
+        f"`{plan.columns.column(role)}` ({role}) is above 0 at "
+        f"{totals.count(f'positive:{role}'):,} tokens, up to {totals.highs[role]:.4g}: no "
+        "log-prob is; are these probabilities, or negated?"
         for role in LOG_PROBS
         if totals.count(f"positive:{role}")
     ]
 
 
-def _single_rows(job: Plan, groups: Json) -> str:
+def _single_rows(plan: Plan, groups: Json) -> str:
     """Most groups have one row: the group key is wrong, or batches split the groups."""
-    group = job.columns.columns.get("group")
+    group = plan.columns.columns.get("group")
     text = (
         f"{groups['single']} of {groups['count']} groups have one row: is `{group}` the prompt? "
         "(--map group=COLUMN)"
     )
-    if "batch" not in job.columns or job.shape.recipe.numerics.batch == "all":
+    if "batch" not in plan.columns or plan.resolved.recipe.numerics.batch == "all":
         return text
-    step = job.columns.column("batch")
+    step = plan.columns.column("batch")
     return f"{text} A group is within one `{step}`; --map batch=none joins all"

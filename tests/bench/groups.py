@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from rlpost.pipeline.data import Collector
-from rlpost.pipeline.resolved import shape_of
+from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import resolve
@@ -40,7 +40,7 @@ def main() -> None:
     collector = collected()
     start = time.perf_counter()
     responses = collector.finish(recipe)
-    for stage in stages_of(shape_of(recipe, columns), {}):
+    for stage in stages_of(resolve_recipe(recipe, columns), {}):
         if stage.settle:
             responses = stage.settle(responses)
     print(time.perf_counter() - start, peak_mb())

@@ -23,7 +23,7 @@ import rlpost
 from rlpost.distributed import driver as drive
 from rlpost.distributed import partition as lots
 from rlpost.distributed import shards
-from rlpost.distributed.exchange import sheet_of
+from rlpost.distributed.exchange import responses_block
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
 from rlpost.pipeline.data import Responses
@@ -391,7 +391,7 @@ def test_a_sheet_gives_each_reader_its_rows_alone():
     labels = {"step": [1, 2], "domain": ["a"]}
     shared = {"baselines": torch.arange(4.0)}
     table = Responses(columns, labels, {"other": object()}, shared)
-    sheet = sheet_of(table, [2, 0, 1], {"slots": 7})
+    sheet = responses_block(table, [2, 0, 1], {"slots": 7})
     assert sheet.sizes == [2, 0, 1]
     for place, rows in enumerate([slice(0, 2), slice(2, 2), slice(2, 3)]):
         part = sheet.responses(place)

@@ -350,7 +350,7 @@ def meddling(monkeypatch, tmp_path):
     out = tmp_path / "out.parquet"
 
     def work(meddle, *, before_first=False):
-        usual = running.engine_of
+        usual = running.engine_for
 
         def meddled(job, options):
             engine = usual(job, options)

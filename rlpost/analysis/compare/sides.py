@@ -64,7 +64,7 @@ class RecipeSide:
         from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415
 
         job = api.plan(self.inputs, self.recipe)
-        engine = run.engine_of(job, self.options)
+        engine = run.engine_for(job, self.options)
         responses = engine.responses()
         tally = ExactTotals()
         for file in range(len(job.source.files)):

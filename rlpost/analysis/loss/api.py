@@ -25,7 +25,7 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.outputs import Outputs, targets_of
-from rlpost.pipeline.run import check_clash, engine_of, run_facts, write_files
+from rlpost.pipeline.run import check_clash, engine_for, run_facts, write_files
 from rlpost.pipeline.stages.loss import LossConfig, tokens_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
@@ -82,10 +82,10 @@ def loss(
     with closing(source), Outputs(targets) as outputs:
         columns = columns_of(source, recipe)
         job = loss_job(source, columns, recipe, settings, write=bool(targets))
-        made = () if "advantages" in columns else emitted(job.shape)
+        made = () if "advantages" in columns else emitted(job.resolved)
         names = (*made, *WRITTEN) if targets else ()
         check_clash(job, names)
-        engine = engine_of(job, options)
+        engine = engine_for(job, options)
         with single_threaded_torch():
             summary = _ran(engine, outputs, names, settings)
     return {**summary, "seconds": engine.clock.seconds}
@@ -104,11 +104,11 @@ def _ran(
 ) -> Json:
     """Run all passes, the last one over every file, and publish the files when all are complete."""
     responses = engine.responses()
-    scope = scope_of(engine.job, responses, settings)
-    job = engine.job = replace(
-        engine.job,
+    scope = scope_of(engine.plan, responses, settings)
+    job = engine.plan = replace(
+        engine.plan,
         count=partial(
-            _tally, settings=settings, scope=scope, rewarded="reward" in engine.job.columns
+            _tally, settings=settings, scope=scope, rewarded="reward" in engine.plan.columns
         ),
         no_totals=LossTally.empty(scope, len(settings)),
     )
@@ -135,7 +135,7 @@ def _summary(
     return {
         **summarise_losses(job, responses, tally, settings, scope),
         "advantages_from": job.columns.column("advantages") if given else "recipe",
-        "estimator": None if given else job.shape.estimator.name,
+        "estimator": None if given else job.resolved.estimator.name,
         "advantages_aside": None if given else _aside(job),
     }
 
@@ -157,7 +157,7 @@ def _metadata(
 ) -> dict[str, str]:
     """Return the metadata of a file; the same bytes for the same input and options."""
     summary = _summary(job, responses, totals, settings, scope)
-    recipe = job.shape.recipe.model_dump_json()
+    recipe = job.resolved.recipe.model_dump_json()
     return {
         "rlpost.version": __version__,
         **({"rlpost.recipe": recipe} if summary["estimator"] else {}),

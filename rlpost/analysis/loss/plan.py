@@ -13,8 +13,8 @@ from rlpost.errors import DataError
 from rlpost.pipeline.columns import absent, check_log_probs
 from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.output import token_column
-from rlpost.pipeline.plan import Plan, job_of, lacks_of
-from rlpost.pipeline.resolved import shape_of
+from rlpost.pipeline.plan import Plan, lacks_of, plan_of
+from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import tokens as on_tokens
@@ -67,8 +67,8 @@ def loss_job(
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         base = _given(source, columns, recipe, reads)
     else:
-        base = job_of(source, columns, shape_of(recipe, columns), {})
-    column = partial(token_column, shape=base.shape, name="advantages")
+        base = plan_of(source, columns, resolve_recipe(recipe, columns), {})
+    column = partial(token_column, resolved=base.resolved, name="advantages")
     stages = [
         replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
         for stage in base.stages
@@ -134,20 +134,20 @@ def _given(
     finite = Stage(
         "finite",
         reads,
-        measure=on_tokens.finite,
-        measures_file=True,
-        settle=on_responses.leave_out_nonfinite,
+        map=on_tokens.finite,
+        in_first_pass=True,
+        reduce=on_responses.leave_out_nonfinite,
     )
-    masked = Stage("sample mask", settle=drop_masked)
+    masked = Stage("sample mask", reduce=drop_masked)
     return Plan(
         source,
         columns,
-        shape_of(recipe, columns),
+        resolve_recipe(recipe, columns),
         (
             *([finite] if recipe.nonfinite == "mask" else []),
             *([masked] if "sample_mask" in columns else []),
         ),
         "mask" if "mask" in columns else "log_probs",
         tuple(role for role in _ROWS if role in columns),
-        partial(count_advantages, shape=shape_of(recipe, columns)),
+        partial(count_advantages, resolved=resolve_recipe(recipe, columns)),
     )

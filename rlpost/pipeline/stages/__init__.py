@@ -37,61 +37,61 @@ class Stage:
     name: str
     reads: frozenset[str] = frozenset()
     """Token roles, besides the mask, that `measure` and `apply` read from the file."""
-    measure: Callable[[Batch], dict[str, Tensor]] | None = None
+    map: Callable[[Batch], dict[str, Tensor]] | None = None
     """Numbers per response, [n] each; they become columns of Responses."""
-    measures_file: bool = False
+    in_first_pass: bool = False
     """`measure` reads columns of the file alone, so it can share the first pass."""
     gather: Callable[[Responses, Iterable[dict[str, Tensor]]], Responses] | None = None
     """What becomes of the measurements of all batches, where they are no columns."""
-    settle: Callable[[Responses], Responses] | None = None
+    reduce: Callable[[Responses], Responses] | None = None
     apply: Callable[[Batch], Batch] | None = None
 
 
-def stages_of(shape: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
+def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     """The stages of a recipe, in order; stages that would do nothing are left out.
 
     Args:
-        shape: from `shape_of`.
+        resolved: from `resolve_recipe`.
         running: where each domain's running reward moments stand.
     """
-    recipe = shape.recipe
-    kl = _kl_stages(shape)
+    recipe = resolved.recipe
+    kl = _kl_stages(resolved)
     early = recipe.numerics.kl_credit == "response"
     return [
-        *_mask_stages(shape),
-        Stage("reward shaping", settle=partial(on_rewards.shape_rewards, recipe=recipe)),
+        *_mask_stages(resolved),
+        Stage("reward shaping", reduce=partial(on_rewards.shape_rewards, recipe=recipe)),
         *(kl if early else []),
-        *_reward_stages(shape, running),
+        *_reward_stages(resolved, running),
         *([] if early else kl),
-        *_token_reward_stages(shape),
-        *_estimator_stages(shape),
-        *_advantage_stages(shape),
-        Stage("weights", settle=partial(on_responses.weights, recipe=recipe)),
+        *_token_reward_stages(resolved),
+        *_estimator_stages(resolved),
+        *_advantage_stages(resolved),
+        Stage("weights", reduce=partial(on_responses.weights, recipe=recipe)),
         *([Stage(**correction.parts(recipe))] if recipe.corrects else []),
     ]
 
 
-def _mask_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe = shape.recipe
+def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe = resolved.recipe
     finite = Stage(
         "finite",
-        token_roles(shape),
-        measure=on_tokens.finite,
-        measures_file=True,
-        settle=on_responses.leave_out_nonfinite,
+        token_roles(resolved),
+        map=on_tokens.finite,
+        in_first_pass=True,
+        reduce=on_responses.leave_out_nonfinite,
     )
-    groups = Stage("group columns", settle=partial(on_responses.group_columns, recipe=recipe))
+    groups = Stage("group columns", reduce=partial(on_responses.group_columns, recipe=recipe))
     return [
         *([finite] if recipe.nonfinite == "mask" else []),
         *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
-        Stage("sample masks", settle=partial(on_responses.sample_masks, recipe=recipe)),
+        Stage("sample masks", reduce=partial(on_responses.sample_masks, recipe=recipe)),
     ]
 
 
-def _reward_stages(shape: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
-    recipe, estimator = shape.recipe, shape.estimator
+def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
+    recipe, estimator = resolved.recipe, resolved.estimator
     made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
-    mean_of, std_of = shape.norm
+    mean_of, std_of = resolved.norm
     normalise = partial(
         on_rewards.normalise_rewards,
         recipe=recipe,
@@ -100,98 +100,100 @@ def _reward_stages(shape: ResolvedRecipe, running: Mapping[str, RunningMoments])
         running=running,
     )
     return [
-        *([Stage("step rewards", settle=made)] if estimator.rewards else []),
-        *([] if estimator.normalises else [Stage("reward normalisation", settle=normalise)]),
-        Stage("reward clip", settle=partial(on_rewards.clip_rewards, recipe=recipe)),
+        *([Stage("step rewards", reduce=made)] if estimator.rewards else []),
+        *([] if estimator.normalises else [Stage("reward normalisation", reduce=normalise)]),
+        Stage("reward clip", reduce=partial(on_rewards.clip_rewards, recipe=recipe)),
     ]
 
 
-def _kl_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe = shape.recipe
-    if not shape.kl:
+def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe = resolved.recipe
+    if not resolved.kl:
         return []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     measured = early or recipe.kl_target is not None
-    settle = on_responses.charge_kl if early else on_responses.kl_coefficients
+    reduce = on_responses.charge_kl if early else on_responses.kl_coefficients
     return [
         Stage(
             "kl",
-            shape.kl_reads,
-            measure=partial(on_tokens.measure_kl, recipe=recipe) if measured else None,
-            measures_file=True,
-            settle=partial(settle, recipe=recipe),
+            resolved.kl_reads,
+            map=partial(on_tokens.measure_kl, recipe=recipe) if measured else None,
+            in_first_pass=True,
+            reduce=partial(reduce, recipe=recipe),
             apply=partial(on_tokens.add_kl, recipe=recipe),
         )
     ]
 
 
-def _token_reward_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe = shape.recipe
+def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe = resolved.recipe
     stages = []
-    if not shape.plain or shape.varying:
-        reads = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
+    if not resolved.plain or resolved.varying:
+        reads = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
         stages.append(
             Stage("token rewards", reads, apply=partial(on_tokens.place_rewards, recipe=recipe))
         )
     if recipe.whiten_rewards:
         stages.append(_whitening(recipe, "token_level_rewards"))
-    if shape.distilled:
+    if resolved.distilled:
         apply = partial(on_tokens.add_distillation, recipe=recipe)
-        stages.append(Stage("distillation", _teacher_roles(shape), apply=apply))
+        stages.append(Stage("distillation", _teacher_roles(resolved), apply=apply))
     return stages
 
 
-def _estimator_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe, estimator = shape.recipe, shape.estimator
-    stages = _position_stages(shape) if estimator.token_weights else []
-    if not shape.plain:
+def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe, estimator = resolved.recipe, resolved.estimator
+    stages = _position_stages(resolved) if estimator.token_weights else []
+    if not resolved.plain:
         reads = frozenset(estimator.token_columns) - {*MADE_TOKENS}
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         stages.append(Stage(estimator.name, reads, apply=apply))
     else:
-        score = partial(on_tokens.score, recipe=recipe) if shape.varying else None
-        settle = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
-        stages.append(Stage(estimator.name, measure=score, settle=settle))
+        score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
+        reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
+        stages.append(Stage(estimator.name, map=score, reduce=reduce))
     if estimator.normalise_batch:
-        settle = partial(on_responses.normalise_credit, recipe=recipe)
-        stages.append(Stage("batch normalisation", settle=settle))
-    if shape.charged:
-        spread = [Stage("credit of tokens", apply=on_tokens.spread_credit)] if shape.plain else []
+        reduce = partial(on_responses.normalise_credit, recipe=recipe)
+        stages.append(Stage("batch normalisation", reduce=reduce))
+    if resolved.charged:
+        spread = (
+            [Stage("credit of tokens", apply=on_tokens.spread_credit)] if resolved.plain else []
+        )
         both = estimator.returns != "own"
         charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
         stages += [*spread, Stage("token charges", apply=charged)]
     return stages
 
 
-def _position_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe, estimator = shape.recipe, shape.estimator
+def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe, estimator = resolved.recipe, resolved.estimator
     return [
-        Stage("position layout", settle=partial(on_positions.lay_out, recipe=recipe)),
+        Stage("position layout", reduce=partial(on_positions.lay_out, recipe=recipe)),
         Stage(
             "position baselines",
             on_positions.reads(recipe, estimator),
-            measure=partial(on_positions.measure, recipe=recipe, estimator=estimator),
+            map=partial(on_positions.measure, recipe=recipe, estimator=estimator),
             gather=partial(on_positions.gather, recipe=recipe),
             apply=partial(on_positions.add_baselines, recipe=recipe),
         ),
     ]
 
 
-def _advantage_stages(shape: ResolvedRecipe) -> list[Stage]:
-    recipe, estimator = shape.recipe, shape.estimator
+def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    recipe, estimator = resolved.recipe, resolved.estimator
     stages = []
-    if shape.whiten and shape.constant:
-        settle = partial(on_responses.whiten, recipe=recipe, estimator=estimator)
-        stages.append(Stage("advantage whitening", settle=settle))
-    elif shape.whiten:
+    if resolved.whiten and resolved.constant:
+        reduce = partial(on_responses.whiten, recipe=recipe, estimator=estimator)
+        stages.append(Stage("advantage whitening", reduce=reduce))
+    elif resolved.whiten:
         stages.append(_whitening(recipe, "advantages"))
         if estimator.returns == "whitened":
             stages.append(Stage("returns", apply=on_tokens.returns_as_advantages))
-    if recipe.advantage_clip is not None and shape.constant:
+    if recipe.advantage_clip is not None and resolved.constant:
         stages.append(
-            Stage("advantage clip", settle=partial(on_responses.clip_advantages, recipe=recipe))
+            Stage("advantage clip", reduce=partial(on_responses.clip_advantages, recipe=recipe))
         )
-    if not shape.constant:
+    if not resolved.constant:
         stages.append(
             Stage("advantage clip", apply=partial(on_tokens.clip_and_mask, recipe=recipe))
         )
@@ -201,25 +203,25 @@ def _advantage_stages(shape: ResolvedRecipe) -> list[Stage]:
 def _whitening(recipe: Recipe, column: str) -> Stage:
     return Stage(
         f"{column.rpartition('_')[2].removesuffix('s')} whitening",
-        measure=partial(on_tokens.measure_moments, column=column),
-        settle=partial(on_responses.token_whitening, recipe=recipe, column=column),
+        map=partial(on_tokens.measure_moments, column=column),
+        reduce=partial(on_responses.token_whitening, recipe=recipe, column=column),
         apply=partial(on_tokens.whiten, column=column),
     )
 
 
-def token_roles(shape: ResolvedRecipe) -> frozenset[str]:
+def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Every token role, besides the mask, that any stage of the recipe reads."""
-    estimator = frozenset(shape.estimator.token_columns) - {*MADE_TOKENS}
-    process = frozenset({"token_rewards"}) if shape.process_rewards else frozenset()
-    corrected = correction.ROLES if shape.recipe.corrects else frozenset()
-    weights = on_positions.reads(shape.recipe, shape.estimator)
-    return shape.kl_reads | estimator | process | weights | corrected | _teacher_roles(shape)
+    estimator = frozenset(resolved.estimator.token_columns) - {*MADE_TOKENS}
+    process = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
+    corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+    weights = on_positions.reads(resolved.recipe, resolved.estimator)
+    return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
 
 
-def _teacher_roles(shape: ResolvedRecipe) -> frozenset[str]:
+def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """What distillation reads: the teachers' columns and the student's."""
-    if not shape.distilled:
+    if not resolved.distilled:
         return frozenset()
-    current = shape.recipe.numerics.kl_policy == "current"
-    teachers = {f"teacher:{name}" for name in shape.recipe.teachers}
+    current = resolved.recipe.numerics.kl_policy == "current"
+    teachers = {f"teacher:{name}" for name in resolved.recipe.teachers}
     return frozenset(teachers | {"log_probs" if current else "old_log_probs"})

@@ -53,19 +53,19 @@ def drops_responses(recipe: Recipe, one: Filter) -> bool:
 
 
 def parts(recipe: Recipe) -> dict[str, Any]:
-    """The stage, by field; it measures and settles only what the recipe cannot do without."""
-    settles = recipe.rejects_responses or recipe.is_normalise
+    """The stage, by field; it measures and reduces only what the recipe cannot do without."""
+    reduces = recipe.rejects_responses or recipe.is_normalise
     return {
         "name": "off-policy correction",
         "reads": ROLES,
-        "measure": partial(measure, recipe=recipe) if settles else None,
-        "measures_file": True,
-        "settle": partial(settle, recipe=recipe) if settles else None,
+        "map": partial(map_responses, recipe=recipe) if reduces else None,
+        "in_first_pass": True,
+        "reduce": partial(reduce, recipe=recipe) if reduces else None,
         "apply": partial(correct, recipe=recipe),
     }
 
 
-def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     """What is settled on all responses: which ones filters let stay, sums for the mean weight."""
     found = {
         passed(place): _inside(batch, one, recipe)
@@ -84,7 +84,7 @@ def measure(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     return {**found, "is:total": total, "is:count": count}
 
 
-def settle(responses: Responses, *, recipe: Recipe) -> Responses:
+def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
     """Drops the responses that filters reject; adds what a batch's weights are divided by.
 
     The mean is over policy tokens, or over responses with one where a weight is a response's, of
