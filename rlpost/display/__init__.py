@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Consoles, tables, numbers and small charts for people; knows rich, and nothing of rollouts."""

@@ -1,4 +1,4 @@
-"""A console that no terminal reads: what it prints is for programs, logs and files."""
+"""Consoles for terminals and for pipes, which show control characters instead of sending them."""
 
 from __future__ import annotations
 
@@ -6,72 +6,83 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, RenderHook
+from rich.console import Console, Group, RenderHook
+from rich.panel import Panel
 from rich.text import Text
 
-from rlpost.io.text import shown
+from rlpost.io.text import in_line, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
 
-_ENDLESS = 100_000
+PIPED_WIDTH = 120
+_UNLIMITED = 100_000
 
 
 class Pipe(Console):
-    """Prints tables as wide as they need be, and each paragraph as one line.
+    """A console for programs, logs and files: nothing is cut, a paragraph is one line.
 
-    Where COLUMNS is set, paragraphs wrap there. No line ends with blanks. `width` is for those who
-    choose a layout by it.
+    If COLUMNS is set, paragraphs wrap there. No line ends with blanks. `width` is for code that
+    chooses a layout by it.
     """
 
-    def print(self, *objects: Any, **how: Any) -> None:
-        """As rich's, but that no object is cut to `width`."""
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, but cut no object to `width`."""
         columns = os.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns):
             objects = tuple(_wrapped(one, int(columns)) for one in objects)
-        chosen, self.width = self.width, _ENDLESS
+        width, self.width = self.width, _UNLIMITED
         try:
             with self.capture() as captured:
-                super().print(*objects, **how)
+                super().print(*objects, **options)
         finally:
-            self.width = chosen
+            self.width = width
         self.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
 
-def _wrapped(one: Any, columns: int) -> Any:
-    """A text in lines of so many columns, longer only for a word; anything else as it is."""
-    if not isinstance(one, Text):
-        return one
-    lines = one.plain.split("\n")
+def _wrapped(renderable: Any, columns: int) -> Any:
+    """Return a text in lines of at most so many columns, words whole; anything else unchanged."""
+    if not isinstance(renderable, Text):
+        return renderable
+    lines = renderable.plain.split("\n")
     wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
     return Text("\n".join(map(wrapper.fill, lines)))
 
 
-PIPED_WIDTH = 120
-
-
 def console(stream: TextIO) -> Console:
-    """A console for a stream: plain where no terminal reads it, and nothing is cut there."""
+    """Return a console for a stream: a `Pipe` unless the stream is a terminal."""
     plain = os.environ.get("TERM") == "dumb"
-    as_it_is: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    verbatim: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     if stream.isatty():
-        out = Console(file=stream, no_color=plain or None, **as_it_is)
+        out = Console(file=stream, no_color=plain or None, **verbatim)
     else:
-        out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **as_it_is)
-    out.push_render_hook(_Visible())
+        out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **verbatim)
+    out.push_render_hook(_ShowControlCharacters())
     return out
 
 
-class _Visible(RenderHook):
-    """Shows control characters of whatever is printed, where rich sends most of them."""
+def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:
+    """Print parts with a blank line between them: in a box on a terminal, else below the title."""
+    heading = Text(in_line(title))
+    spaced = [one for part in parts for one in (part, Text(""))][:-1]
+    if out.is_terminal:
+        out.print(Panel(Group(*spaced), title=heading, title_align="left", border_style="dim"))
+    else:
+        out.print(heading, *spaced, sep="\n")
+
+
+class _ShowControlCharacters(RenderHook):
+    """Shows the control characters of everything that is printed; rich sends most of them."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [Shown(one) for one in renderables]
 
 
 class Shown:
-    """A renderable whose text has visible signs in place of control characters."""
+    """A renderable with visible signs in place of control characters."""
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner

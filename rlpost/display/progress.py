@@ -1,4 +1,4 @@
-"""What people see: the summary, the plan and tables, readable at 80 columns and in a pipe."""
+"""Progress bars on stderr, one for each pass over the input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Bar(Silent):
-    """A progress bar per pass."""
+    """Draws a progress bar for each pass."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
@@ -35,7 +35,7 @@ class _Bar(Silent):
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Reporter]:
-    """A reporter that draws on stderr, where that is a terminal; silent elsewhere."""
+    """Yield a reporter that draws on stderr if that is a terminal; otherwise a silent one."""
     if quiet or not sys.stderr.isatty():
         yield Silent()
         return

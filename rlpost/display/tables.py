@@ -1,91 +1,254 @@
-"""Tables and numbers as text: for a terminal, as Markdown, as JSON."""
+"""Text tables for a terminal, a pipe and Markdown; lists also as JSON.
+
+A `TextTable` prints itself on any console:
+
+    console(sys.stdout).print(TextTable(("metric", "mean"), [("reward", "0.25")]))
+
+On a terminal, columns of text wrap and columns of numbers are never cut: if the numbers do not fit,
+each one gets a line of its own. In a pipe nothing wraps and nothing is cut.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.text import EIGHTHS, LEVELS
 from rlpost.io.text import escaped, in_line, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+
+    Cell = str | Text
+    Row = Sequence[Cell]
 
 
 MOST_ROWS = 12  # of a table by step or domain
+_GAP = 2  # blanks between columns
+_LEAST_TEXT = 10  # characters that a column of text may shrink to
+_BLOCKS = frozenset(EIGHTHS + LEVELS)
+_CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
 
 
-def number(value: float | None) -> str:
-    """Four significant digits, without an exponent where that reads better."""
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"  # noqa: PLR2004
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows, with a title and sentences above, and notes below.
+
+    Cells are strings, or rich's Text for a style of their own. Control characters become visible
+    signs, and charts of block characters get a colour.
+    """
+
+    headings: Row = ()
+    rows: Sequence[Row] = ()
+    title: str = ""
+    lines: Sequence[str] = ()
+    """Sentences between the title and the table."""
+    notes: Sequence[str] = ()
+    """Sentences below the table: what its numbers mean."""
+    text: Collection[int] = (0,)
+    """Columns of text, which are aligned left and may wrap; the others are numbers."""
+    row_notes: Mapping[int, str] = field(default_factory=dict)
+    """A note on the line below a row, by the number of the row."""
+
+    def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
+        """Return the width that the table needs, and the width that it can use."""
+        texts = [self.title, *self.lines, *self.notes]
+        widths = self._natural_widths()
+        widest = max((sum(widths) + _GAP * (len(widths) - 1), *map(len, texts)))
+        return Measurement(min(widest, 1), widest).with_maximum(options.max_width)
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of the table."""
+        if self.title:
+            yield Text(in_line(self.title), style="bold cyan")
+        yield from map(_text, self.lines)
+        if self.rows:
+            if self.lines:
+                yield Text("")
+            yield from self._body(out, options)
+        yield from (Text(shown(note), style="dim") for note in self.notes)
+
+    def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
+        """Return the table as Markdown: title, lines as a list, table, notes.
+
+        Args:
+            level: of the title's heading.
+            prose: as in `markdown_table`.
+        """
+        parts = [
+            f"{'#' * level} {_escaped(self.title)}\n" if self.title else "",
+            "".join(f"- {_escaped(line)}\n" for line in self.lines),
+            markdown_table(self.headings, self.rows, prose=prose, text=self.text)
+            if self.rows
+            else "",
+            "".join(f"- {_escaped(note)}\n" for note in self.row_notes.values()),
+            "\n".join(f"{_escaped(note)}\n" for text in self.notes for note in text.split("\n")),
+        ]
+        return "\n".join(part for part in parts if part)
+
+    def _natural_widths(self) -> list[int]:
+        if not self.headings:
+            return [0]
+        columns = zip(self.headings, *self.rows, strict=True)
+        return [max(_text(cell).cell_len for cell in column) for column in columns]
+
+    def _is_text(self, column: int) -> bool:
+        """Whether a column may wrap: text that is no chart."""
+        return column in self.text and not any(
+            row[column] and set(str(row[column])) <= _BLOCKS for row in self.rows
+        )
+
+    def _widths(self, width: int) -> list[int] | None:
+        """Return the width of each column; None if the numbers do not fit."""
+        widths = self._natural_widths()
+        room = width - _GAP * (len(widths) - 1)
+        if sum(widths) <= room:
+            return widths
+        wrapped = [column for column in range(len(widths)) if self._is_text(column)]
+        room -= sum(own for column, own in enumerate(widths) if column not in wrapped)
+        for most in range(max((widths[column] for column in wrapped), default=0), 0, -1):
+            if sum(min(widths[column], most) for column in wrapped) <= room:
+                fits = [min(own, most) if i in wrapped else own for i, own in enumerate(widths)]
+                return fits if most >= _LEAST_TEXT else None
+        return None
+
+    def _body(self, out: Console, options: ConsoleOptions) -> Iterator[Text]:
+        widths = self._widths(options.max_width)
+        if widths is None:
+            yield from self._stacked()
+            return
+        headings = [Text(in_line(str(heading)), style="bold") for heading in self.headings]
+        yield from self._row(headings, widths, out)
+        whole = sum(widths) + _GAP * (len(widths) - 1)
+        yield Text(("-" if options.ascii_only else "─") * whole)
+        for i, row in enumerate(self.rows):
+            yield from self._row(row, widths, out)
+            if i in self.row_notes:
+                yield Text(f"  {in_line(self.row_notes[i])}", style="dim")
+
+    def _row(self, row: Row, widths: Sequence[int], out: Console) -> Iterator[Text]:
+        """Yield the lines of a row: more than one if a text wraps."""
+        wrapped = [
+            list(_text(cell).wrap(out, width, overflow="fold")) or [Text()]
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        for line in range(max(map(len, wrapped))):
+            parts = []
+            for column, lines in enumerate(wrapped):
+                part = lines[line].copy() if line < len(lines) else Text()
+                part.rstrip()
+                align: JustifyMethod = "left" if column in self.text else "right"
+                part.align(align, widths[column])  # type: ignore[arg-type]
+                parts.append(part)
+            whole = Text(" " * _GAP).join(parts)
+            whole.rstrip()
+            yield whole
+
+    def _stacked(self) -> Iterator[Text]:
+        """Yield the rows below one another, one value a line."""
+        first, *headings = (in_line(str(heading)) for heading in self.headings)
+        width = max(map(len, headings), default=0)
+        for i, (label, *values) in enumerate(self.rows):
+            yield Text(f"{first} {in_line(str(label))}".strip())
+            for heading, value in zip(headings, values, strict=True):
+                if value:
+                    yield Text.assemble(f"  {heading:<{width}}  ", _text(value))
+            if i in self.row_notes:
+                yield Text(f"  {in_line(self.row_notes[i])}", style="dim")
 
 
-def percent(share: float) -> str:
-    """A share as a percentage with two decimals; what is less than all is never 100.00 %."""
-    text = f"{100 * share:.2f}"
-    return f"{'99.99' if text == '100.00' and share < 1 else text} %"
+def _text(cell: Cell) -> Text:
+    """Return a cell on one line, with its chart in a colour."""
+    if isinstance(cell, Text):
+        return cell
+    text = Text(in_line(cell))
+    text.highlight_regex(_CHART, "blue")
+    return text
 
 
 def metric_table(*headings: str) -> Table:
-    """A table of metrics: the first column names them, the others are numbers."""
+    """Return an empty table of rich's: the first column is text, the others are numbers.
+
+    It goes when the summary and the plan use `TextTable`.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", header_style="bold")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", header_style="bold")
     return table
 
 
+def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:
+    """Return the first and the last of many rows, with a row between them that counts the rest.
+
+    >>> elided([("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")], 2)
+    [('a', '1'), ('… 2 more', ''), ('d', '4')]
+    """
+    if len(rows) <= most:
+        return list(rows)
+    rest = (f"… {len(rows) - most} more", *("",) * (len(rows[0]) - 1))
+    return [*rows[: most - most // 2], rest, *rows[len(rows) - most // 2 :]]
+
+
 def show_list(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str) -> None:
-    """Rows on stdout as a `table`, as `json` or as `markdown`."""
+    """Print rows of text on stdout, as a `table`, as `json` or as `markdown`."""
     if how == "json":
         show_json([dict(zip(headings, row, strict=True)) for row in rows])
     elif how == "markdown":
         show_markdown(headings, rows)
     else:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-        for heading in headings:
-            first = heading == headings[0]
-            table.add_column(heading, header_style="bold", overflow="fold", no_wrap=first)
-        for row in rows:
-            table.add_row(*row)
-        console(sys.stdout).print(table)
+        console(sys.stdout).print(TextTable(headings, rows, text=range(len(headings))))
 
 
 def show_json(value: Any) -> None:
-    """A value as JSON, on stdout."""
+    """Print a value on stdout as JSON."""
     sys.stdout.write(escaped(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
 
 
 def show_markdown(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, prose: str | None = None
 ) -> None:
-    """Rows as a Markdown table, on stdout; see `markdown_table`."""
+    """Print rows on stdout as a Markdown table; see `markdown_table`."""
     sys.stdout.write(markdown_table(headings, rows, prose=prose))
 
 
 def markdown_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, prose: str | None = None
+    headings: Row,
+    rows: Sequence[Row],
+    *,
+    prose: str | None = None,
+    text: Collection[int] | None = None,
 ) -> str:
-    """Rows as a Markdown table; what is in a cell ends neither it nor its row, and is no tag.
+    """Return rows as a Markdown table; no cell ends itself or its row, or opens a tag.
 
     Args:
         headings: of the columns.
         rows: cells, as many as headings.
         prose: the heading of a column of whole texts, whose line ends become blanks and which may
-            join characters; elsewhere these are signs.
+            join characters; in other columns these become signs.
+        text: columns of text; the others are aligned right. None: all are text.
     """
+    rules = ["---" if text is None or i in text else "---:" for i in range(len(headings))]
     kinds = [prose is not None and heading == prose for heading in headings]
-    lines = [headings, ["---"] * len(headings), *rows]
+    lines = [headings, rules, *rows]
     return "".join(f"| {' | '.join(map(_cell, line, kinds))} |\n" for line in lines)
 
 
-def _cell(text: str, prose: bool) -> str:  # noqa: FBT001
+def _cell(cell: Cell, prose: bool) -> str:  # noqa: FBT001
+    text = str(cell)
     line = shown(text).replace("\n", " ") if prose else in_line(text)
     return line.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _escaped(text: str) -> str:
+    """Return text on one line, whose `<` opens no tag."""
+    return in_line(text).replace("<", "&lt;")

@@ -27,7 +27,7 @@ from rlpost.analysis.inspect.facts import inspect, stored
 from rlpost.analysis.inspect.responses import pass_at_k
 from rlpost.analysis.inspect.statistics import exact_sum, pearson, spread_of
 from rlpost.cli.commands.inspect import app
-from rlpost.display.charts import bar, spark
+from rlpost.display.text import bar, spark
 from rlpost.io.arrow import CellLocation
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"

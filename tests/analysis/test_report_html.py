@@ -43,7 +43,7 @@ from rlpost.analysis.report.sections import clip_tables, clip_trends, figure
 from rlpost.analysis.report.totals import tallied
 from rlpost.analysis.responses.index import build
 from rlpost.cli.commands import report as command
-from rlpost.display.tables import number, percent
+from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.text import shown
 
@@ -506,7 +506,7 @@ def test_tables_leave_out_what_no_step_has(tmp_path):
     sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
     (table,) = sections["steps"]["tables"]
     assert table["headings"] == ["step", "responses", "reward", "pass rate"]
-    assert table["rows"] == [["0", "1", "1", "100.00 %"], ["1", "1", "0", "0.00 %"]]
+    assert table["rows"] == [["0", "1", "1", "100 %"], ["1", "1", "0", "0 %"]]
 
 
 def test_a_sampled_group_says_how_many_of_its_responses_are_shown(data):

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import number, percent, show_json, show_markdown
+from rlpost.display.tables import show_json, show_markdown
+from rlpost.display.text import number, percent
 from rlpost.io.text import in_line
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.display.charts import EIGHTHS, LEVELS, bar, spark
 from rlpost.display.console import console
-from rlpost.display.tables import MOST_ROWS, markdown_table, number, percent, show_json
+from rlpost.display.tables import MOST_ROWS, markdown_table, show_json
+from rlpost.display.text import EIGHTHS, LEVELS, bar, number, percent, spark
 from rlpost.io.text import in_line
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import MOST_ROWS, number, percent, show_json, show_markdown
+from rlpost.display.tables import MOST_ROWS, show_json, show_markdown
+from rlpost.display.text import number, percent
 from rlpost.io.text import in_line, shown
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlpost.analysis.inspect.model import Histogram, Spread
 from rlpost.analysis.report.page import Chart, Table, plain
-from rlpost.display.tables import number, percent
+from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import numpy as np
 from rlpost.analysis.report.page import cut, plain
 from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, shown
-from rlpost.display.tables import number
+from rlpost.display.text import number
 from rlpost.io.text import shown as visible
 
 if TYPE_CHECKING:

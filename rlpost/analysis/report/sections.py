@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.analysis.report.totals import CLIP, CLIPS
-from rlpost.display.tables import number, percent
+from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

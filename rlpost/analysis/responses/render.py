@@ -14,7 +14,8 @@ from rich.text import Text
 
 from rlpost.analysis.responses.token_colors import COLOURS, legend, strip
 from rlpost.display.console import console
-from rlpost.display.tables import number, show_markdown
+from rlpost.display.tables import show_markdown
+from rlpost.display.text import number
 from rlpost.io.text import in_line, shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rlpost.analysis.responses import render as render_views
 from rlpost.analysis.responses.index import MEASURES, build
 from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS
-from rlpost.display.tables import number
+from rlpost.display.text import number
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe.roles import closest
 

@@ -13,7 +13,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import MOST_ROWS, metric_table, number, percent
+from rlpost.display.tables import MOST_ROWS, metric_table
+from rlpost.display.text import number, percent
 from rlpost.io.text import in_line
 
 if TYPE_CHECKING:

@@ -1,0 +1,144 @@
+"""Numbers, counts and small charts as text, for a terminal, a pipe and Markdown alike."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+MOST_DIGITS = 12
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+MOST_WIDE = 60
+
+
+def number(value: float | None) -> str:
+    """Return four significant digits, without an exponent if that reads better; `–` for None.
+
+    >>> number(0.12345), number(1234567), number(0), number(None)
+    ('0.1235', '1.235e+06', '0', '–')
+    """
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"  # noqa: PLR2004
+
+
+def percent(share: float | None, decimals: int = 2) -> str:
+    """Return a share as a percentage for a table column; `–` for None.
+
+    Only a share of exactly 0 reads 0 %, and only a share of exactly 1 reads 100 %.
+
+    >>> percent(1), percent(0.99999), percent(0.5), percent(1e-9), percent(0), percent(1 / 3, 1)
+    ('100 %', '99.99 %', '50.00 %', '<0.01 %', '0 %', '33.3 %')
+    """
+    if share is None:
+        return "–"
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    text, least = f"{100 * share:.{decimals}f}", 10.0**-decimals
+    if float(text) == 0:
+        return f"<{least:g} %"
+    if float(text) == 100 and share < 1:  # noqa: PLR2004
+        return f"{100 - least:.{decimals}f} %"
+    return f"{text} %"
+
+
+def share(part: int, whole: int) -> str:
+    """Return part / whole as a percentage for a sentence: the fewest digits that are true.
+
+    >>> share(3, 4), share(1, 1000), share(996, 1000), share(9999, 10000), share(3, 3)
+    ('75 %', '0.1 %', '99.6 %', '99.99 %', '100 %')
+    """
+    percentage = 100 * part / whole if whole else 0.0
+    text = f"{percentage:.0f}" if percentage >= 10 else f"{percentage:.2g}"  # noqa: PLR2004
+    digits = 1
+    while part < whole and text.startswith("100") and digits < MOST_DIGITS:
+        text = f"{percentage:.{digits}f}"
+        digits += 1
+    return f"{text} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, singular or plural.
+
+    >>> counted(1, "response"), counted(2000, "response"), counted(2, "batch")
+    ('1 response', '2,000 responses', '2 batches')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun.
+
+    >>> plural("step"), plural("batch"), plural("entry")
+    ('steps', 'batches', 'entries')
+    """
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return noun + ("es" if noun.endswith(("s", "h", "x")) else "s")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with three significant digits and a unit.
+
+    >>> size(999), size(1234), size(5_000_000)
+    ('999 B', '1.23 kB', '5 MB')
+    """
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:  # noqa: PLR2004
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
+
+
+def bar(value: float, largest: float, width: int) -> str:
+    """Return a bar whose length is value / largest of the width, to an eighth of a character.
+
+    A value over 0 has at least an eighth.
+
+    >>> bar(3, 4, 4)
+    '███'
+    >>> bar(1, 1000, 4)
+    '▏'
+    """
+    if value <= 0 or largest <= 0:
+        return ""
+    eighths = max(1, round(min(value / largest, 1.0) * width * 8))
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def spark(values: Sequence[float], *, from_zero: bool = True, wide: int = 1) -> str:
+    """Return a line of blocks, one for each value, whose heights are the values.
+
+    Args:
+        values: more than 60 are reduced to 60 means.
+        from_zero: the base is 0, whose block is blank; otherwise the base is the lowest value.
+        wide: characters for each value.
+
+    >>> spark([0, 1, 4, 2])
+    ' ▂█▄'
+    """
+    values = _at_most_60(values)
+    low = 0.0 if from_zero else min(values)
+    span = (max(values) - low) or 1.0
+    return "".join(
+        _block((value - low) / span, blank=from_zero and value <= 0) * wide for value in values
+    )
+
+
+def _block(height: float, *, blank: bool) -> str:
+    return " " if blank else LEVELS[min(max(round(height * len(LEVELS)) - 1, 0), len(LEVELS) - 1)]
+
+
+def _at_most_60(values: Sequence[float]) -> list[float]:
+    if len(values) <= MOST_WIDE:
+        return list(values)
+    bounds = [len(values) * i // MOST_WIDE for i in range(MOST_WIDE + 1)]
+    parts = [values[low:high] for low, high in pairwise(bounds)]
+    return [sum(part) / len(part) for part in parts]

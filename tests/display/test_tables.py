@@ -1,0 +1,156 @@
+"""Text tables on terminals of several widths, in a pipe and as Markdown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from rlpost.display.console import console
+from rlpost.display.tables import TextTable, elided, markdown_table
+
+METRICS = TextTable(
+    ("metric", "mean", "max"),
+    [("raw reward", "0.25", "1"), ("KL penalty", "-0.001234", "12,345")],
+    title="Rewards",
+    lines=["2 responses"],
+    notes=["Means are over responses."],
+)
+
+
+def on_terminal(table: TextTable, width: int) -> list[str]:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    out.print(table)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def piped(table: TextTable) -> str:
+    stream = io.StringIO()
+    console(stream).print(table)
+    return stream.getvalue()
+
+
+def test_numbers_are_aligned_right_and_text_left():
+    assert on_terminal(METRICS, 80) == [
+        "Rewards",
+        "2 responses",
+        "",
+        "metric           mean     max",
+        "─────────────────────────────",
+        "raw reward       0.25       1",
+        "KL penalty  -0.001234  12,345",
+        "Means are over responses.",
+    ]
+
+
+def test_a_table_with_rows_only_has_no_title_and_no_notes():
+    assert on_terminal(TextTable(("k", "pass@k"), [("1", "0.5")]), 80) == [
+        "k  pass@k",
+        "─────────",
+        "1     0.5",
+    ]
+
+
+def test_a_table_without_rows_prints_its_title_and_lines():
+    assert on_terminal(TextTable(title="Masks", lines=["no mask"]), 80) == ["Masks", "no mask"]
+
+
+@pytest.mark.parametrize("width", [20, 31, 40, 80])
+def test_no_line_is_wider_than_the_terminal(width):
+    table = TextTable(
+        ("column", "type", "bytes", ""),
+        [("old_log_probs" * 3, "list<element: float>", "1.25 MB", "███")],
+        text=(0, 1, 3),
+    )
+    assert all(len(line) <= width for line in on_terminal(table, width))
+
+
+def test_text_wraps_and_numbers_stay_whole():
+    table = TextTable(("finding", "responses"), [("half of all rewards are equal", "1,234,567")])
+    lines = on_terminal(table, 26)
+    assert lines[2:] == ["half of all      1,234,567", "rewards are", "equal"]
+
+
+def test_numbers_that_do_not_fit_get_a_line_each():
+    lines = on_terminal(METRICS, 16)
+    assert lines[3:8] == [
+        "metric raw",
+        "reward",
+        "  mean  0.25",
+        "  max   1",
+        "metric KL",
+    ]
+
+
+def test_a_chart_is_never_cut():
+    table = TextTable(("value", ""), [("reward " * 8, "█" * 20)], text=(0, 1))
+    assert any("█" * 20 in line for line in on_terminal(table, 40))
+
+
+def test_a_pipe_cuts_and_wraps_nothing():
+    name = "a very long name of a column " * 10
+    text = piped(TextTable(("column", "bytes"), [(name, "1")]))
+    assert f"{name.rstrip()}" in text.splitlines()[2]
+
+
+def test_a_note_of_a_row_is_on_the_line_below():
+    table = TextTable(
+        ("metric", "rate"), [("rewards clipped", "2 %"), ("all", "3 %")], row_notes={0: "to ±5"}
+    )
+    assert on_terminal(table, 80)[2:5] == [
+        "rewards clipped   2 %",
+        "  to ±5",
+        "all               3 %",
+    ]
+    assert "- to ±5" in table.markdown()
+
+
+def test_wide_characters_keep_columns_aligned():
+    rows = on_terminal(TextTable(("prompt", "n"), [("数学", "1"), ("maths", "2")]), 80)[2:]
+    assert rows == ["数学    1", "maths   2"]
+
+
+def test_control_characters_become_signs():
+    table = TextTable(("a\n", "b"), [("x\x1b[2J", "\u200b")], title="t\r", notes=["n\x07"])
+    text = piped(table) + table.markdown()
+    assert not {*text} & {"\x1b", "\r", "\x07", "\u200b"}
+
+
+def test_cells_may_have_a_style():
+    table = TextTable(("field", "value"), [(Text("gamma", "bold"), Text("1", "cyan"))])
+    assert on_terminal(table, 80)[2] == "gamma      1"
+    assert table.markdown().splitlines()[2] == "| gamma | 1 |"
+
+
+def test_a_terminal_without_unicode_gets_an_ascii_rule():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    Console(file=stream, width=80, force_terminal=True).print(TextTable(("k",), [("1",)]))
+    stream.seek(0)
+    assert "-" in stream.read()
+
+
+def test_markdown_aligns_numbers_right():
+    assert METRICS.markdown(level=3) == (
+        "### Rewards\n\n"
+        "- 2 responses\n\n"
+        "| metric | mean | max |\n"
+        "| --- | ---: | ---: |\n"
+        "| raw reward | 0.25 | 1 |\n"
+        "| KL penalty | -0.001234 | 12,345 |\n\n"
+        "Means are over responses.\n"
+    )
+
+
+def test_markdown_cells_end_no_row_and_open_no_tag():
+    assert markdown_table(("a",), [("x|y\n<b>",)]).splitlines()[2:] == ["| x\\|y␊&lt;b> |"]
+    assert "x y" in markdown_table(("a",), [("x\ny",)], prose="a")
+
+
+def test_the_middle_of_a_long_list_is_elided():
+    rows = [(str(step), "1") for step in range(100)]
+    shown = elided(rows)
+    assert [row[0] for row in shown[5:8]] == ["5", "… 88 more", "94"]
+    assert len(shown) == 13
+    assert elided(rows[:12]) == rows[:12]
