@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.overwrite import check_ours
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.io.places import place_of
+from rlpost.io.paths import parse_path
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.plan import Plan
 
@@ -97,18 +97,18 @@ def advantages(
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     files = find_inputs([str(path) for path in paths])
     if options.engine != "local":
-        return _elsewhere(files, paths, place_of(output), recipe, options)
+        return _elsewhere(files, paths, parse_path(output), recipe, options)
     source = Source(files)
     journal = journal_of(
-        place_of(output),
+        parse_path(output),
         resume=options.resume,
         overwrite=options.overwrite,
         verify=options.verify,
     )
     overwrite = options.overwrite or (journal is not None and journal.published)
-    targets = targets_of(source.files, paths, place_of(output), overwrite=overwrite)
-    check_ours(targets)
-    several = targets != [place_of(output)]
+    targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
+    check_overwritable(targets)
+    several = targets != [parse_path(output)]
     with closing(source), Outputs(targets, journal if several else None) as outputs:
         _begin(source, outputs, recipe)
         from rlpost.pipeline import run  # noqa: PLC0415
@@ -133,7 +133,7 @@ def _elsewhere(
         )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
-    check_ours(targets)
+    check_overwritable(targets)
     from rlpost.distributed import ray as on_ray  # noqa: PLC0415 - Ray takes a second to import
 
     return on_ray.advantages(files, targets, recipe, options)

@@ -22,9 +22,9 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list
-from rlpost.io.parquet.damage import damaged_columns
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.sink import SourceRows
+from rlpost.io.parquet.reader import damaged_columns
+from rlpost.io.parquet.sink import SourceReader
 from rlpost.io.parquet.source import Source
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.columns import columns_of
@@ -338,7 +338,7 @@ def _verdict(
     missing = [name for name in names if name not in source.found[index].names]
     there = [name for name in names if name not in missing and name not in damaged]
     differences = {name: Difference(name) for name in there}
-    rows = SourceRows(claim.file.path, there, ())
+    rows = SourceReader(claim.file.path, there, ())
     tally = ExactTotals()
     for made in engine.written(index, responses, names, lambda columns: columns):
         tally += made.tally

@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 
 from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
-from rlpost.io.signals import INTERRUPTED
-from rlpost.io.text import shown
+from rlpost.io.shutdown import INTERRUPTED
+from rlpost.io.text import printable
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -71,7 +71,7 @@ class _Lazy(TyperGroup):
         try:
             return super().invoke(ctx)
         except ClickException as error:
-            error.message = shown(error.message)
+            error.message = printable(error.message)
             if isinstance(error, BadParameter):
                 error.param_hint = _variable(error) or error.param_hint
             raise
@@ -219,5 +219,5 @@ def _mend_streams() -> None:
 def _complain(text: str) -> None:
     """The error on stderr, without a colour or a traceback; the exit code says it, too."""
     with suppress(BrokenPipeError):
-        for line in shown(text).splitlines():
+        for line in printable(text).splitlines():
             typer.echo(f"rlpost: {line}", err=True)

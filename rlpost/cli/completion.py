@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
-from rlpost.io.parquet.column_names import columns_of
+from rlpost.io.parquet.column_names import column_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -119,7 +119,7 @@ def _columns(context: Context) -> list[str]:
         value = context.params.get(parameter.name or "")
         if parameter.param_type_name == "argument" and value:
             words += [value] if isinstance(value, str) else [str(one) for one in value]
-    return columns_of([*words, *context.args])
+    return column_names([*words, *context.args])
 
 
 def _numerics(context: Context, incomplete: str) -> Offers:

@@ -34,29 +34,28 @@ def leave() -> NoReturn:
 def _ran() -> int:
     """The exit code of the command line."""
     # Even these take a while to import, and Ctrl-C may come any time.
-    from rlpost.io import (  # noqa: PLC0415
-        cleanup,
-        signals,
-    )
+    from rlpost.io import shutdown  # noqa: PLC0415
 
     # numpy's linear algebra has only small products to make here. A thread of its own for it would
     # keep a second core busy with waiting for work, while that has files to copy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What imports make stays: to look through it for garbage again and again takes 0.2 s.
     gc.set_threshold(100_000)
-    atexit.register(cleanup.undo_all)  # first, so it runs last: nothing unfinished is left
-    signals.watch()
+    atexit.register(shutdown.run_cleanups)  # first, so it runs last: nothing unfinished is left
+    shutdown.install_handlers()
     try:
         from rlpost.cli.app import main  # noqa: PLC0415
 
         main()
     except BaseException as ended:
-        heard = signals.code_heard()  # what a signal raises may come out as another's error
+        heard = (
+            shutdown.received_exit_code()
+        )  # what a signal raises may come out as another's error
         if heard is None and not isinstance(ended, (KeyboardInterrupt, SystemExit)):
             raise
         return heard or _code(ended)
     finally:
-        signals.let_end()
+        shutdown.ignore_further_signals()
     return 0
 
 

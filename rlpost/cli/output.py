@@ -6,12 +6,12 @@ import logging
 
 import typer
 
-from rlpost.io.text import shown
+from rlpost.io.text import printable
 
 
 def say(text: str) -> None:
     """Say a line or several; control characters of names and texts are shown, not sent."""
-    typer.echo(shown(text), err=True)
+    typer.echo(printable(text), err=True)
 
 
 def be_quiet() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderHook
 from rich.panel import Panel
 from rich.text import Text
 
-from rlpost.io.text import in_line, shown
+from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def console(stream: TextIO) -> Console:
 
 def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:
     """Print parts with a blank line between them: in a box on a terminal, else below the title."""
-    heading = Text(in_line(title))
+    heading = Text(printable_line(title))
     spaced = [one for part in parts for one in (part, Text(""))][:-1]
     if out.is_terminal:
         out.print(Panel(Group(*spaced), title=heading, title_align="left", border_style="dim"))
@@ -89,4 +89,4 @@ class Shown:
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         for segment in out.render(self._inner, options):
-            yield segment if segment.control else segment._replace(text=shown(segment.text))
+            yield segment if segment.control else segment._replace(text=printable(segment.text))

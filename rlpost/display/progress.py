@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rlpost.display.console import console
-from rlpost.io.progress import Silent
+from rlpost.io.progress import SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlpost.io.progress import Reporter
 
 
-class _Bar(Silent):
+class _Bar(SilentReporter):
     """Draws a progress bar for each pass."""
 
     def __init__(self, bars: Progress) -> None:
@@ -37,7 +37,7 @@ class _Bar(Silent):
 def progress(*, quiet: bool) -> Iterator[Reporter]:
     """Yield a reporter that draws on stderr if that is a terminal; otherwise a silent one."""
     if quiet or not sys.stderr.isatty():
-        yield Silent()
+        yield SilentReporter()
         return
     columns = (
         TextColumn("{task.description:<26}"),

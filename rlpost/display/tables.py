@@ -22,7 +22,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.text import EIGHTHS, LEVELS
-from rlpost.io.text import escaped, in_line, shown
+from rlpost.io.text import escape_json, printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -70,13 +70,13 @@ class TextTable:
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
         if self.title:
-            yield Text(in_line(self.title), style="bold cyan")
+            yield Text(printable_line(self.title), style="bold cyan")
         yield from map(_text, self.lines)
         if self.rows:
             if self.lines:
                 yield Text("")
             yield from self._body(out, options)
-        yield from (Text(shown(note), style="dim") for note in self.notes)
+        yield from (Text(printable(note), style="dim") for note in self.notes)
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -127,14 +127,14 @@ class TextTable:
         if widths is None:
             yield from self._stacked()
             return
-        headings = [Text(in_line(str(heading)), style="bold") for heading in self.headings]
+        headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
         yield from self._row(headings, widths, out)
         whole = sum(widths) + _GAP * (len(widths) - 1)
         yield Text(("-" if options.ascii_only else "─") * whole)
         for i, row in enumerate(self.rows):
             yield from self._row(row, widths, out)
             if i in self.row_notes:
-                yield Text(f"  {in_line(self.row_notes[i])}", style="dim")
+                yield Text(f"  {printable_line(self.row_notes[i])}", style="dim")
 
     def _row(self, row: Row, widths: Sequence[int], out: Console) -> Iterator[Text]:
         """Yield the lines of a row: more than one if a text wraps."""
@@ -156,22 +156,22 @@ class TextTable:
 
     def _stacked(self) -> Iterator[Text]:
         """Yield the rows below one another, one value a line."""
-        first, *headings = (in_line(str(heading)) for heading in self.headings)
+        first, *headings = (printable_line(str(heading)) for heading in self.headings)
         width = max(map(len, headings), default=0)
         for i, (label, *values) in enumerate(self.rows):
-            yield Text(f"{first} {in_line(str(label))}".strip())
+            yield Text(f"{first} {printable_line(str(label))}".strip())
             for heading, value in zip(headings, values, strict=True):
                 if value:
                     yield Text.assemble(f"  {heading:<{width}}  ", _text(value))
             if i in self.row_notes:
-                yield Text(f"  {in_line(self.row_notes[i])}", style="dim")
+                yield Text(f"  {printable_line(self.row_notes[i])}", style="dim")
 
 
 def _text(cell: Cell) -> Text:
     """Return a cell on one line, with its chart in a colour."""
     if isinstance(cell, Text):
         return cell
-    text = Text(in_line(cell))
+    text = Text(printable_line(cell))
     text.highlight_regex(_CHART, "blue")
     return text
 
@@ -211,7 +211,7 @@ def show_list(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str) 
 
 def show_json(value: Any) -> None:
     """Print a value on stdout as JSON."""
-    sys.stdout.write(escaped(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
+    sys.stdout.write(escape_json(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
 
 
 def show_markdown(
@@ -245,10 +245,10 @@ def markdown_table(
 
 def _cell(cell: Cell, prose: bool) -> str:  # noqa: FBT001
     text = str(cell)
-    line = shown(text).replace("\n", " ") if prose else in_line(text)
+    line = printable(text).replace("\n", " ") if prose else printable_line(text)
     return line.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _escaped(text: str) -> str:
     """Return text on one line, whose `<` opens no tag."""
-    return in_line(text).replace("<", "&lt;")
+    return printable_line(text).replace("<", "&lt;")

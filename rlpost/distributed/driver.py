@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from rlpost.distributed.executor import Executor, TaskResult
     from rlpost.distributed.partition import Block, Json, Labels
+    from rlpost.io.parquet.inputs import InputMetadata
     from rlpost.io.parquet.source import Source
-    from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
@@ -208,7 +208,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    survey: Survey,
+    survey: InputMetadata,
     places: Sequence[AnyPath],
     recipe: Recipe,
     running: Mapping[str, RunningMoments],

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rlpost.distributed.exchange import ArrowBlock
 from rlpost.distributed.executor import TaskResult
 from rlpost.distributed.partition import Part
-from rlpost.io.staged import naming
+from rlpost.io.staged import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -76,7 +76,7 @@ def keep(folder: Path, name: str, block: ArrowBlock) -> None:
 
 def drop(folder: Path, name: str) -> None:
     """Remove a sheet, if it is there; raises ReadWriteError."""
-    with naming(folder, "cannot be written"):
+    with file_errors(folder, "cannot be written"):
         for suffix in (_SUFFIX, _SHARED):
             (folder / (name + suffix)).unlink(missing_ok=True)
 
@@ -90,14 +90,14 @@ def read(folder: Path, parts: Iterable[BatchRef]) -> Iterator[Part]:
 
 
 def _mapped(path: Path) -> pa.Buffer:
-    with naming(path, "cannot be read"), pa.memory_map(str(path)) as file:
+    with file_errors(path, "cannot be read"), pa.memory_map(str(path)) as file:
         return file.read_buffer()
 
 
 def write_whole(path: Path, data: bytes | pa.Buffer) -> None:
     """Write a file that is there as a whole or not at all; raises ReadWriteError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with naming(path, "cannot be written"):
+    with file_errors(path, "cannot be written"):
         with beside.open("wb") as file:
             file.write(data)
             file.flush()

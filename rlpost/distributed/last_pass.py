@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.driver import Settled
     from rlpost.distributed.executor import Executor, TaskResult
     from rlpost.distributed.partition import Json, Labels, TaskContext
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Plan
 
 

@@ -13,8 +13,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rlpost.io.parquet.memory import TableSource
-from rlpost.io.parquet.source import RangeSource, Source, check_unchanged, divided
+from rlpost.io.parquet.source import (
+    RangeSource,
+    Source,
+    TableSource,
+    check_unchanged,
+    row_group_ranges,
+)
 from rlpost.kernels.moments import dense
 from rlpost.pipeline.data import Responses
 from rlpost.pipeline.engine import single_threaded_torch
@@ -27,11 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rlpost.distributed.exchange import ArrowBlock
-    from rlpost.io.parquet.fingerprint import Stamp
-    from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.source import Range
-    from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import AnyPath
+    from rlpost.io.parquet.fingerprint import FileFingerprint
+    from rlpost.io.parquet.inputs import InputFile, InputMetadata
+    from rlpost.io.parquet.source import RowGroupRange
+    from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.file_metadata import Whole
@@ -109,12 +113,12 @@ class Partition(NamedTuple):
 
     files: tuple[InputFile, ...]
     targets: tuple[AnyPath, ...]
-    stamps: tuple[Stamp | None, ...]
+    stamps: tuple[FileFingerprint | None, ...]
     """When each file was changed, as it was when the run began."""
     first: int
     """The number of the first file in the input."""
     rows: int
-    part: Range | None = None
+    part: RowGroupRange | None = None
     """The row groups of the one file that are meant; None for all rows of all files."""
 
     def source(self) -> Source:
@@ -151,7 +155,9 @@ class Block(NamedTuple):
         return TableSource(self.table)
 
 
-def partition_files(survey: Survey, targets: Sequence[AnyPath], slots: int) -> list[Partition]:
+def partition_files(
+    survey: InputMetadata, targets: Sequence[AnyPath], slots: int
+) -> list[Partition]:
     """The files in lots of about equal size: several for each slot, where there are that many.
 
     A file that is more than half of what a slot gets is divided into several lots.
@@ -168,7 +174,7 @@ def partition_files(survey: Survey, targets: Sequence[AnyPath], slots: int) -> l
     filled = most
     for place, size in enumerate(survey.sizes):
         file = _one_file(survey, targets, place)
-        parts = divided(file.files[0].path, max(most, PART_BYTES)) if size > large else []
+        parts = row_group_ranges(file.files[0].path, max(most, PART_BYTES)) if size > large else []
         if len(parts) > 1:
             found += [file._replace(part=part, rows=part.rows) for part in parts]
             filled = most  # another file does not join a part
@@ -181,7 +187,7 @@ def partition_files(survey: Survey, targets: Sequence[AnyPath], slots: int) -> l
     return found
 
 
-def _one_file(survey: Survey, targets: Sequence[AnyPath], place: int) -> Partition:
+def _one_file(survey: InputMetadata, targets: Sequence[AnyPath], place: int) -> Partition:
     """A lot of one file."""
     own = survey.files[place], targets[place], survey.stamps[place]
     return Partition((own[0],), (own[1],), (own[2],), place, survey.counts[place])

@@ -18,12 +18,12 @@ from rlpost.distributed.executor import BatchRef
 from rlpost.distributed.last_pass import in_order, joins_of
 from rlpost.distributed.partition import Partition, TaskContext
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.locks import BusyError, Locks
-from rlpost.io.parquet.fingerprint import Stamp
+from rlpost.io.locks import BusyError, FileLock
+from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.inputs import InputFile
-from rlpost.io.parquet.source import Range
-from rlpost.io.places import place_of
-from rlpost.io.staged import naming
+from rlpost.io.parquet.source import RowGroupRange
+from rlpost.io.paths import parse_path
+from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.file_metadata import Whole
 from rlpost.pipeline.summary import GroupFacts, ResponseFacts
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rlpost.distributed.partition import Json
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 _VERSION = 1
@@ -117,7 +117,7 @@ class Manifest:
                 [_partition_of(partition) for partition in table["lots"]],
                 _settled_of(table),
                 table["inputs"],
-                [place_of(target) for target in table["targets"]],
+                [parse_path(target) for target in table["targets"]],
                 table["run"],
                 table["state"],
                 table["overwrite"],
@@ -172,15 +172,15 @@ def _absolute(place: AnyPath) -> str:
 def _partition_of(table: Json) -> Partition:
     def file_of(path: str, relative: str, partitions: list[list[str]]) -> InputFile:
         pairs: list[Any] = [tuple(pair) for pair in partitions]
-        return InputFile(place_of(path), Path(relative), tuple(pairs))
+        return InputFile(parse_path(path), Path(relative), tuple(pairs))
 
     return Partition(
         tuple(file_of(*file) for file in table["files"]),
-        tuple(place_of(target) for target in table["targets"]),
-        tuple(None if stamp is None else Stamp(*stamp) for stamp in table["stamps"]),
+        tuple(parse_path(target) for target in table["targets"]),
+        tuple(None if stamp is None else FileFingerprint(*stamp) for stamp in table["stamps"]),
         table["first"],
         table["rows"],
-        None if table["part"] is None else Range(*table["part"]),
+        None if table["part"] is None else RowGroupRange(*table["part"]),
     )
 
 
@@ -205,7 +205,7 @@ class RunDirectory:
     def make(self) -> None:
         """Make the folders; raises ReadWriteError."""
         for folder in (self.blocks, self.folder / "done"):
-            with naming(folder, "cannot be written"):
+            with file_errors(folder, "cannot be written"):
                 folder.mkdir(parents=True)
 
     @staticmethod
@@ -219,14 +219,14 @@ def run_directories(state_dir: Path) -> list[Path]:
     return [blocks.parent for blocks in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
 
 
-def claimed(note: Path, partitions: range) -> Locks:
+def claimed(note: Path, partitions: range) -> FileLock:
     """A lock on the note of a lot, for a shard that writes these lots.
 
     Raises:
         ReadWriteError: another process is at the lot, or the folder is not writable.
     """
     try:
-        return Locks([note])
+        return FileLock([note])
     except BusyError:
         raise ReadWriteError(
             f"shard {partitions.start} of {partitions.step} is running already, or one of another "
@@ -238,7 +238,7 @@ def claimed(note: Path, partitions: range) -> Locks:
 def turn(path: Path) -> Iterator[bool]:
     """Whether no other shard is about to write a file; none will, then, while the block runs."""
     try:
-        claim = Locks([path])
+        claim = FileLock([path])
     except ReadWriteError:
         yield False
         return

@@ -28,9 +28,9 @@ from rlpost.distributed.last_pass import busy, files_of, summary_from, written
 from rlpost.distributed.partition import Block, Part, TaskContext, check_inputs, go_to
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
-from rlpost.io.parquet.memory import TableSource
-from rlpost.io.parquet.survey import joined, survey
-from rlpost.io.signals import TERMINATED, code_heard, retake
+from rlpost.io.parquet.inputs import join_metadata
+from rlpost.io.parquet.source import TableSource, input_metadata
+from rlpost.io.shutdown import TERMINATED, received_exit_code, reinstall_handlers
 from rlpost.io.threads import cores
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.options import Options
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
-    from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.survey import Survey
-    from rlpost.io.places import AnyPath
+    from rlpost.io.parquet.inputs import InputFile, InputMetadata
+    from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -80,10 +79,10 @@ def connected(address: str | None) -> Iterator[None]:
         try:
             yield
         except SystemExit as ended:  # Ray's calls make code 1 of any
-            raise SystemExit(code_heard() or ended.code) from None
+            raise SystemExit(received_exit_code() or ended.code) from None
         finally:
             ray.shutdown()
-            retake()
+            reinstall_handlers()
 
 
 def _connect(address: str) -> None:
@@ -99,7 +98,7 @@ def _connect(address: str) -> None:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", **own)
     except SystemExit as ended:  # from a handler of Ray's, which has other codes
-        raise SystemExit(code_heard() or TERMINATED) from ended
+        raise SystemExit(received_exit_code() or TERMINATED) from ended
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "--engine ray" if address == "local" else f"--ray-address {address}"
         line = next(iter(str(error).splitlines()), "")
@@ -108,7 +107,7 @@ def _connect(address: str) -> None:
             "--ray-address one of this machine's own is started"
         ) from None
     finally:
-        retake()  # Ray takes SIGTERM over while it connects
+        reinstall_handlers()  # Ray takes SIGTERM over while it connects
 
 
 def _check_reachable(address: str) -> None:
@@ -148,7 +147,7 @@ def _task(
     return task(work, *given, read) if parts else task(work, *given, ())
 
 
-def _look(version: str, folder: str, files: Sequence[InputFile]) -> Survey:
+def _look(version: str, folder: str, files: Sequence[InputFile]) -> InputMetadata:
     """Read some footers; raises UnavailableError where the driver's rlpost is another."""
     if version != __version__:
         raise UnavailableError(
@@ -156,7 +155,7 @@ def _look(version: str, folder: str, files: Sequence[InputFile]) -> Survey:
             "nodes need the same"
         )
     go_to(folder)
-    return survey(files)
+    return input_metadata(files)
 
 
 def _describe(table: Any) -> tuple[Any, int]:
@@ -174,7 +173,7 @@ class RayExecutor:
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
-    def look(self, parts: Sequence[Sequence[InputFile]]) -> list[Survey]:
+    def look(self, parts: Sequence[Sequence[InputFile]]) -> list[InputMetadata]:
         """Surveys of some files each."""
         look, folder = ray.remote(_look).options(max_retries=_RETRIES), str(Path.cwd())
         return self._results([look.remote(__version__, folder, part) for part in parts])
@@ -336,7 +335,7 @@ def advantages(
     }
 
 
-def surveyed(executor: RayExecutor, files: Sequence[InputFile]) -> Survey:
+def surveyed(executor: RayExecutor, files: Sequence[InputFile]) -> InputMetadata:
     """The survey of all files, whose footers tasks read."""
     parts = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
-    return joined(executor.look(parts))
+    return join_metadata(executor.look(parts))

@@ -27,11 +27,11 @@ from rlpost.distributed.partition import check_inputs
 from rlpost.distributed.plan_dir import Manifest, RunDirectory, claimed, run_directories, turn
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
+from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.overwrite import check_ours
-from rlpost.io.parquet.survey import survey
-from rlpost.io.places import place_of
-from rlpost.io.staged import naming
+from rlpost.io.parquet.source import input_metadata
+from rlpost.io.paths import parse_path
+from rlpost.io.staged import file_errors
 from rlpost.io.threads import MOST_WORKERS, cores
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -80,8 +80,8 @@ def plan(
     _check_apart(state_dir, paths, output)
     check_writable(options.state)
     files = find_inputs(paths)
-    targets = targets_of(files, paths, place_of(output), overwrite=options.overwrite)
-    check_ours(targets)
+    targets = targets_of(files, paths, parse_path(output), overwrite=options.overwrite)
+    check_overwritable(targets)
     targets = [target.absolute() if isinstance(target, Path) else target for target in targets]
     with Outputs(targets):
         _forget(state_dir)
@@ -92,7 +92,7 @@ def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> 
     """Raise UsageError where the state would lie among the input's files, or the output's."""
     own = state_dir.resolve()
     for text in (*inputs, str(output)):
-        place = place_of(text)
+        place = parse_path(text)
         if not isinstance(place, Path):
             continue
         folder, is_out = place.resolve(), text == str(output)
@@ -112,7 +112,7 @@ def _planned(
 ) -> Json:
     """Plan a run over outputs that are claimed, and leave it in the state directory."""
     running, waiting = load_state(options.state), StagedOutputs(targets)
-    run = prepare(survey(files), waiting.places, recipe, running, options, _SLOTS)
+    run = prepare(input_metadata(files), waiting.places, recipe, running, options, _SLOTS)
     run_directory = RunDirectory(state_dir / waiting.run, run.partitions)
     try:
         run_directory.make()
@@ -155,7 +155,7 @@ def _forget(state_dir: Path) -> None:
         StagedOutputs(earlier.targets, earlier.run).discard()
     for folder in run_directories(state_dir):
         shutil.rmtree(folder, ignore_errors=True)
-    with naming(state_dir, "cannot be written"):
+    with file_errors(state_dir, "cannot be written"):
         for name in (_MANIFEST, _SUMMARY):
             (state_dir / name).unlink(missing_ok=True)
 
@@ -210,7 +210,7 @@ def planned(state_dir: Path) -> Manifest:
         raise ReadWriteError(
             f"{state_dir}: there is no plan: `rlpost plan IN... OUT --state-dir {state_dir}` first"
         )
-    with naming(path, "cannot be read"):
+    with file_errors(path, "cannot be read"):
         return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
 
 
@@ -270,7 +270,7 @@ def _done(run_directory: RunDirectory, work: TaskContext, call: Call) -> TaskOut
 
 
 def _read_json(path: Path) -> Json:
-    with naming(path, "cannot be read"):
+    with file_errors(path, "cannot be read"):
         found: Json = json.loads(path.read_text(encoding="utf-8"))
     return found
 

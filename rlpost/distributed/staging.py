@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.cleanup import settled, undo_at_exit
-from rlpost.io.locks import RUN_PREFIX, Locks
+from rlpost.io.locks import STAGING_PREFIX, FileLock
 from rlpost.io.parquet.fingerprint import footer_digest
-from rlpost.io.places import Remote, reaching
-from rlpost.io.staged import naming, sync_folder
-from rlpost.io.uploads import abandon
+from rlpost.io.paths import RemotePath, remote_errors
+from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.staged import file_errors, sync_folder
+from rlpost.io.uploads import abort_leftover_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 class StagedOutputs:
@@ -49,7 +49,7 @@ class StagedOutputs:
         return [self._folder(target) / target.name for target in self.targets]
 
     def _folder(self, target: AnyPath) -> AnyPath:
-        return _parent(target) / (RUN_PREFIX + self.run)
+        return _parent(target) / (STAGING_PREFIX + self.run)
 
     def begin(self) -> None:
         """Make the folders; on stores without locks, remove what other runs left of these files.
@@ -57,16 +57,16 @@ class StagedOutputs:
         Raises:
             ReadWriteError: a folder can't be made.
         """
-        undo_at_exit(self, self.discard)
-        for prefix, names in self._remote(RUN_PREFIX).items():
+        register_cleanup(self, self.discard)
+        for prefix, names in self._remote(STAGING_PREFIX).items():
             _clean(prefix, names)
         for folder in self._local():
-            with naming(folder, "cannot be written"):
+            with file_errors(folder, "cannot be written"):
                 folder.mkdir(exist_ok=True)
 
     def stay(self) -> None:
         """Let the folders outlive this process: others go on with the run."""
-        settled(self)
+        unregister_cleanup(self)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -76,14 +76,14 @@ class StagedOutputs:
             ReadWriteError: another process is writing one.
         """
         targets = [target for target in self.targets if isinstance(target, Path)]
-        claim = Locks(targets)
+        claim = FileLock(targets)
         try:
             for folder in self._local():  # a run that came between may have removed it
-                with naming(folder, "cannot be written"):
+                with file_errors(folder, "cannot be written"):
                     folder.mkdir(exist_ok=True)
-            for prefix, names in self._remote(RUN_PREFIX + self.run).items():
-                abandon(prefix, names)
-            with Locks([place for place in self.places if isinstance(place, Path)]):
+            for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
+                abort_leftover_uploads(prefix, names)
+            with FileLock([place for place in self.places if isinstance(place, Path)]):
                 yield
         finally:
             claim.release()
@@ -103,15 +103,15 @@ class StagedOutputs:
         if not overwrite:
             self._check_free(marks)
         for place, target in zip(self.places, self.targets, strict=True):
-            if isinstance(place, Remote):
-                with reaching(place, "cannot be renamed"):
+            if isinstance(place, RemotePath):
+                with remote_errors(place, "cannot be renamed"):
                     if place.exists():
                         place.client.mv(place.path, target.path)  # type: ignore[union-attr]
                 continue
-            with naming(target, "cannot be written"), suppress(FileNotFoundError):
+            with file_errors(target, "cannot be written"), suppress(FileNotFoundError):
                 place.replace(Path(str(target)))
         for folder in self._local():
-            with naming(folder, "cannot be written"):
+            with file_errors(folder, "cannot be written"):
                 sync_folder(folder.parent)
         self.discard()
 
@@ -130,7 +130,7 @@ class StagedOutputs:
         for prefix in self._remote(""):
             prefix.forget()
         for target, mark in zip(self.targets, marks, strict=True):
-            with naming(target, "cannot be looked at"):
+            with file_errors(target, "cannot be looked at"):
                 taken = target.exists() and not _has(target, mark)
             if taken:
                 raise ReadWriteError(
@@ -142,20 +142,20 @@ class StagedOutputs:
         """Remove what waits, and what killed workers had begun; never raises."""
         for folder in self._local():
             shutil.rmtree(folder, ignore_errors=True)
-        for prefix, names in self._remote(RUN_PREFIX + self.run).items():
+        for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
             _clean(prefix, names)
-        settled(self)
+        unregister_cleanup(self)
 
     def _local(self) -> list[Path]:
         folders = {self._folder(target): None for target in self.targets}
         return [folder for folder in folders if isinstance(folder, Path)]
 
-    def _remote(self, start: str) -> dict[Remote, set[str]]:
+    def _remote(self, start: str) -> dict[RemotePath, set[str]]:
         """The names of remote targets, by what the hidden folders beside them begin with."""
-        found: dict[Remote, set[str]] = {}
+        found: dict[RemotePath, set[str]] = {}
         for target in self.targets:
             prefix = _parent(target) / start
-            if isinstance(prefix, Remote):
+            if isinstance(prefix, RemotePath):
                 found.setdefault(prefix, set()).add(target.name)
         return found
 
@@ -166,7 +166,7 @@ def mark_of(place: AnyPath) -> str:
     Raises:
         ReadWriteError: it can't be read.
     """
-    with naming(place, "cannot be read"):
+    with file_errors(place, "cannot be read"):
         return footer_digest(place)
 
 
@@ -184,9 +184,9 @@ def _parent(target: AnyPath) -> AnyPath:
     return target.sibling(target.path.rpartition("/")[0])
 
 
-def _clean(prefix: Remote, names: set[str]) -> None:
+def _clean(prefix: RemotePath, names: set[str]) -> None:
     """Remove objects of these names in folders that begin so, and uploads to such; never raises."""
-    abandon(prefix, names)
+    abort_leftover_uploads(prefix, names)
     with suppress(Exception):
         prefix.forget()
         for folder in prefix.client.glob(f"{prefix.path}*"):

@@ -27,10 +27,10 @@ from rlpost.distributed.exchange import (
 )
 from rlpost.distributed.partition import ROW, assemble_responses
 from rlpost.distributed.staging import mark_of
-from rlpost.io.parquet.encode import Packer, unpacked
-from rlpost.io.parquet.indexes import indexed_groups_of
+from rlpost.io.parquet.encode import EncodedWriter, read_encoded
+from rlpost.io.parquet.indexes import indexed_row_groups_of
 from rlpost.io.progress import Clock
-from rlpost.io.staged import Staged
+from rlpost.io.staged import StagedFile
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import gathered, settled, tabled
 from rlpost.pipeline.output import emitted, schema_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from rlpost.distributed.partition import Block, Json, Labels, Part, Partition, TaskContext
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
@@ -234,7 +234,7 @@ def published(
     names = emitted(plan.resolved)
     sink = sink_of(plan, index, target, names=names)
     try:
-        if isinstance(sink.output, Staged):
+        if isinstance(sink.output, StagedFile):
             sink.output.summing = work.verify
         tally = fill(sink)
         if work.verify:
@@ -280,9 +280,9 @@ def encode(
     """The new columns of a part of a file, as the pages that the file will have."""
     assert partition.part is not None
     responses, _ = assemble_responses(labels, parts, empty=partition.rows == 0)
-    tally, packer = ExactTotals(), Packer()
+    tally, packer = ExactTotals(), EncodedWriter()
     source = partition.source()
-    indexed = any(indexed_groups_of(footer) for footer in source.footers)
+    indexed = any(indexed_row_groups_of(footer) for footer in source.footers)
     with work.engine(source) as engine:
         names = emitted(engine.plan.resolved)
         encoder = encoder_of(engine.plan, names, indexed=indexed)
@@ -329,7 +329,7 @@ def join(
         assert sink.reason is None, "files that can't be copied are not divided"
         with clock.busy("copy"):
             for part in parts:
-                for row_group, encoded in unpacked(part.block.rows):
+                for row_group, encoded in read_encoded(part.block.rows):
                     sink.append(row_group, encoded)
             sink.complete(metadata)
         source.check_unchanged()

@@ -14,15 +14,15 @@ from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.inputs import Dump, check_options, fetched, fill, find_dumps, same_format
 from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
-from rlpost.io.locks import Locks
-from rlpost.io.places import place_of
-from rlpost.io.progress import Silent
-from rlpost.io.signals import held_back
+from rlpost.io.locks import FileLock
+from rlpost.io.paths import parse_path
+from rlpost.io.progress import SilentReporter
+from rlpost.io.shutdown import signals_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -57,7 +57,11 @@ def convert(
         ReadWriteError: reading or writing failed. No output is left behind.
     """
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    target, options, reporter = place_of(output), options or ReadOptions(), reporter or Silent()
+    target, options, reporter = (
+        parse_path(output),
+        options or ReadOptions(),
+        reporter or SilentReporter(),
+    )
     with fetched(paths, tables=True) as local:
         made = _converted(local.paths, target, source, options, reporter, overwrite=overwrite)
         for told in ("inputs", "passed_over"):
@@ -193,12 +197,12 @@ def write_all(
     try:
         for target in plan:
             folders += _made(target)
-        with Locks([target for target in plan if isinstance(target, Path)]):
+        with FileLock([target for target in plan if isinstance(target, Path)]):
             for target, dumps in plan.items():
                 file = CanonicalFile(target)
                 files.append(file)
                 fill(file, dumps, options, reporter)
-            with held_back():
+            with signals_deferred():
                 for file in files:
                     file.publish()
     finally:

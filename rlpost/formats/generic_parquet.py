@@ -82,7 +82,7 @@ def _converted(
         place = CellLocation(path, piece.first_row, field)
         array = _nested(piece.table, field, place)
         if _is_tokens(role):
-            check = ragged.mask if role in ("mask", "response_mask") else ragged.ragged
+            check = ragged.mask if role in ("mask", "response_mask") else ragged.list_values
             lists[column_of(role)] = check(array, place)
         else:
             column, value = _scalar(role, array, place)

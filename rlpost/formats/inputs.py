@@ -21,8 +21,16 @@ from rlpost.formats.pickles import first_texts
 from rlpost.formats.records import columns_in, first_fields
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.locks import scratch_folder
-from rlpost.io.places import Remote, absence, below, files_below, matching, place_of, reaching
-from rlpost.io.progress import Silent
+from rlpost.io.paths import (
+    RemotePath,
+    glob_files,
+    list_files,
+    parse_path,
+    relative_to_glob,
+    remote_errors,
+    why_missing,
+)
+from rlpost.io.progress import SilentReporter
 from rlpost.recipe.roles import ROLES, closest
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import Format
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
 
 
@@ -101,7 +109,7 @@ def _expanded(text: str, one: Format | None) -> Found:
     if not glob.has_magic(text):
         raise ReadWriteError(f"{text}: no such file or directory")
     matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207
-    dumps = [_single(file, one, below(path, file)) for file in matches if file.is_file()]
+    dumps = [_single(file, one, relative_to_glob(path, file)) for file in matches if file.is_file()]
     if not dumps:
         raise ReadWriteError(f"{text}: the pattern matches no file")
     return Found(dumps)
@@ -304,8 +312,8 @@ def fetched(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Fetched]:
     found = Fetched()
     with scratch_folder(None) as folder:
         for number, path in enumerate(paths):
-            place = place_of(path)
-            if isinstance(place, Remote) and (tables or not _holds_tables(place)):
+            place = parse_path(path)
+            if isinstance(place, RemotePath) and (tables or not _holds_tables(place)):
                 found.paths += _fetch(place, folder / str(number), found.urls)
             else:
                 found.paths.append(str(path))
@@ -315,44 +323,44 @@ def fetched(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Fetched]:
             raise type(error)(found.renamed(str(error))) from None
 
 
-def _holds_tables(place: Remote) -> bool:
+def _holds_tables(place: RemotePath) -> bool:
     """Whether a URL means Parquet files of responses, or nothing that could be fetched."""
     files = _files(place)
     tables = [file for file, _ in files if file.suffix == ".parquet"]
     return not is_dumped_table(tables[0]) if tables else not files
 
 
-def _files(place: Remote) -> list[tuple[AnyPath, Path]]:
+def _files(place: RemotePath) -> list[tuple[AnyPath, Path]]:
     """The files that a URL means, and where they lie below a directory."""
     if place.is_file():
         return [(place, Path(place.name))]
     if glob.has_magic(place.url):
-        return [(file, below(place, file)) for file in matching(place)]
-    return files_below(place) if place.is_dir() else []
+        return [(file, relative_to_glob(place, file)) for file in glob_files(place)]
+    return list_files(place) if place.is_dir() else []
 
 
-def _fetch(place: Remote, top: Path, urls: dict[str, str]) -> list[str]:
+def _fetch(place: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
     """Fetch what a URL means; gives the local file, directory or glob, or all files of one."""
     files = _files(place)
     if not files and glob.has_magic(place.url):
         raise ReadWriteError(f"{place}: the pattern matches no file")
     if not files:
-        raise ReadWriteError(f"{place}: {absence(place)}")
+        raise ReadWriteError(f"{place}: {why_missing(place)}")
     urls[str(top)] = place.url.rstrip("/")
     for file, relative in files:
-        assert isinstance(file, Remote)
+        assert isinstance(file, RemotePath)
         copy = top / relative
         urls[str(copy)] = file.url
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with reaching(file, "cannot be read"):
+        with remote_errors(file, "cannot be read"):
             file.client.get_file(file.path, str(copy))
     if place.is_file():
         return [str(top / place.name)]
     if not glob.has_magic(place.url):
         return [str(top)]
-    pattern = top / below(place, place)
+    pattern = top / relative_to_glob(place, place)
     copies = sorted(str(top / relative) for _, relative in files)
-    return [str(pattern)] if [*map(str, matching(pattern))] == copies else copies
+    return [str(pattern)] if [*map(str, glob_files(pattern))] == copies else copies
 
 
 JOINED = "dumps.parquet"
@@ -382,7 +390,7 @@ def canonical_inputs(
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
-    if any(isinstance(place_of(path), Remote) for path in paths):
+    if any(isinstance(parse_path(path), RemotePath) for path in paths):
         with fetched(paths, tables=False) as local:
             named = None if tell is None else lambda line: tell(local.renamed(line))
             with _canonical_inputs(local.paths, beside, named, overwrite=overwrite) as inputs:
@@ -460,8 +468,8 @@ def _is_dump(path: str | Path) -> bool:
 
     What is remote was fetched before, if it has.
     """
-    text = place_of(path)
-    if isinstance(text, Remote):
+    text = parse_path(path)
+    if isinstance(text, RemotePath):
         return False
     if text.is_dir():
         files = [file for file in sorted(text.rglob("*")) if file.is_file()]
@@ -486,7 +494,7 @@ def _convert(dumps: Sequence[Dump], target: Path) -> str:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
     file = CanonicalFile(target)
     try:
-        fill(file, dumps, ReadOptions(), Silent())
+        fill(file, dumps, ReadOptions(), SilentReporter())
         file.publish()
     finally:
         file.abort()

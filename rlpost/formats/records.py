@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.parquet.reader import footer_of
+from rlpost.io.parquet.checks import read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 MOST_SNIFFED = 64 << 20
@@ -250,7 +250,7 @@ def columns_in(path: AnyPath) -> set[str]:
         ReadWriteError: it is remote, and can't be read.
     """
     try:
-        return set(footer_of(path).schema.to_arrow_schema().names)
+        return set(read_metadata(path).schema.to_arrow_schema().names)
     except _DAMAGE:
         return set()
 
@@ -263,7 +263,7 @@ def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
         ReadWriteError: it can't be read.
     """
     try:
-        with pq.ParquetFile(path, metadata=footer_of(path), pre_buffer=False) as file:
+        with pq.ParquetFile(path, metadata=read_metadata(path), pre_buffer=False) as file:
             names = file.schema_arrow.names
             for name in columns:
                 if name.partition(".")[0] not in names:

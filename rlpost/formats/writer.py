@@ -12,14 +12,14 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.rows import unfit
-from rlpost.io.uploads import stage
+from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 ROW_GROUP_BYTES = 64 << 20
@@ -41,7 +41,7 @@ class CanonicalFile:
         self.target = target
         self.rows = 0
         self.tokens = 0
-        self._staged = stage(target)
+        self._staged = stage_file(target)
         self._kept: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None

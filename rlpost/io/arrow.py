@@ -52,7 +52,7 @@ def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
     return _as_numbers(array)
 
 
-def filled(array: pa.Array, value: float) -> np.ndarray[Any, Any]:
+def fill_nulls(array: pa.Array, value: float) -> np.ndarray[Any, Any]:
     """A column of numbers as numpy, with this in place of nulls."""
     numbers = _as_numbers(array)
     return np.where(_bits(array, 0), numbers, value) if array.null_count else numbers
@@ -92,7 +92,7 @@ def to_arrow(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
 
 
-def texts(values: Sequence[str]) -> pa.StringArray:
+def string_array(values: Sequence[str]) -> pa.StringArray:
     """A column of strings."""
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
@@ -132,7 +132,7 @@ def is_number(kind: pa.DataType) -> bool:
     )
 
 
-def holds(kind: pa.DataType) -> str:
+def content_kind(kind: pa.DataType) -> str:
     """What a column of this type holds: floats or integers (lists), number, text, or other."""
     if is_list(kind):
         if pa.types.is_floating(kind.value_type):
@@ -145,7 +145,7 @@ def holds(kind: pa.DataType) -> str:
     return "other"
 
 
-def ragged(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def list_values(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Offsets [n+1], from 0, and values [T] of a list column; nulls among the values are NaN.
 
     Raises:
@@ -184,9 +184,9 @@ def mask(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArr
     """Offsets and values of a list column of 0 and 1.
 
     Raises:
-        DataError: as `ragged`, or another value than 0 or 1 (a null counts as such).
+        DataError: as `list_values`, or another value than 0 or 1 (a null counts as such).
     """
-    offsets, values = ragged(array, place)
+    offsets, values = list_values(array, place)
     true = values == 1
     wrong = ~(true | (values == 0))
     if wrong.any():
@@ -208,7 +208,7 @@ def numbers(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
     """
     kind = array.type
     if is_list(kind):
-        offsets, values = ragged(array, place)
+        offsets, values = list_values(array, place)
         padded = np.append(values.astype(np.float64), 0.0)
         sums = np.add.reduceat(padded, offsets[:-1]) if len(array) else padded[:0]
         return np.where(np.diff(offsets) > 0, sums, 0.0)
@@ -229,7 +229,7 @@ def truncated(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
         array = array.cast(kind.value_type)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         raise place.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
-    reasons = texts(sorted(_TRUNCATED)).cast(array.type)
+    reasons = string_array(sorted(_TRUNCATED)).cast(array.type)
     return is_true(pc.is_in(array, value_set=reasons))
 
 

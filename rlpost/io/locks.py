@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.cleanup import settled, undo_at_exit
+from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".rlpost-lock"
 SCRATCH_PREFIX = ".rlpost-dump-"
-RUN_PREFIX = ".rlpost-run-"  # of folders in which files wait for the others of a run in tasks
+STAGING_PREFIX = ".rlpost-run-"  # of folders in which files wait for the others of a run in tasks
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _TRIES, _PAUSE = 10, 0.02  # whoever cleans up holds a lock on all names, for a moment
 
@@ -40,7 +40,7 @@ class BusyError(ReadWriteError):
     """Another run is writing an output."""
 
 
-class Locks:
+class FileLock:
     """Locks on outputs; as a context manager it removes what killed runs left of them, too.
 
     Where a file system has no locks, nothing is locked and nothing removed. Nor where another
@@ -93,7 +93,7 @@ class _Folder:
         self.path = folder / LOCK_NAME
         self._names = {*names}
         self._file: int | None = None
-        undo_at_exit(self, self.release)
+        register_cleanup(self, self.release)
         try:
             for attempt in range(_TRIES):
                 if self._locked(names, last=attempt == _TRIES - 1):
@@ -121,7 +121,7 @@ class _Folder:
         """Remove what lies about under the names that are locked."""
         with suppress(OSError):
             for entry in os.scandir(self.path.parent):
-                if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
+                if entry.name.startswith(STAGING_PREFIX) and entry.is_dir(follow_symlinks=False):
                     self._clean_run(Path(entry.path))
                 elif self._is_temporary(entry.name) and entry.name not in keep:
                     with suppress(OSError):
@@ -161,7 +161,7 @@ class _Folder:
 
     def release(self) -> None:
         """Unlock, and remove the lock file where nobody else has a lock; never raises."""
-        settled(self)
+        unregister_cleanup(self)
         if self._file is None:
             return
         with suppress(OSError):
@@ -229,12 +229,12 @@ def scratch_folder(parent: Path | None) -> Iterator[Path]:
         folder, file = _new_scratch(top)
     except OSError as error:
         raise ReadWriteError(f"{top}: cannot be written: {error.strerror}") from None
-    undo_at_exit(folder, lambda: shutil.rmtree(folder, ignore_errors=True))
+    register_cleanup(folder, lambda: shutil.rmtree(folder, ignore_errors=True))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        settled(folder)
+        unregister_cleanup(folder)
         os.close(file)
 
 

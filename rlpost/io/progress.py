@@ -25,7 +25,7 @@ class Reporter(Protocol):
         """These many rows are done."""
 
 
-class Silent:
+class SilentReporter:
     """A reporter that says nothing."""
 
     def start(self, purpose: str, rows: int) -> None:

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.places import LONG, Remote, reaching, waiting
+from rlpost.io.paths import SLOW_READ, RemotePath, remote_errors, warn_if_slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
-PIECE = 4 << 20  # bytes of a request
-AHEAD = 1  # pieces that are fetched of an extent behind the one that is read
+REQUEST_BYTES = 4 << 20  # bytes of a request
+PREFETCH = 1  # pieces that are fetched of an extent behind the one that is read
 REQUESTS = 8  # at a time
 
 
@@ -33,7 +33,7 @@ class RemoteFile:
         ReadWriteError: it can't be read, or no longer has the bytes that it had.
     """
 
-    def __init__(self, place: Remote) -> None:
+    def __init__(self, place: RemotePath) -> None:
         self.place = place
         self.size = place.stat().st_size
 
@@ -41,18 +41,18 @@ class RemoteFile:
         """The bytes at an offset."""
         if not size:
             return b""
-        with reaching(self.place, "cannot be read"), waiting(self.place.url, LONG):
+        with remote_errors(self.place, "cannot be read"), warn_if_slow(self.place.url, SLOW_READ):
             data = bytes(self.place.client.cat_file(self.place.path, start=at, end=at + size))
         if len(data) != size:
             raise ReadWriteError(f"{self.place}: changed while it was read; run again")
         return data
 
 
-Opened = int | RemoteFile
+OpenFile = int | RemoteFile
 """A file that is open for reading: a descriptor, or a remote one."""
 
 
-def open_file(place: AnyPath) -> tuple[Opened, int]:
+def open_file(place: AnyPath) -> tuple[OpenFile, int]:
     """Open a file; gives its size, too.
 
     Raises:
@@ -66,12 +66,12 @@ def open_file(place: AnyPath) -> tuple[Opened, int]:
     return remote, remote.size
 
 
-def read_at(file: Opened, size: int, at: int) -> bytes:
+def read_at(file: OpenFile, size: int, at: int) -> bytes:
     """Bytes at an offset of an open file; raises as `open_file`."""
     return os.pread(file, size, at) if isinstance(file, int) else file.read_at(size, at)
 
 
-def close_file(file: Opened) -> None:
+def close_file(file: OpenFile) -> None:
     """Close what `open_file` opened."""
     if isinstance(file, int):
         os.close(file)
@@ -86,24 +86,24 @@ class _Extent:
 
     def fetch(self, number: int, file: RemoteFile, pool: ThreadPoolExecutor) -> None:
         """Ask for a piece, unless that is done or there is none."""
-        begin = self.begin + number * PIECE
+        begin = self.begin + number * REQUEST_BYTES
         if begin < self.end and number not in self._pieces:
-            size = min(PIECE, self.end - begin)
+            size = min(REQUEST_BYTES, self.end - begin)
             self._pieces[number] = pool.submit(file.read_at, size, begin)
 
     def take(self, at: int, stop: int, file: RemoteFile, pool: ThreadPoolExecutor) -> bytes:
         """Bytes of the extent; what lies before them is forgotten."""
-        first, last = (at - self.begin) // PIECE, (stop - 1 - self.begin) // PIECE
-        for number in range(first, last + 1 + AHEAD):
+        first, last = (at - self.begin) // REQUEST_BYTES, (stop - 1 - self.begin) // REQUEST_BYTES
+        for number in range(first, last + 1 + PREFETCH):
             self.fetch(number, file, pool)
         data = b"".join(self._pieces[number].result() for number in range(first, last + 1))
         for number in [number for number in self._pieces if number < first]:
             del self._pieces[number]
-        begin = at - self.begin - first * PIECE
+        begin = at - self.begin - first * REQUEST_BYTES
         return data[begin : begin + stop - at]
 
 
-class Ranges(io.RawIOBase):
+class PrefetchedFile(io.RawIOBase):
     """A remote file with a position, for `pyarrow.PythonFile`; for one thread at a time.
 
     Of each announced extent at most 1 + AHEAD pieces are held.

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.cleanup import settled, undo_at_exit
 from rlpost.io.locks import temporary_name
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.threads import in_order
+from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from rlpost.io.places import AnyPath
-    from rlpost.io.ranges import Opened, RemoteFile
+    from rlpost.io.paths import AnyPath
+    from rlpost.io.ranges import OpenFile, RemoteFile
 
 
-COPY_STEP = 64 << 20
-STEP = 8 << 20  # bytes of a request to a remote source
+COPY_BYTES = 64 << 20
+READ_BYTES = 8 << 20  # bytes of a request to a remote source
 _REQUESTS = 4  # at a time
 _NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -39,15 +39,15 @@ class ByteRange(NamedTuple):
     at: int
 
 
-def steps(runs: Sequence[ByteRange]) -> Iterator[ByteRange]:
+def split_ranges(runs: Sequence[ByteRange]) -> Iterator[ByteRange]:
     """The same bytes, at most STEP together."""
     for begin, size, at in runs:
-        for done in range(0, size, STEP):
-            yield ByteRange(begin + done, min(STEP, size - done), at + done)
+        for done in range(0, size, READ_BYTES):
+            yield ByteRange(begin + done, min(READ_BYTES, size - done), at + done)
 
 
 @contextmanager
-def naming(path: AnyPath, what: str) -> Iterator[None]:
+def file_errors(path: AnyPath, what: str) -> Iterator[None]:
     """Turn an OSError into one that says which file and what failed."""
     try:
         yield
@@ -55,16 +55,16 @@ def naming(path: AnyPath, what: str) -> Iterator[None]:
         raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
 
 
-def read_run(source: Opened, run: ByteRange, target: AnyPath) -> bytes:
+def read_range(source: OpenFile, run: ByteRange, target: AnyPath) -> bytes:
     """All bytes of a run; raises ReadWriteError of the target where there are fewer."""
-    with naming(target, "cannot be written"):
+    with file_errors(target, "cannot be written"):
         data = read_at(source, run.size, run.begin)
         if len(data) != run.size:
             raise OSError("the source became shorter while it was copied")
     return data
 
 
-class Staged:
+class StagedFile:
     """A file that is written beside its target and takes its name when it is complete.
 
     Raises:
@@ -75,13 +75,13 @@ class Staged:
         self.target = target
         self._stopped = False
         self.runs: list[ByteRange] = []
-        self._source: Opened | None = None
+        self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
         if target.exists() and not target.is_file():
             raise ReadWriteError(f"{target}: cannot be written: it is no regular file")
         self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        undo_at_exit(self.path, self.path.unlink)
+        register_cleanup(self.path, self.path.unlink)
         with self._naming():
             self._file: int | None = os.open(self.path, flags, 0o666)
         self._there = True
@@ -99,7 +99,7 @@ class Staged:
             self.sums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(self, source: Opened, runs: list[ByteRange]) -> None:
+    def copy(self, source: OpenFile, runs: list[ByteRange]) -> None:
         """Begin to copy bytes of an open file, in a thread, once; the file is closed here.
 
         They go on to the disk at once, so that little is left to sync when the rest is written.
@@ -109,7 +109,7 @@ class Staged:
         self._copying = pool.submit(self._copy, source, runs)
         pool.shutdown(wait=False)
 
-    def _copy(self, source: Opened, runs: Sequence[ByteRange]) -> None:
+    def _copy(self, source: OpenFile, runs: Sequence[ByteRange]) -> None:
         assert self._file is not None
         if not isinstance(source, int):
             self._fetch(source, runs)
@@ -118,7 +118,7 @@ class Staged:
             for begin, size, at in runs:
                 done = 0
                 while done < size and not self._stopped:
-                    step = min(size - done, COPY_STEP)
+                    step = min(size - done, COPY_BYTES)
                     copied = _copy_some(source, self._file, begin + done, step, at + done)
                     if not copied:
                         raise OSError("the source became shorter while it was copied")
@@ -132,14 +132,14 @@ class Staged:
         def fetched(step: ByteRange) -> tuple[int, bytes]:
             return step.at, b"" if self._stopped else read_at(source, step.size, step.begin)
 
-        for at, data in in_order(fetched, steps(runs), _REQUESTS):
+        for at, data in map_ordered(fetched, split_ranges(runs), _REQUESTS):
             if not self._stopped:
                 self.write(at, data)
 
     def original(self, run: ByteRange) -> bytes:
         """Bytes of the file that is copied from."""
         assert self._source is not None
-        return read_run(self._source, run, self.target)
+        return read_range(self._source, run, self.target)
 
     def complete(self) -> None:
         """Wait for the copy, sync and close the file: it is whole, under its own name."""
@@ -167,7 +167,7 @@ class Staged:
     def keep(self) -> None:
         """Let the completed file stay under its own name: `discard` does not remove it."""
         self._there = False
-        settled(self.path)
+        unregister_cleanup(self.path)
 
     def discard(self) -> None:
         """Stop copying, and remove the file unless it is published; never raises."""
@@ -182,7 +182,7 @@ class Staged:
             self._there = False
             with suppress(OSError):
                 self.path.unlink()
-        settled(self.path)
+        unregister_cleanup(self.path)
         self._release()
 
     def _release(self) -> None:
@@ -191,7 +191,7 @@ class Staged:
         self._source = None
 
     def _naming(self) -> AbstractContextManager[None]:
-        return naming(self.target, "cannot be written")
+        return file_errors(self.target, "cannot be written")
 
 
 def write_all(file: int, data: bytes | memoryview, at: int) -> int:

@@ -29,7 +29,7 @@ _LINE_SIGNS = {
 _UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     r"""The text with a visible sign for each control character but line ends and tabs.
 
     >>> shown("a\x1b[2Jb\n")
@@ -38,7 +38,7 @@ def shown(text: str) -> str:
     return text.translate(_SIGNS) if _UNSAFE.search(text) else text
 
 
-def in_line(text: str) -> str:
+def printable_line(text: str) -> str:
     r"""The text with a visible sign for each character that is not seen, line ends included.
 
     >>> in_line("a\r\n\tb\a\u200b")
@@ -47,7 +47,7 @@ def in_line(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_LINE_SIGNS)
 
 
-def escaped(text: str) -> str:
+def escape_json(text: str) -> str:
     r"""JSON text with each control character as an escape: within its strings, or anywhere.
 
     >>> escaped('["\x9b"]')

@@ -26,7 +26,7 @@ def _one(item: object) -> int:  # noqa: ARG001 - the weight of anything
     return 1
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """The same items, made by a thread that starts at once and stays ahead of who takes them.
 
     An error in the thread is raised to the taker, in its item's place. `close` ends the thread;
@@ -93,12 +93,12 @@ class Ahead(Generic[T]):
             self._changed.notify_all()
 
 
-def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
+def prefetch(items: Iterator[T], depth: int) -> Iterator[T]:
     """The same items, made by a thread that stays up to `depth` of them ahead."""
-    return iter(Ahead(items, depth))
+    return iter(Prefetcher(items, depth))
 
 
-def in_order(work: Callable[[T], R], items: Iterator[T], workers: int) -> Iterator[R]:
+def map_ordered(work: Callable[[T], R], items: Iterator[T], workers: int) -> Iterator[R]:
     """work(item) for each item, in the items' order, done by up to `workers` threads at a time.
 
     At most `workers` + 1 results exist at once. An error is raised in its item's turn; nothing is

@@ -13,21 +13,29 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlpost.io.cleanup import settled, undo_at_exit
-from rlpost.io.places import LONG, SLOW, reaching, waiting
+from rlpost.io.paths import SLOW_READ, SLOW_UPLOAD, remote_errors, warn_if_slow
 from rlpost.io.ranges import close_file
-from rlpost.io.staged import STEP, ByteRange, Staged, naming, read_run, steps, write_all
-from rlpost.io.threads import in_order
+from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.staged import (
+    READ_BYTES,
+    ByteRange,
+    StagedFile,
+    file_errors,
+    read_range,
+    split_ranges,
+    write_all,
+)
+from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from rlpost.io.places import AnyPath, Remote
-    from rlpost.io.ranges import Opened
+    from rlpost.io.paths import AnyPath, RemotePath
+    from rlpost.io.ranges import OpenFile
 
 
-PART = 16 << 20  # bytes of a part; S3 takes 5 MiB and more
-MOST_PARTS = 10_000  # that S3 takes
+PART_BYTES = 16 << 20  # bytes of a part; S3 takes 5 MiB and more
+MAX_PARTS = 10_000  # that S3 takes
 IN_FLIGHT = 3  # parts
 _BLOCK = 8 << 20  # bytes of a block; GCS takes multiples of 256 KiB
 _CANNOT = "cannot be written"
@@ -53,7 +61,7 @@ class Transfer(Protocol):
         """Remove what was sent; never raises."""
 
 
-def transfer_to(target: Remote) -> Transfer:
+def transfer_to(target: RemotePath) -> Transfer:
     """A way to send to a place.
 
     Raises:
@@ -69,27 +77,27 @@ def transfer_to(target: Remote) -> Transfer:
 class Multipart:
     """S3's multipart upload, some parts at a time."""
 
-    def __init__(self, target: Remote) -> None:
+    def __init__(self, target: RemotePath) -> None:
         self._target = target
         bucket, key, _ = target.client.split_path(target.path)
         self._where = {"Bucket": bucket, "Key": key}
         self._before = _tag(target)
         self._parts: list[dict[str, Any]] = []
         self._sent = 0
-        with reaching(target, _CANNOT), waiting(target.url, LONG):
+        with remote_errors(target, _CANNOT), warn_if_slow(target.url, SLOW_READ):
             begun = target.client.call_s3("create_multipart_upload", **self._where)
         self._upload: dict[str, str] | None = {**self._where, "UploadId": begun["UploadId"]}
 
     def send(self, pieces: Iterator[bytes], expected: int) -> None:
         """Send bytes in parts of one size: some stores want that."""
         # New columns may be twice what is kept before the parts run out.
-        size = max(PART, 3 * expected // MOST_PARTS)
+        size = max(PART_BYTES, 3 * expected // MAX_PARTS)
         parts = enumerate(_regrouped(pieces, size), 1)
-        self._parts = list(in_order(self._put, parts, IN_FLIGHT))
+        self._parts = list(map_ordered(self._put, parts, IN_FLIGHT))
 
     def _put(self, part: tuple[int, bytes]) -> dict[str, Any]:
         number, data = part
-        with reaching(self._target, _CANNOT), waiting(self._target.url, SLOW):
+        with remote_errors(self._target, _CANNOT), warn_if_slow(self._target.url, SLOW_UPLOAD):
             put = self._target.client.call_s3(
                 "upload_part", **(self._upload or {}), PartNumber=number, Body=data
             )
@@ -100,7 +108,7 @@ class Multipart:
     def finish(self) -> None:
         """Complete the upload."""
         try:
-            with reaching(self._target, _CANNOT), waiting(self._target.url, LONG):
+            with remote_errors(self._target, _CANNOT), warn_if_slow(self._target.url, SLOW_READ):
                 self._target.client.call_s3(
                     "complete_multipart_upload",
                     **(self._upload or {}),
@@ -128,7 +136,7 @@ class Multipart:
                 self._target.client.call_s3("abort_multipart_upload", **upload)
 
 
-def abandon(prefix: Remote, names: Collection[str]) -> None:
+def abort_leftover_uploads(prefix: RemotePath, names: Collection[str]) -> None:
     """Abort uploads that killed processes left: their parts cost, and no listing shows them.
 
     Args:
@@ -153,30 +161,30 @@ def abandon(prefix: Remote, names: Collection[str]) -> None:
             asked = asked | marker if marker else None
 
 
-def _tag(target: Remote) -> str | None:
+def _tag(target: RemotePath) -> str | None:
     return (target.info() or {}).get("ETag")
 
 
 class Resumable:
     """A stream whose object appears when it is committed, as gcsfs's resumable uploads are."""
 
-    def __init__(self, target: Remote) -> None:
+    def __init__(self, target: RemotePath) -> None:
         self._target = target
-        with reaching(target, _CANNOT):
+        with remote_errors(target, _CANNOT):
             self._file: Any = target.client.open(
                 target.path, "wb", block_size=_BLOCK, autocommit=False
             )
 
     def send(self, pieces: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
         """Send bytes, block by block."""
-        with reaching(self._target, _CANNOT):
+        with remote_errors(self._target, _CANNOT):
             for piece in pieces:
                 self._file.write(piece)
             self._file.close()
 
     def finish(self) -> None:
         """Commit the stream."""
-        with reaching(self._target, _CANNOT):
+        with remote_errors(self._target, _CANNOT):
             self._file.commit()
         self._file = None
         self._target.forget()
@@ -191,7 +199,7 @@ class Resumable:
 class Put:
     """Everything is kept in a local file, which the client sends as a whole at the end."""
 
-    def __init__(self, target: Remote) -> None:
+    def __init__(self, target: RemotePath) -> None:
         self._target = target
         file, name = tempfile.mkstemp(prefix="rlpost-")
         os.close(file)
@@ -207,12 +215,12 @@ class Put:
             for piece in pieces:
                 file.write(piece)
         if self._staged:
-            with reaching(self._target, _CANNOT):
+            with remote_errors(self._target, _CANNOT):
                 self._put(self._staged)
 
     def finish(self) -> None:
         """Send the file, or give it its name."""
-        with reaching(self._target, _CANNOT):
+        with remote_errors(self._target, _CANNOT):
             if self._staged:
                 self._target.client.mv(self._staged, self._target.path)
                 self._staged = None
@@ -254,13 +262,13 @@ def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 _READERS = 3  # ranges of the source that are fetched at a time
 
 
-def stage(target: AnyPath) -> Staged | Upload:
+def stage_file(target: AnyPath) -> StagedFile | Upload:
     """Begin a file that takes its target's name when it is complete; raises as those two."""
-    return Staged(target) if isinstance(target, Path) else Upload(target)
+    return StagedFile(target) if isinstance(target, Path) else Upload(target)
 
 
 class Upload:
-    """What `Staged` is for a local target: the same methods, for a remote one.
+    """What `StagedFile` is for a local target: the same methods, for a remote one.
 
     A thread sends the file from its first byte on: what is copied first, and then what is written.
     Until it gets to that, it lies in a temporary file.
@@ -269,19 +277,19 @@ class Upload:
         ReadWriteError: from every method: the store does not take the file, or the disk is full.
     """
 
-    def __init__(self, target: Remote) -> None:
+    def __init__(self, target: RemotePath) -> None:
         self.target = target
         self.runs: list[ByteRange] = []
-        self._source: Opened | None = None
+        self._source: OpenFile | None = None
         self._transfer = transfer_to(target)
         self._published = False
-        undo_at_exit(self, self._remove)
+        register_cleanup(self, self._remove)
         try:
             file, name = tempfile.mkstemp(prefix="rlpost-")
         except OSError as error:
             self._transfer.abort()
-            settled(self)
-            with naming(Path(tempfile.gettempdir()), "cannot be written"):
+            unregister_cleanup(self)
+            with file_errors(Path(tempfile.gettempdir()), "cannot be written"):
                 raise error from None
         self._file: int | None = file
         self.path = Path(name)
@@ -302,7 +310,7 @@ class Upload:
             self._head = bytes(data)
             return at + len(data)
         self._base = at if self._base is None else self._base
-        with naming(self.path, "cannot be written"):
+        with file_errors(self.path, "cannot be written"):
             done = write_all(self._file, data, at - self._base)
         with self._changed:
             self._written = at - self._base + done
@@ -310,7 +318,7 @@ class Upload:
         self._begin()
         return at + done
 
-    def copy(self, source: Opened, runs: list[ByteRange]) -> None:
+    def copy(self, source: OpenFile, runs: list[ByteRange]) -> None:
         """Begin to send bytes of an open file, in a thread, once; the file is closed here."""
         self._source, self.runs = source, runs
         self._begin()
@@ -318,7 +326,7 @@ class Upload:
     def original(self, run: ByteRange) -> bytes:
         """Bytes of the file that is copied from."""
         assert self._source is not None
-        return read_run(self._source, run, self.target)
+        return read_range(self._source, run, self.target)
 
     def complete(self) -> None:
         """Wait until everything is sent; nothing has the target's name yet."""
@@ -335,7 +343,7 @@ class Upload:
         """Let the file appear under the target's name."""
         self._transfer.finish()
         self._published = True
-        settled(self)
+        unregister_cleanup(self)
 
     def discard(self) -> None:
         """Stop sending, and remove what was sent unless it is published; never raises."""
@@ -345,7 +353,7 @@ class Upload:
         if self._sending is not None:
             self._sending.exception()
         self._remove()
-        settled(self)
+        unregister_cleanup(self)
 
     def _remove(self) -> None:
         if not self._published:
@@ -364,20 +372,20 @@ class Upload:
         """All bytes, in order, as they come to be known."""
         yield self._head
         if self._source is not None:
-            yield from in_order(self._fetched, steps(self.runs), _READERS)
+            yield from map_ordered(self._fetched, split_ranges(self.runs), _READERS)
         assert self._file is not None
         sent, ended = 0, False
         while not ended:
             written, ended = self._more_than(sent)
             while sent < written and not self._stopped:
-                yield os.pread(self._file, min(STEP, written - sent), sent)
-                sent = min(sent + STEP, written)
+                yield os.pread(self._file, min(READ_BYTES, written - sent), sent)
+                sent = min(sent + READ_BYTES, written)
 
     def _more_than(self, sent: int) -> tuple[int, bool]:
         """Wait until there is a step more to send; how much is written, and whether that is all."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or self._ended or self._written >= sent + STEP
+                lambda: self._stopped or self._ended or self._written >= sent + READ_BYTES
             )
             return self._written, self._ended or self._stopped
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError
-from rlpost.io.arrow import holds
+from rlpost.io.arrow import content_kind
 from rlpost.recipe.roles import LOG_PROBS, missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rlpost.io.parquet.memory import TableSource
-    from rlpost.io.parquet.source import Source
+    from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -62,4 +61,4 @@ def check_log_probs(source: Source | TableSource, columns: ColumnMap, roles: Ite
 
 def _held(source: Source | TableSource) -> dict[str, str]:
     """What each column of the first file holds."""
-    return {field.name: holds(field.type) for field in source.schemas[0]}
+    return {field.name: content_kind(field.type) for field in source.schemas[0]}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rlpost.errors import UnavailableError
-from rlpost.io.parquet.source import by_group, halves_of, rows_of, together
+from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.progress import Clock
-from rlpost.io.threads import ahead, in_order
+from rlpost.io.threads import map_ordered, prefetch
 from rlpost.pipeline.data import Collector, joined
 from rlpost.pipeline.device import cuda_stream
 from rlpost.pipeline.output import record_batch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.source import Pieces, RowChunk
+    from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.io.progress import Reporter
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.plan import Pass, Phase, Plan
@@ -94,7 +94,7 @@ class Engine:
         step = self._passes[0]
         roles = roles_of(step.mapped)
 
-        def looked_at(chunks: Pieces) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def looked_at(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
                 batch = self.decoder.batch(chunks, roles)
                 measured = _measured(step.mapped, batch) | _sizes(batch)
@@ -111,7 +111,7 @@ class Engine:
         """
         step = replace(phase.reading, columns=self._columns(phase.reading, responses))
 
-        def measured(chunks: Pieces) -> dict[str, torch.Tensor]:
+        def measured(chunks: Chunks) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
                 found = _measured(step.mapped, self._applied(step, chunks, responses))
                 return {name: value.cpu() for name, value in found.items()}
@@ -135,15 +135,17 @@ class Engine:
         """
         step = self._passes[-1]
 
-        def make(chunks: Pieces) -> tuple[Made, int]:
+        def make(chunks: Chunks) -> tuple[Made, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
                 tally = self.plan.count(batch)
                 place_of = partial(self._place, chunks[0])
                 columns = record_batch(batch, self.plan.resolved, names, place_of)
             with self.clock.busy("encode"):
-                parts = [(group, encode(part)) for group, part in by_group(chunks, columns)]
-                return Made(parts, tally), rows_of(chunks)
+                parts = [
+                    (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
+                ]
+                return Made(parts, tally), count_rows(chunks)
 
         columns = self._columns(step, responses)
         sized_by = self.plan.columns.column(self.plan.lists)
@@ -162,9 +164,9 @@ class Engine:
         rows = next(role for role in roles if role in self.plan.columns)
         return tuple(sorted(needed)) or (self.plan.columns.column(rows),)
 
-    def _applied(self, step: Pass, chunks: Pieces, responses: Responses) -> Batch:
+    def _applied(self, step: Pass, chunks: Chunks, responses: Responses) -> Batch:
         start = self._row(chunks)
-        lengths = responses["length"][start : start + rows_of(chunks)]
+        lengths = responses["length"][start : start + count_rows(chunks)]
         batch = self.decoder.batch(chunks, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
         for stage in step.applied:
@@ -172,49 +174,49 @@ class Engine:
             batch = stage.apply(batch)
         return batch
 
-    def _over_all(self, step: Pass, work: Callable[[Pieces], R]) -> Iterator[R]:
+    def _over_all(self, step: Pass, work: Callable[[Chunks], R]) -> Iterator[R]:
         """Work on every piece of the input, in order, and say how far it is."""
         self.reporter.start(step.purpose, self.plan.source.rows)
         sized_by = self.plan.columns.column(self.plan.lists)
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
-                lambda chunks: (work(chunks), rows_of(chunks)), chunks
+                lambda chunks: (work(chunks), count_rows(chunks)), chunks
             ):
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(self, work: Callable[[Pieces], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
-        timed = self.clock.timed("read", together(chunks, self.chunk_tokens))
+    def _worked(self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
+        timed = self.clock.timed("read", join_chunks(chunks, self.chunk_tokens))
         first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
             for some in first:
                 yield from self._with_oom_retry(work, some)
             return
-        items = ahead(chain(first, timed), _AHEAD)
-        for results in in_order(partial(self._with_oom_retry, work), items, self.workers):
+        items = prefetch(chain(first, timed), _AHEAD)
+        for results in map_ordered(partial(self._with_oom_retry, work), items, self.workers):
             yield from results
 
-    def _with_oom_retry(self, work: Callable[[Pieces], R], chunks: Pieces) -> list[R]:
+    def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Work on some pieces; where the device's memory does not hold them, on their halves."""
         try:
             with cuda_stream(self.decoder.device):
                 return [work(chunks)]
         except torch.OutOfMemoryError:
-            if rows_of(chunks) == 1:
+            if count_rows(chunks) == 1:
                 raise UnavailableError(
                     f"{self._place(chunks[0], 0)}: the response alone does not fit into the memory "
                     f"of {self.decoder.device}; --device cpu holds it"
                 ) from None
         self.splits += 1
         torch.cuda.empty_cache()
-        return [result for half in halves_of(chunks) for result in self._with_oom_retry(work, half)]
+        return [result for half in halves(chunks) for result in self._with_oom_retry(work, half)]
 
     def _place(self, chunk: RowChunk, row: int) -> str:
         """What errors call a row, counted from the beginning of a piece."""
         return f"{self.plan.source.files[chunk.file].path}, row {chunk.first_row + row}"
 
-    def _row(self, chunks: Pieces) -> int:
+    def _row(self, chunks: Chunks) -> int:
         return self.plan.source.first_rows[chunks[0].file] + chunks[0].first_row
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rlpost.io.progress import Reporter, Silent
+from rlpost.io.progress import Reporter, SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Options:
     overwrite: bool = False
     state: Path | None = None
     """Running reward moments, read before and written after."""
-    reporter: Reporter = field(default_factory=Silent)
+    reporter: Reporter = field(default_factory=SilentReporter)
     resume: bool = False
     """Go on with a run that was stopped; keep what is complete of this one, if it is."""
     verify: bool = False

@@ -26,13 +26,12 @@ import torch
 
 from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.cleanup import settled, undo_at_exit
-from rlpost.io.locks import Locks
-from rlpost.io.parquet.fingerprint import footer_digest, stamp_of
-from rlpost.io.parquet.splice import copy_all
-from rlpost.io.places import place_of
-from rlpost.io.signals import held_back
-from rlpost.io.staged import Staged, naming, sync_folder
+from rlpost.io.locks import FileLock
+from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
+from rlpost.io.parquet.splice import start_copy
+from rlpost.io.paths import parse_path
+from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
+from rlpost.io.staged import StagedFile, file_errors, sync_folder
 from rlpost.pipeline.totals import Block, ExactTotals
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.pipeline.engine import Engine
 
@@ -76,7 +75,7 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
             "estimator_file": _digest(own) if own.is_file() else None,
             "state": _digest(state) if state is not None and state.exists() else None,
             "inputs": [
-                [str(file.relative), *(stamp_of(file.path) or ()), footer_digest(file.path)]
+                [str(file.relative), *(fingerprint_of(file.path) or ()), footer_digest(file.path)]
                 for file in plan.source.files
             ],
         }
@@ -312,7 +311,7 @@ def targets_of(
         ReadWriteError: a target can't be looked at.
     """
     try:
-        single = len(inputs) == 1 and place_of(inputs[0]).is_file() and not output.is_dir()
+        single = len(inputs) == 1 and parse_path(inputs[0]).is_file() and not output.is_dir()
         if not single and output.suffix == ".parquet" and not output.is_dir():
             raise UsageError(
                 f"{output}: {len(files)} input files need a directory to go to, not a file"
@@ -399,16 +398,16 @@ class Outputs:
         self.finished: dict[int, Finished] = {}
         """Files that an earlier run completed, by their number."""
         self._sinks: dict[int, Sink] = {}
-        self._begun: dict[int, Staged | Upload] = {}
+        self._begun: dict[int, StagedFile | Upload] = {}
         self._folders: list[Path] = []
-        self._claim: Locks | None = None
+        self._claim: FileLock | None = None
 
     def __enter__(self) -> Self:
         try:
             for index in range(len(self.targets)):
                 self._made(index)
             local = [target for target in self.targets if isinstance(target, Path)]
-            self._claim = Locks([*local, *([self.journal.path] if self.journal else [])])
+            self._claim = FileLock([*local, *([self.journal.path] if self.journal else [])])
             if self.journal is not None and self.journal.stale:
                 self.journal.remove()
                 self.journal = None
@@ -439,7 +438,7 @@ class Outputs:
         if self._claim is not None:
             self._claim.release()
         for folder in reversed(self._folders):
-            settled(folder)
+            unregister_cleanup(folder)
             with suppress(OSError):  # it is not empty: something was published, or is kept
                 folder.rmdir()
 
@@ -449,11 +448,11 @@ class Outputs:
         Raises:
             ReadWriteError: the output can't be made.
         """
-        staged = copy_all(source, self._made(index))
+        staged = start_copy(source, self._made(index))
         if staged is not None:
             self._begun[index] = staged
 
-    def open(self, index: int, make: Callable[[AnyPath, Staged | Upload | None], Sink]) -> Sink:
+    def open(self, index: int, make: Callable[[AnyPath, StagedFile | Upload | None], Sink]) -> Sink:
         """The sink of one file, from its target and the copy that was begun, if any was.
 
         Raises:
@@ -470,8 +469,8 @@ class Outputs:
             ReadWriteError: the journal can't be written.
         """
         sink = self._sinks[index]
-        if self.journal is not None and isinstance(sink.output, Staged):
-            with held_back():
+        if self.journal is not None and isinstance(sink.output, StagedFile):
+            with signals_deferred():
                 self.journal.add(index, sink.output.path, sink.reason, tally)
                 sink.output.keep()
 
@@ -481,7 +480,7 @@ class Outputs:
         missing = [folder for folder in target.parents if not folder.exists()]
         try:
             for folder in reversed(missing):
-                undo_at_exit(folder, folder.rmdir)
+                register_cleanup(folder, folder.rmdir)
                 folder.mkdir()
                 self._folders.append(folder)
         except OSError as error:
@@ -494,20 +493,20 @@ class Outputs:
         Raises:
             ReadWriteError: one can't be renamed; those before it are published then.
         """
-        with held_back():
+        with signals_deferred():
             if self.journal is not None:
                 self.journal.publishing()
             for index, target in enumerate(self.targets):
                 output = self._sinks[index].output if index in self._sinks else None
                 if output is None:
                     _rename(self._beside(index), Path(str(target)))
-                elif isinstance(output, Staged):
+                elif isinstance(output, StagedFile):
                     output.rename()
                 else:
                     output.publish()
             local = {target.parent for target in self.targets if isinstance(target, Path)}
             for folder in local | {made.parent for made in self._folders}:
-                with naming(folder, "cannot be written"):
+                with file_errors(folder, "cannot be written"):
                     sync_folder(folder)
         reasons = {index: sink.reason for index, sink in self._sinks.items()}
         reasons |= {index: one.reason for index, one in self.finished.items()}
@@ -520,6 +519,6 @@ class Outputs:
 
 def _rename(staged: Path, target: Path) -> None:
     """Give a finished file its name, unless it has it already."""
-    with naming(target, "cannot be written"):
+    with file_errors(target, "cannot be written"):
         if staged.exists():
             staged.replace(target)

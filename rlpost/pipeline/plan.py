@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.io.parquet.survey import LACKS
+from rlpost.io.parquet.inputs import MISSING_ROLES
 from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
 from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
@@ -19,8 +19,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.io.parquet.memory import TableSource
-    from rlpost.io.parquet.source import Source
+    from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -176,7 +175,7 @@ def plan_of(
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
     """Role -> why a converted dump has none, as `rlpost convert` noted it in the file."""
     try:
-        noted = json.loads(source.metadata.get(LACKS, b"{}"))
+        noted = json.loads(source.metadata.get(MISSING_ROLES, b"{}"))
     except ValueError:
         return {}
     return noted if isinstance(noted, dict) else {}

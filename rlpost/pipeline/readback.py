@@ -21,7 +21,7 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import STEP, Staged
+from rlpost.io.staged import READ_BYTES, StagedFile
 from rlpost.pipeline.output import TYPES
 from rlpost.pipeline.totals import SPREADS
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import Tallied, Totals
 
@@ -64,7 +64,7 @@ def check_written(plan: Plan, index: int, sink: Sink, names: Sequence[str], tall
         UsageError: the output is remote, and can't be read before it is published.
     """
     staged, source = sink.output, plan.source.files[index].path
-    if not isinstance(staged, Staged):
+    if not isinstance(staged, StagedFile):
         raise UsageError(
             f"{staged.target}: --verify needs a local OUT: an object can't be read before it is "
             "published; rlpost verify reads it after that"
@@ -108,7 +108,7 @@ def _forget(path: Path) -> None:
         os.close(file)
 
 
-def _check_sums(staged: Staged) -> None:
+def _check_sums(staged: StagedFile) -> None:
     """What was encoded, by the checksums of what was written."""
     with staged.path.open("rb") as file:
         for at, size, wanted in staged.sums:
@@ -144,8 +144,8 @@ def _check_copied(
                 at, own = chunks[path]
                 if own != size:
                     raise _Different(f"{path} of row group {group} has another size")
-                for done in range(0, size, STEP):
-                    some = min(STEP, size - done)
+                for done in range(0, size, READ_BYTES):
+                    some = min(READ_BYTES, size - done)
                     if read_at(left, some, at + done) != read_at(right, some, begin + done):
                         raise _Different(f"{path} of row group {group} is not as in the source")
     finally:

@@ -97,7 +97,7 @@ class Decoder:
         array, place = chunk.table.column(column), self.place(chunk, column)
         if self.lists == "mask":
             return ragged.mask(array, place)
-        offsets, values = ragged.ragged(array, place)
+        offsets, values = ragged.list_values(array, place)
         return offsets, np.ones(len(values), dtype=np.bool_)
 
     def _tokens(
@@ -129,7 +129,7 @@ class Decoder:
         """Convert the numbers that one piece has of a role."""
         column = self.columns.column(role)
         place = self.place(chunk, column)
-        own, values = ragged.ragged(chunk.table.column(column), place)
+        own, values = ragged.list_values(chunk.table.column(column), place)
         if not np.array_equal(own, offsets):
             raise self._unequal(place, own, offsets)
         with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such

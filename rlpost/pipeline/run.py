@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.memory import TableSource
-from rlpost.io.parquet.schemas import joined_metadata
 from rlpost.io.parquet.sink import encoder_for, open_sink
-from rlpost.io.staged import Staged
+from rlpost.io.parquet.source import TableSource
+from rlpost.io.parquet.splice_plan import join_table_metadata
+from rlpost.io.staged import StagedFile
 from rlpost.io.threads import MOST_WORKERS, cores
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
@@ -106,7 +106,7 @@ def beside(plan: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
         if plan.resolved.recipe.emit_only
         else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
     )
-    told = joined_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
+    told = join_table_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
     for field, column in zip(made.schema, made.columns, strict=True):
         kept = kept.append_column(field, column)
     return kept.replace_schema_metadata(told or None)
@@ -192,7 +192,7 @@ def write_files(
             total += sum((made.tally for made in computed), plan.no_totals)
             continue
         sink = outputs.open(index, partial(sink_of, plan, index, names=names))
-        if isinstance(sink.output, Staged):
+        if isinstance(sink.output, StagedFile):
             sink.output.summing = verify
         totals = fill(sink, engine, index, responses, names, metadata)
         if verify:
@@ -252,7 +252,7 @@ def sink_of(
     plan: Plan,
     index: int,
     target: AnyPath,
-    begun: Staged | Upload | None = None,
+    begun: StagedFile | Upload | None = None,
     *,
     names: tuple[str, ...],
 ) -> Sink:

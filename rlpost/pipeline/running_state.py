@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.locks import Locks
-from rlpost.io.staged import Staged
+from rlpost.io.locks import FileLock
+from rlpost.io.staged import StagedFile
 from rlpost.kernels.rewards import RunningMoments
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def save_state(path: Path, running: Mapping[str, RunningMoments]) -> None:
         "version": _VERSION,
         "running": {name: asdict(moments) for name, moments in running.items()},
     }
-    with Locks([path]):
-        staged = Staged(path)
+    with FileLock([path]):
+        staged = StagedFile(path)
         try:
             staged.write(0, (json.dumps(table, indent=1) + "\n").encode())
             staged.complete()

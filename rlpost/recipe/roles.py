@@ -213,7 +213,7 @@ def _tell(
 
 
 def fits(role: str, holds: str) -> bool:
-    """Whether a column that holds this (as `rlpost.io.arrow.holds` says it) can serve."""
+    """Whether a column that holds this (as `rlpost.io.arrow.content_kind` says it) can serve."""
     wanted = _FITTING[kind_of(role)]
     return holds in wanted or (role == "mask" and holds == "integers")
 

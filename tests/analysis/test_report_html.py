@@ -45,7 +45,7 @@ from rlpost.analysis.responses.index import build
 from rlpost.cli.commands import report as command
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.text import shown
+from rlpost.io.text import printable
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 RLPOST = Path(sys.executable).with_name("rlpost")
@@ -367,10 +367,10 @@ def test_text_of_the_data_stays_text(browser, tmp_path, width):
         assert seen.evaluate("window.hit") is None
         assert seen.locator("img, main b, iframe, object, svg script, svg a").count() == 0
         first = seen.locator(".group .text").first.evaluate("one => one.textContent")
-        assert first == shown(HOSTILE)
+        assert first == printable(HOSTILE)
         assert not re.search(r"[\x00\x1b\x80-\x9f\u202a-\u202e\u2066-\u2069]", first)
         texts = seen.locator("pre.text").evaluate_all("x => x.map(one => one.textContent)")
-        assert texts.count(shown(HOSTILE)) == len(texts)
+        assert texts.count(printable(HOSTILE)) == len(texts)
         assert seen.evaluate("document.documentElement.scrollWidth") == width
         assert seen.get_by_text("could not be drawn").count() == 0
         assert seen.locator("svg").count() > 5

@@ -21,7 +21,7 @@ from rlpost.analysis import verify
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.splice import SpliceSink
-from rlpost.io.staged import Staged
+from rlpost.io.staged import StagedFile
 from rlpost.pipeline.file_metadata import KEY
 from rlpost.pipeline.readback import same
 from rlpost.recipe import presets
@@ -419,13 +419,13 @@ def sabotaged(monkeypatch, tmp_path):
     source, out = save(rollout(48), tmp_path / "in.parquet", rows=10), tmp_path / "out.parquet"
 
     def work(harm, *words):
-        usual = Staged.complete
+        usual = StagedFile.complete
 
         def complete(self):
             usual(self)
             harm(self.path)
 
-        monkeypatch.setattr(Staged, "complete", complete)
+        monkeypatch.setattr(StagedFile, "complete", complete)
         ran = run("advantages", source, out, "-q", "--verify", *words)
         assert out.exists() == (ran.code == 0)
         assert {path.name for path in tmp_path.iterdir()} <= {"in.parquet", "out.parquet"}

@@ -22,7 +22,7 @@ from rlpost.cli.completion import declared, join_words
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.formats.layout import LAYOUTS
-from rlpost.io.parquet.column_names import columns_of
+from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
@@ -210,22 +210,23 @@ def test_words_that_bash_took_apart_are_joined(words, cursor, joined, own):
 def test_columns_of_what_is_no_file(tmp_path, rollouts):
     (tmp_path / "notes.txt").write_text("no Parquet")
     assert (
-        columns_of([str(tmp_path / "notes.txt"), str(tmp_path / "gone.parquet"), "s3://b/x"]) == []
+        column_names([str(tmp_path / "notes.txt"), str(tmp_path / "gone.parquet"), "s3://b/x"])
+        == []
     )
-    assert columns_of(["--map", str(rollouts)])[0] == "uid"
+    assert column_names(["--map", str(rollouts)])[0] == "uid"
 
 
 def test_hive_partitions_are_columns(tmp_path):
     folder = tmp_path / "step=3"
     folder.mkdir()
     pq.write_table(pa.table({"reward": [1.0]}), folder / "part.parquet")
-    assert columns_of([str(tmp_path)]) == ["reward", "step"]
+    assert column_names([str(tmp_path)]) == ["reward", "step"]
 
 
 def test_a_footer_of_megabytes_is_read_too(tmp_path):
     path = tmp_path / "wide.parquet"
     pq.write_table(pa.table({f"column_{i}": [0] for i in range(9000)}), path)
-    assert columns_of([str(path)])[-1] == "column_8999"
+    assert column_names([str(path)])[-1] == "column_8999"
 
 
 # Real shells

@@ -30,20 +30,20 @@ from test_cli import rollout, run, save
 
 from rlpost.errors import DataError
 from rlpost.formats.convert import convert
-from rlpost.io.parquet.checks import MAX_NESTING, checked_metadata
+from rlpost.io.parquet.checks import MAX_NESTING, read_metadata
 from rlpost.io.parquet.footer import (
     MAGIC,
-    Chunk,
-    Element,
+    ColumnChunk,
+    ColumnMeta,
     FileMeta,
-    Group,
-    Meta,
+    RowGroup,
+    SchemaElement,
     Struct,
     Wire,
     decode,
     encode,
 )
-from rlpost.io.text import escaped, in_line, shown
+from rlpost.io.text import escape_json, printable, printable_line
 from rlpost.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -108,8 +108,8 @@ def edited(path: Path, change) -> Path:
 
 
 def first_meta(footer: Struct) -> Struct:
-    chunk = footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0]
-    return chunk.struct(Chunk.META)
+    chunk = footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0]
+    return chunk.struct(ColumnChunk.META)
 
 
 def levels(footer):
@@ -118,46 +118,55 @@ def levels(footer):
 
 
 def no_metadata(footer):
-    del footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0][Chunk.META]
+    del footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0][ColumnChunk.META]
 
 
 def nested(footer):
     depth = 50_000
-    group = Struct().put(Element.REPETITION, Wire.I32, 1).put(Element.NAME, Wire.BINARY, b"g")
+    group = (
+        Struct()
+        .put(SchemaElement.REPETITION, Wire.I32, 1)
+        .put(SchemaElement.NAME, Wire.BINARY, b"g")
+    )
     footer.structs(FileMeta.SCHEMA)[1:1] = [
-        Struct(group).put(Element.CHILDREN, Wire.I32, 1) for _ in range(depth)
+        Struct(group).put(SchemaElement.CHILDREN, Wire.I32, 1) for _ in range(depth)
     ]
 
 
 FATAL = {
     "levels": (levels, "counts 4 levels where there are 2"),
     "no metadata": (no_metadata, "missing or has another type"),
-    "codec": (lambda f: first_meta(f).put(Meta.CODEC, Wire.I32, 255), "unknown way 255"),
-    "type": (lambda f: first_meta(f).put(Meta.TYPE, Wire.I32, 1), "another type than the schema"),
+    "codec": (lambda f: first_meta(f).put(ColumnMeta.CODEC, Wire.I32, 255), "unknown way 255"),
+    "type": (
+        lambda f: first_meta(f).put(ColumnMeta.TYPE, Wire.I32, 1),
+        "another type than the schema",
+    ),
     "name": (
-        lambda f: first_meta(f).put_list(Meta.PATH, Wire.BINARY, [b"\xff"]), "another name than"
+        lambda f: first_meta(f).put_list(ColumnMeta.PATH, Wire.BINARY, [b"\xff"]),
+        "another name than",
     ),
     "more chunks": (
-        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS).pop(), "4 columns, the"
+        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS).pop(),
+        "4 columns, the",
     ),
     "depth": (nested, f"more than {MAX_NESTING} deep"),
     "children": (
-        lambda f: f.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 2**31 - 1),
+        lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 2**31 - 1),
         "its schema ends too early",
     ),
     "too few children": (
-        lambda f: f.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 1),
+        lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 1),
         "goes on behind its end",
     ),
     "repetition": (
-        lambda f: f.structs(FileMeta.SCHEMA)[1].put(Element.REPETITION, Wire.I32, 7), "way 7"
+        lambda f: f.structs(FileMeta.SCHEMA)[1].put(SchemaElement.REPETITION, Wire.I32, 7), "way 7"
     ),
     "writer": (
         lambda f: f.put(FileMeta.CREATED_BY, Wire.BINARY, b"a version " * 9999), "too long"
     ),
     "rows": (lambda f: f.put(FileMeta.ROWS, Wire.I64, 13), "row groups have 12 rows"),
     "fewer rows": (
-        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].put(Group.ROWS, Wire.I64, -4), "has -4 rows"
+        lambda f: f.structs(FileMeta.ROW_GROUPS)[0].put(RowGroup.ROWS, Wire.I64, -4), "has -4 rows"
     ),
 }  # fmt: skip
 
@@ -176,7 +185,7 @@ def test_a_footer_that_contradicts_itself_is_refused(tmp_path, case, command):
 
 def test_a_footer_that_is_checked_is_the_one_that_pyarrow_reads(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
-    assert checked_metadata(path).equals(pq.read_metadata(path))
+    assert read_metadata(path).equals(pq.read_metadata(path))
 
 
 def test_columns_may_be_nested(tmp_path):
@@ -190,7 +199,7 @@ def test_columns_may_be_nested(tmp_path):
 @pytest.mark.parametrize("rows", [2, 6])
 def test_pages_with_other_rows_than_the_footer_says_are_refused(tmp_path, rows):
     def other(footer):
-        footer.structs(FileMeta.ROW_GROUPS)[1].put(Group.ROWS, Wire.I64, rows)
+        footer.structs(FileMeta.ROW_GROUPS)[1].put(RowGroup.ROWS, Wire.I64, rows)
         footer.put(FileMeta.ROWS, Wire.I64, 8 + rows)
 
     path = edited(save(rollout(), tmp_path / "in.parquet"), other)
@@ -211,7 +220,7 @@ def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet", rows=12)
     data = path.read_bytes()
     meta = first_meta(decode(data[len(data) - 8 - struct.unpack("<I", data[-8:-4])[0] : -8])[0])
-    at = meta.integer(Meta.DICTIONARY_PAGE)
+    at = meta.integer(ColumnMeta.DICTIONARY_PAGE)
     page, used = decode(data[at:])
     page.put(3, Wire.I32, 2**31 - 1)  # compressed size
     header = encode(page)
@@ -449,15 +458,15 @@ def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
 
 
 def test_control_characters_are_shown():
-    assert shown("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
-    assert shown("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
-    assert json.loads(escaped('"\x7f\x9b\u202e"')) == "\x7f\x9b\u202e"
+    assert printable("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
+    assert printable("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+    assert json.loads(escape_json('"\x7f\x9b\u202e"')) == "\x7f\x9b\u202e"
 
 
 def test_what_has_a_line_of_its_own_is_in_one_line():
     text = "a\n\r\t\x07\x85\u202e\u2066\u200b\u200d\ufeffb"
-    assert in_line(text) == "a␊␍␉␇" + "\ufffd" * 6 + "b"
-    assert in_line("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+    assert printable_line(text) == "a␊␍␉␇" + "\ufffd" * 6 + "b"
+    assert printable_line("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
 
 
 BREAKS = "x\ny\r\tz\x07\u200b"

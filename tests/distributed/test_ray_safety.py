@@ -19,7 +19,7 @@ from test_shards_safety import below
 import rlpost
 from rlpost.analysis.verify import verify
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import Locks
+from rlpost.io.locks import FileLock
 
 # Ray's own, of what Ray itself does.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -89,7 +89,7 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path):
     write_files(steps_table(), tmp_path / "in", 2)
     (tmp_path / "out").mkdir()
     with (
-        Locks([tmp_path / "out" / "part-1.parquet"]),
+        FileLock([tmp_path / "out" / "part-1.parquet"]),
         pytest.raises(ReadWriteError, match=r"part-1\.parquet: another rlpost is writing it"),
     ):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)

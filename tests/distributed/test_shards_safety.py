@@ -21,10 +21,10 @@ from rlpost.distributed import shards
 from rlpost.distributed import tasks as steps
 from rlpost.distributed.last_pass import joins_of
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.locks import Locks, temporary_name
+from rlpost.io.locks import FileLock, temporary_name
 from rlpost.io.parquet import source as pieces
-from rlpost.io.parquet.footer import FileMeta, Meta, Wire, load, seal
-from rlpost.io.parquet.splice_plan import metas_of
+from rlpost.io.parquet.footer import ColumnMeta, FileMeta, Wire, file_end, read_footer
+from rlpost.io.parquet.splice_plan import column_metas
 
 OVER = replace(PIECES, overwrite=True)
 
@@ -139,7 +139,7 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
 
 def test_a_shard_of_a_run_that_is_being_published_leaves_it_to_that(planned):
     assert shard(planned, 0, 2) is None
-    with Locks([planned / "state" / "summary.json"]):
+    with FileLock([planned / "state" / "summary.json"]):
         assert shard(planned, 1, 2) is None
         assert not list((planned / "out").glob("*.parquet"))
     assert shard(planned, 1, 2)["responses"] == 60
@@ -268,7 +268,7 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
             file.seek(40)
             file.write(bytes([byte ^ 1]))
 
-    monkeypatch.setattr("rlpost.io.staged.Staged.complete", harmed)
+    monkeypatch.setattr("rlpost.io.staged.StagedFile.complete", harmed)
     with pytest.raises(ReadWriteError, match="reads back wrong"):
         shard(planned, 0, 1, replace(PIECES, verify=True))
     monkeypatch.undo()
@@ -312,13 +312,15 @@ def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, opti
 def shared_chunks(path, one, other):
     """Let a column have its values in the chunks of another."""
     with path.open("rb") as file:
-        footer, end = load(file.fileno(), path.stat().st_size)
+        footer, end = read_footer(file.fileno(), path.stat().st_size)
     for group in footer.structs(FileMeta.ROW_GROUPS):
-        metas = {meta.values_of(Meta.PATH, Wire.BINARY)[0]: meta for meta in metas_of(group)}
-        own, name = metas[one.encode()], metas[one.encode()][Meta.PATH]
+        metas = {
+            meta.values_of(ColumnMeta.PATH, Wire.BINARY)[0]: meta for meta in column_metas(group)
+        }
+        own, name = metas[one.encode()], metas[one.encode()][ColumnMeta.PATH]
         own.update(metas[other.encode()])
-        own[Meta.PATH] = name
-    path.write_bytes(path.read_bytes()[:end] + seal(footer))
+        own[ColumnMeta.PATH] = name
+    path.write_bytes(path.read_bytes()[:end] + file_end(footer))
 
 
 def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypatch):
@@ -378,6 +380,6 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
 def test_a_file_that_is_being_joined_is_left_to_that_shard(divided):
     (own,) = joins_of(shards.planned(divided / "state").lots)
     done = divided / "state" / shards.planned(divided / "state").run / "done"
-    with Locks([done / f"{own.start:06d}-{own.stop:06d}.json"]):
+    with FileLock([done / f"{own.start:06d}-{own.stop:06d}.json"]):
         assert shard(divided, 0, 1) is None
     assert shard(divided, 0, 1)["responses"] == 60

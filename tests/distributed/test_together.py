@@ -16,8 +16,8 @@ import rlpost
 from rlpost.errors import DataError
 from rlpost.io.parquet import source as pieces
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.schemas import SPARK_SCHEMA
-from rlpost.io.parquet.source import RangeSource, Source, divided, together
+from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
+from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
@@ -51,7 +51,7 @@ def runs(path, tokens):
 
 def _runs_of(opened, tokens):
     found = opened.read(COLUMNS, tokens, "response_mask")
-    return [[piece.row_group for piece in run] for run in together(found, tokens)]
+    return [[piece.row_group for piece in run] for run in join_chunks(found, tokens)]
 
 
 def test_up_to_eight_small_row_groups_are_worked_on_together(tmp_path):
@@ -141,7 +141,7 @@ def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, m
     monkeypatch.setattr(pieces, "_MANY", many)
     path = made(tmp_path / "in.parquet")
     whole = {tuple(run) for run in runs(path, 1 << 20)}
-    parts = divided(path, most)
+    parts = row_group_ranges(path, most)
     joined = [
         tuple(part.first + group for group in run)
         for part in parts

@@ -32,8 +32,8 @@ from rlpost.errors import DataError, RlpostError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.canonical import TOKEN_COLUMNS
 from rlpost.formats.convert import convert
+from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.footer import FooterError, decode, encode
-from rlpost.io.parquet.reader import footer_of
 from rlpost.io.parquet.sink import open_sink
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 
@@ -121,7 +121,7 @@ MOST_ROWS = 10_000
 def _splice(source: Path, target: Path) -> None:
     """Put columns behind the file's own, which nothing computes: that is what is quick."""
     try:
-        footer = footer_of(source)
+        footer = read_metadata(source)
     except READ_ERRORS as error:
         raise DataError(str(error)) from None
     if footer.num_rows > MOST_ROWS:

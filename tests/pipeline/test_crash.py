@@ -24,7 +24,7 @@ from test_cli import PROGRAM, rollout, run, save, start
 import rlpost
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io import staged
-from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, Locks, scratch_folder
+from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, FileLock, scratch_folder
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.source import Source
@@ -241,10 +241,10 @@ def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
 
 
 def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
-    first, second = Locks([tmp_path / "a"]), Locks([tmp_path / "b", tmp_path / "c"])
+    first, second = FileLock([tmp_path / "a"]), FileLock([tmp_path / "b", tmp_path / "c"])
     with pytest.raises(ReadWriteError, match="another rlpost"):
-        Locks([tmp_path / "d", tmp_path / "c"])
-    with Locks([tmp_path / "d"]):
+        FileLock([tmp_path / "d", tmp_path / "c"])
+    with FileLock([tmp_path / "d"]):
         first.release()
         assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
     second.release()
@@ -544,8 +544,8 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     monkeypatch.setattr(running.Decoder, "batch", delayed(chance, running.Decoder.batch))
     monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
     monkeypatch.setattr(staged, "_copy_some", delayed(chance, staged._copy_some))
-    monkeypatch.setattr(staged.Staged, "write", delayed(chance, staged.Staged.write))
-    monkeypatch.setattr(staged, "COPY_STEP", 7_001)
+    monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
+    monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
     words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]

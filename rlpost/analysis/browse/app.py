@@ -25,7 +25,7 @@ from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
 from rlpost.errors import RlpostError
-from rlpost.io.text import shown
+from rlpost.io.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +175,7 @@ class Browser(App[None]):
     def _say_where(self) -> None:
         shelf = self.trail.top
         name = Path(self.index.source.name).name
-        line = Text(shown(" › ".join([name, *self.trail.where()])), style="bold", no_wrap=True)
+        line = Text(printable(" › ".join([name, *self.trail.where()])), style="bold", no_wrap=True)
         count = len(shelf.listing)
         place = f"{shelf.cursor + 1:,} of {count:,}" if count else "none"
         line.append(f"  {shelf.level} {place}", style="not bold")
@@ -299,7 +299,7 @@ class Browser(App[None]):
             work()
         except RlpostError as error:
             said = partial(self.notify, markup=False, severity="warning", timeout=5)
-            self.call_from_thread(said, shown(str(error)))
+            self.call_from_thread(said, printable(str(error)))
 
     def _keep(self, *, flat: bool = False) -> None:
         self.trail.keep(self.narrowing.kept)

@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.io.text import in_line, shown
+from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,7 +267,8 @@ class RowList(ScrollView, can_focus=True):
             if place == self.cursor:
                 style = self.get_component_rich_style("rowlist--cursor")
         segments = [
-            segment._replace(text=shown(segment.text)) for segment in line.render(self.app.console)
+            segment._replace(text=printable(segment.text))
+            for segment in line.render(self.app.console)
         ]
         strip = Strip(segments).crop(int(self.scroll_offset.x)).apply_style(Style.null())
         width = self.size.width
@@ -291,7 +292,7 @@ class RowList(ScrollView, can_focus=True):
         assert self.listing is not None
         line = Text(no_wrap=True)
         for cell, width, column in zip(cells, self._widths, self.listing.columns, strict=True):
-            text = cell.copy() if isinstance(cell, Text) else Text(in_line(cell))
+            text = cell.copy() if isinstance(cell, Text) else Text(printable_line(cell))
             text.truncate(width, overflow="ellipsis")
             room = " " * (width - text.cell_len)
             line.append_text(Text(room) + text if column.right else text + Text(room))

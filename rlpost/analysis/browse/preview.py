@@ -14,7 +14,7 @@ from rich.text import Text
 from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.render import facts, field_lines, heading, shortened
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, legend, strip
-from rlpost.io.text import in_line, shown
+from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def beside(trail: Trail, level: str, item: int | None, mark: str = "") -> Render
 
 def _title(index: Index, rows: NDArray[np.int64]) -> str:
     count = f"{len(rows):,} response{'' if len(rows) == 1 else 's'}"
-    return shown(f"step {_step_of(index, rows)}: {count}")
+    return printable(f"step {_step_of(index, rows)}: {count}")
 
 
 def _step_of(index: Index, rows: NDArray[np.int64]) -> str:
@@ -118,7 +118,9 @@ def _by_domain(
     for code in np.unique(domains.codes[rows]).tolist():
         own = reward[domains.codes[rows] == code]
         mean = float(own.mean()) if len(own) else float("nan")
-        table.add_row(Text(in_line(str(domains.label(code)))), f"{len(own):,}", decimal(mean))
+        table.add_row(
+            Text(printable_line(str(domains.label(code)))), f"{len(own):,}", decimal(mean)
+        )
     return [Text("\ndomain, responses, mean reward", style=_HEAD), table]
 
 
@@ -154,12 +156,12 @@ def of_response(
         parts.append(legend(str(colour)))
     parts.append(_tokens(response, colour, cursor, mark=mark))
     if cursor is None:
-        parts += [Text(), *(Text(shown(line), style="dim") for line in field_lines(response))]
+        parts += [Text(), *(Text(printable(line), style="dim") for line in field_lines(response))]
     return Group(*parts)
 
 
 def _prompt(response: Response, mark: str = "") -> RenderableType:
-    text = _marked(Text(shown(response.prompt)), mark)
+    text = _marked(Text(printable(response.prompt)), mark)
     return Group(Text("\nprompt", style=_HEAD), Padding(text, (0, 0, 0, 2)))
 
 
@@ -183,7 +185,7 @@ def _tokens(
     line = _marked(strip(response, known, cursor=cursor, first=first, limit=most), mark)
     if response.words or not response.text:
         return line
-    text = Text(shown(response.text if limit is None else shortened(response.text, 6 * limit)))
+    text = Text(printable(response.text if limit is None else shortened(response.text, 6 * limit)))
     if cursor is not None:
         return line
     return _marked(text, mark) if known is None else Group(_marked(text, mark), Text(), line)

@@ -12,7 +12,7 @@ from rich.text import Text
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_markdown
 from rlpost.display.text import number, percent
-from rlpost.io.text import in_line
+from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,9 @@ def show(found: Json, how: str) -> None:
             sys.stdout.write("\n")
         return
     out = console(sys.stdout)
-    out.print(Text(in_line(" · ".join(side["name"] for side in found["sides"])), style="bold"))
+    out.print(
+        Text(printable_line(" · ".join(side["name"] for side in found["sides"])), style="bold")
+    )
     out.print(_matched(found["rows"]))
     for title, headings, rows in tables:
         out.print()
@@ -77,13 +79,13 @@ def _table(title: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
     ):
         right = place > 0 and heading != "prompt"
         table.add_column(
-            in_line(heading),
+            printable_line(heading),
             justify="right" if right else "left",
             header_style="bold",
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*map(in_line, row))
+        table.add_row(*map(printable_line, row))
     return table
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpost.analysis.responses import columns as lists
 from rlpost.io.arrow import is_list
-from rlpost.io.threads import ahead
+from rlpost.io.threads import prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -52,7 +52,7 @@ def chunk_of(array: pa.Array) -> Chunk:
 def read(source: Source, column: str) -> Generator[Chunk]:
     """A column of an input, in its order, read ahead in a thread."""
     pieces = source.read([column], PIECE_TOKENS, column)
-    for piece in ahead(pieces, 1):
+    for piece in prefetch(pieces, 1):
         yield chunk_of(piece.table.column(column))
 
 

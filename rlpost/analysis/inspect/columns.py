@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import CellLocation, filled, is_list, is_number, is_true, to_numpy
+from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def lists_of(array: pa.Array, place: CellLocation) -> Lists:
     if values.null_count:
         values = values.cast(pa.float64())
     nulls = is_true(array.is_null()) if array.null_count else None
-    return Lists(offsets, filled(values, math.nan), nulls)
+    return Lists(offsets, fill_nulls(values, math.nan), nulls)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
@@ -59,7 +59,7 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     if not array.null_count and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         found = to_numpy(array.offsets)
         return np.asarray(found - found[0], dtype=np.int64)
-    lengths = filled(pc.list_value_length(array), 0)
+    lengths = fill_nulls(pc.list_value_length(array), 0)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -137,7 +137,7 @@ def characters_of(array: pa.Array) -> NDArray[np.int64]:
         lengths = pc.list_value_length(array)
     else:
         lengths = pc.binary_length(array.cast(pa.large_string()))
-    return filled(lengths, 0).astype(np.int64)
+    return fill_nulls(lengths, 0).astype(np.int64)
 
 
 def _hashed(lists: Lists) -> NDArray[np.uint64]:

@@ -21,7 +21,7 @@ from rlpost.analysis.inspect.tokens import ROLES as TOKEN_ROLES
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.io.arrow import CellLocation, is_list, is_number, is_true
 from rlpost.io.parquet.source import RowChunk
-from rlpost.io.threads import Ahead
+from rlpost.io.threads import Prefetcher
 from rlpost.recipe.roles import ColumnMap, kind_of
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def read(source: Source, wanted: ColumnSelection) -> Reading:
     names = wanted.names or source.columns[:1]
     pieces = source.read(names, CHUNK_TOKENS, wanted.lists_column or names[0])
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-        made = [_rows(piece, source, wanted, tally) for piece in Ahead(pieces, AHEAD)]
+        made = [_rows(piece, source, wanted, tally) for piece in Prefetcher(pieces, AHEAD)]
     made = made or [_rows(_nothing(source, names), source, wanted, tally)]
     keys = [role for role in KEYS if role in wanted.columns]
     series = {name: _joined([rows[name] for rows in made]) for name in keys}

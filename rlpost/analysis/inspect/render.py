@@ -23,7 +23,7 @@ from rich.text import Text
 from rlpost.display.console import console
 from rlpost.display.tables import MOST_ROWS, markdown_table, show_json
 from rlpost.display.text import EIGHTHS, LEVELS, bar, number, percent, spark
-from rlpost.io.text import in_line
+from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -443,7 +443,7 @@ def show_stored(
 
 
 def _print(title: str, parts: Sequence[RenderableType], out: Console | None) -> None:
-    out, title = out or console(sys.stdout), in_line(title)
+    out, title = out or console(sys.stdout), printable_line(title)
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
     if out.is_terminal:
         out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
@@ -452,14 +452,14 @@ def _print(title: str, parts: Sequence[RenderableType], out: Console | None) -> 
 
 
 def _stacked(lines: Sequence[str]) -> Text:
-    return Text("\n".join(map(in_line, lines)))
+    return Text("\n".join(map(printable_line, lines)))
 
 
 def _drawn(section: Section) -> RenderableType:
     """A section for the console: its title, its table, its sentences."""
     parts: list[RenderableType] = []
     if section.title:
-        parts.append(Text(in_line(section.title), style="bold cyan"))
+        parts.append(Text(printable_line(section.title), style="bold cyan"))
     if section.lines:
         parts.append(Group(*(_charted(line) for line in section.lines)))
     if section.rows:
@@ -467,7 +467,7 @@ def _drawn(section: Section) -> RenderableType:
         for place, heading in enumerate(section.headings):
             left = place in section.left
             table.add_column(
-                in_line(heading),
+                printable_line(heading),
                 justify="left" if left else "right",
                 header_style="bold",
                 overflow="fold",
@@ -485,7 +485,7 @@ def _is_chart(rows: Sequence[tuple[str, ...]], place: int) -> bool:
 
 def _charted(text: str) -> Text:
     """The text, with its blocks in a colour of their own."""
-    drawn = Text(in_line(text))
+    drawn = Text(printable_line(text))
     drawn.highlight_regex(CHART, "blue")
     return drawn
 
@@ -508,9 +508,11 @@ def _findings(findings: Sequence[Finding]) -> RenderableType:
     for one in findings:
         style = STYLES[one.severity]
         mark = "✗" if one.severity == "error" else "!"
-        head = Text.assemble((f"{mark} {one.name}", f"bold {style}"), f"  {in_line(one.said)}")
+        head = Text.assemble(
+            (f"{mark} {one.name}", f"bold {style}"), f"  {printable_line(one.said)}"
+        )
         parts.append(_hanging(head, 2))
-        parts.append(Padding(Text(f"→ {in_line(one.advice)}"), (0, 0, 0, 4), expand=False))
+        parts.append(Padding(Text(f"→ {printable_line(one.advice)}"), (0, 0, 0, 4), expand=False))
         if one.evidence:
             parts.append(Padding(Text(evidence(one), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
@@ -533,12 +535,12 @@ def evidence(finding: Finding) -> str:
 
 
 def _evidence(one: Evidence, *, named: bool) -> str:
-    name = in_line(one.file.rpartition("/")[2])
+    name = printable_line(one.file.rpartition("/")[2])
     text = name if one.row is None else f"row {one.row}" + (f" of {name}" if named else "")
     group = None
     if one.group is not None:
-        group = textwrap.shorten(in_line(str(one.group)), WIDEST, placeholder="…")
-    notes = ": ".join(part for part in (group, in_line(one.said)) if part)
+        group = textwrap.shorten(printable_line(str(one.group)), WIDEST, placeholder="…")
+    notes = ": ".join(part for part in (group, printable_line(one.said)) if part)
     return f"{text} ({notes})" if notes else text
 
 
@@ -570,4 +572,4 @@ def _finding_item(one: Finding) -> str:
 
 def _escaped(text: str) -> str:
     """Text of the data on one line, whose `<` opens no tag."""
-    return in_line(text).replace("<", "&lt;")
+    return printable_line(text).replace("<", "&lt;")

@@ -16,10 +16,10 @@ from rlpost.analysis.loss.report import summarise_losses
 from rlpost.analysis.loss.resolved import resolved
 from rlpost.analysis.loss.totals import LossTally
 from rlpost.analysis.loss.warnings import DUMPED, warnings_of
+from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.overwrite import check_ours
 from rlpost.io.parquet.source import Source
-from rlpost.io.places import place_of
+from rlpost.io.paths import parse_path
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.analysis.loss.totals import Scope
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
@@ -77,8 +77,8 @@ def loss(
     source = Source(find_inputs([str(path) for path in paths]))
     targets: list[AnyPath] = []
     if output is not None:
-        targets = targets_of(source.files, paths, place_of(output), overwrite=options.overwrite)
-        check_ours(targets)
+        targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
+        check_overwritable(targets)
     with closing(source), Outputs(targets) as outputs:
         columns = columns_of(source, recipe)
         job = loss_job(source, columns, recipe, settings, write=bool(targets))

@@ -23,8 +23,7 @@ from rlpost.pipeline.stages.loss import add_loss, as_written, drop_masked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.parquet.memory import TableSource
-    from rlpost.io.parquet.source import Source
+    from rlpost.io.parquet.source import Source, TableSource
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.stages.loss import LossConfig
     from rlpost.recipe.recipe import Recipe

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlpost.display.console import console
 from rlpost.display.tables import MOST_ROWS, show_json, show_markdown
 from rlpost.display.text import number, percent
-from rlpost.io.text import in_line, shown
+from rlpost.io.text import printable, printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _show_markdown(summary: Json, blocks: Sequence[Block]) -> None:
 
 def _prose(text: str) -> str:
     """Lines of Markdown in which nothing is a tag."""
-    return shown(text).replace("<", "&lt;") + "\n"
+    return printable(text).replace("<", "&lt;") + "\n"
 
 
 def _print(block: Block, out: Console) -> None:
@@ -275,7 +275,7 @@ def _laid_out(block: Block, out: Console) -> Table | Text:
         side = "right" if place else "left"
         table.add_column(heading, justify=side, header_style="bold", no_wrap=place > 0)  # type: ignore[arg-type]
     for row in block.rows:
-        table.add_row(*map(in_line, row))
+        table.add_row(*map(printable_line, row))
     return table
 
 
@@ -445,12 +445,12 @@ def _close(summary: Json, out: Console) -> None:
     """Warnings, columns and times."""
     out.print()
     for text in summary["warnings"]:
-        out.print(Text(f"! {in_line(text)}", style="yellow"))
+        out.print(Text(f"! {printable_line(text)}", style="yellow"))
     named = ", ".join(
         role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
         for role, facts in summary["roles"].items()
     )
-    out.print(Text(f"Columns: {in_line(named)}", style="dim"))
+    out.print(Text(f"Columns: {printable_line(named)}", style="dim"))
     seconds = summary["seconds"]["total"]
     rate = summary["tokens"]["all"] / seconds / 1e6 if seconds else 0.0
     out.print(Text(f"{seconds:.2f} s, {rate:.2f} M tokens/s", style="dim"))

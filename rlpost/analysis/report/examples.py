@@ -15,7 +15,7 @@ from rlpost.analysis.report.page import cut, plain
 from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, shown
 from rlpost.display.text import number
-from rlpost.io.text import shown as visible
+from rlpost.io.text import printable as visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,10 +16,10 @@ from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.report.totals import tallied
 from rlpost.analysis.responses.index import build
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.locks import Locks
+from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.progress import Silent
-from rlpost.io.staged import Staged
+from rlpost.io.progress import SilentReporter
+from rlpost.io.staged import StagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def report(
         DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
         ReadWriteError: reading or writing failed. No output is left behind.
     """
-    reporter, columns_map = reporter or Silent(), columns_map or {}
+    reporter, columns_map = reporter or SilentReporter(), columns_map or {}
     target = Path(output)
     _check(target, find_inputs(inputs), overwrite=overwrite)
     # The facts' table of responses is let go of before the index is built.
@@ -153,8 +153,8 @@ def _evidence(one: Evidence) -> str:
 
 def _write(page: str, target: Path) -> None:
     """Beside the target first; it takes its name when it is complete."""
-    with Locks([target]):
-        staged = Staged(target)
+    with FileLock([target]):
+        staged = StagedFile(target)
         try:
             staged.write(0, page.encode("utf-8"))
             staged.complete()

@@ -18,8 +18,8 @@ from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_list, is_number, numbers, truncated
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import Silent
-from rlpost.io.threads import ahead
+from rlpost.io.progress import SilentReporter
+from rlpost.io.threads import prefetch
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ def stream(
     purpose: str,
 ) -> Iterator[RowChunk]:
     """The pieces of an input, read ahead in a thread; each is reported when it is done with."""
-    reporter = reporter or Silent()
+    reporter = reporter or SilentReporter()
     reporter.start(purpose, source.rows)
-    for piece in ahead(source.read(list(columns), PIECE_TOKENS, sized_by or ""), 1):
+    for piece in prefetch(source.read(list(columns), PIECE_TOKENS, sized_by or ""), 1):
         yield piece
         reporter.advance(piece.table.num_rows)
 

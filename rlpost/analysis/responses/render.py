@@ -16,7 +16,7 @@ from rlpost.analysis.responses.token_colors import COLOURS, legend, strip
 from rlpost.display.console import console
 from rlpost.display.tables import show_markdown
 from rlpost.display.text import number
-from rlpost.io.text import in_line, shown
+from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ def _show_table(
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.colours for one in responses):
         colour = "logprob"
-    out.print(Text(in_line(title), style="bold"))
+    out.print(Text(printable_line(title), style="bold"))
     if colour is not None and coloured:
         out.print(legend(colour))
     whole = len(responses) == 1
@@ -143,11 +143,13 @@ def _of(response: Response) -> tuple[Any, ...]:
 
 
 def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
-    step = "" if one.step is None else f"step {in_line(str(one.step))} · "
-    line = Text(f"{step}{shortened(in_line(str(one.prompt_id)), 60)}", style="bold")
+    step = "" if one.step is None else f"step {printable_line(str(one.step))} · "
+    line = Text(f"{step}{shortened(printable_line(str(one.prompt_id)), 60)}", style="bold")
     if prompt and prompt != one.prompt_id:
         line.append("  ")
-        line.append(shown(prompt) if whole else shortened(shown(prompt), 400), style="not bold")
+        line.append(
+            printable(prompt) if whole else shortened(printable(prompt), 400), style="not bold"
+        )
     return line
 
 
@@ -168,12 +170,12 @@ def facts(one: Response) -> str:
     found = [f"{one.length:,} token{'' if one.length == 1 else 's'}"]
     found += [f"{names[name]} {_number(one.measured[name])}" for name in _measured([one])]
     end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
-    return in_line(" · ".join([*found, *([str(end)] if end else [])]))
+    return printable_line(" · ".join([*found, *([str(end)] if end else [])]))
 
 
 def _body(one: Response, colour: str | None, *, coloured: bool, whole: bool) -> RenderableType:
     limit = None if whole else _MOST_TOKENS
-    text = shown(one.text if whole else _cut(one.text))
+    text = printable(one.text if whole else _cut(one.text))
     if colour is None or colour not in one.colours:
         return Text(text) if text else strip(one, None, limit=limit)
     tokens = strip(one, colour, numbers=not coloured, limit=limit)
@@ -214,8 +216,9 @@ def _boxes(
 
 def field_lines(one: Response) -> list[str]:
     """Where the row is, and its other columns, one line each; what is not seen is a sign."""
-    values = [
-        f"{in_line(name)}={shortened(number(v) if isinstance(v, float) else in_line(str(v)), 120)}"
-        for name, v in one.fields.items()
-    ]
-    return [f"{in_line(one.path)}, row {one.file_row}", *values]
+    texts = {
+        name: number(value) if isinstance(value, float) else printable_line(str(value))
+        for name, value in one.fields.items()
+    }
+    values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
+    return [f"{printable_line(one.path)}, row {one.file_row}", *values]

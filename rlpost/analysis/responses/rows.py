@@ -15,7 +15,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
 from rlpost.io.arrow import is_list
-from rlpost.io.parquet.checks import check_texts
+from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.recipe.roles import ROLES
 
@@ -159,7 +159,7 @@ class Reader:
         try:
             with ParquetReader(source.files[file].path, source.footers[file]) as reader:
                 for piece in reader.batches(size, group, columns):
-                    check_texts(piece)
+                    check_utf8(piece)
                     yield first, piece
                     first += piece.num_rows
                     if first > last:

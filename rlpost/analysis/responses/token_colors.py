@@ -76,7 +76,7 @@ def legend(measure: str) -> Text:
 
 def shown(piece: str) -> str:
     """A token's text with line breaks, tabs, other control characters and nothing made visible."""
-    return controls.shown(piece.replace("\n", "⏎").replace("\t", "⇥")) or "∅"
+    return controls.printable(piece.replace("\n", "⏎").replace("\t", "⇥")) or "∅"
 
 
 def strip(

@@ -18,7 +18,7 @@ from rlpost.errors import ReadWriteError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 app = typer.Typer(add_completion=False)
@@ -115,7 +115,7 @@ def advantages(
     from rlpost.cli.render import plan as render_plan  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
-    from rlpost.io.places import place_of  # noqa: PLC0415
+    from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
     tell = say if not quiet else None
@@ -132,7 +132,7 @@ def advantages(
             )  # fmt: skip
             _tell(shard.run(one, paths, recipe, run, quiet=quiet), summary_json, quiet=quiet)
         return
-    output = place_of(paths[-1])
+    output = parse_path(paths[-1])
     with (
         canonical_inputs(paths[:-1], output, overwrite=overwrite, tell=tell) as inputs,
         progress(quiet=quiet) as reporter,
@@ -181,10 +181,7 @@ def write_json(summary: dict[str, Any], path: str) -> None:
     Raises:
         ReadWriteError: the file can't be written.
     """
-    from rlpost.io.staged import (  # noqa: PLC0415
-        Staged,
-        naming,
-    )
+    from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
 
     text = json.dumps(summary, indent=1) + "\n"
     if path == "-":
@@ -192,10 +189,10 @@ def write_json(summary: dict[str, Any], path: str) -> None:
         return
     target = Path(path)
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
-        with naming(target, "cannot be written"):
+        with file_errors(target, "cannot be written"):
             target.write_text(text, encoding="utf-8")
         return
-    staged = Staged(target)
+    staged = StagedFile(target)
     try:
         staged.write(0, text.encode())
         staged.complete()

@@ -153,14 +153,14 @@ def loss(
     from rlpost.analysis.loss.warnings import without_effect  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
-    from rlpost.io.places import place_of  # noqa: PLC0415
+    from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
     from rlpost.pipeline.stages.loss import LossConfig  # noqa: PLC0415
 
     settings = [LossConfig(made, swept) for made, swept in chosen]
     check_writable(None if summary_json == "-" else summary_json)
     tell = say if not quiet else None
-    target = None if output is None else place_of(output)
+    target = None if output is None else parse_path(output)
     with (
         canonical_inputs([source], target, overwrite=overwrite, tell=tell) as inputs,
         progress(quiet=quiet) as reporter,

@@ -16,8 +16,8 @@ from rich.text import Text
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_list, show_markdown
 from rlpost.formats import FORMATS
-from rlpost.io.progress import Silent
-from rlpost.io.text import in_line
+from rlpost.io.progress import SilentReporter
+from rlpost.io.text import printable_line
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _reasons(lacks: Any) -> str:
     return "; ".join(f"{role}: {why}" for role, why in lacks.items())
 
 
-class _Count(Silent):
+class _Count(SilentReporter):
     """How many responses are converted; nobody knows beforehand how many there are."""
 
     def __init__(self, bars: Progress) -> None:
@@ -82,7 +82,7 @@ class _Count(Silent):
 def counting(*, quiet: bool) -> Iterator[Reporter]:
     """A reporter that counts on stderr, where that is a terminal; silent elsewhere."""
     if quiet or not sys.stderr.isatty():
-        yield Silent()
+        yield SilentReporter()
         return
     columns = (BarColumn(bar_width=20), TextColumn("{task.completed:,} responses"))
     with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
@@ -96,7 +96,7 @@ def _facts(facts: dict[str, str], indent: str = "") -> Table:
     table.add_column(overflow="fold")
     for label, text in facts.items():
         if text:
-            table.add_row(f"{indent}{label}", in_line(text))
+            table.add_row(f"{indent}{label}", printable_line(text))
     return table
 
 
@@ -133,7 +133,7 @@ def show_converted(summary: Json, out: Console | None = None) -> None:
         _roles(summary),
         *([_lacks(summary["lacks"])] if summary["lacks"] else []),
         *([Text(summary["note"], style="dim")] if summary["note"] else []),
-        *(Text(f"! {in_line(text)}", "yellow") for text in summary["warnings"]),
+        *(Text(f"! {printable_line(text)}", "yellow") for text in summary["warnings"]),
         *([Text(_passed(summary["passed_over"]), "yellow")] if summary["passed_over"] else []),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
@@ -162,7 +162,7 @@ def _passed(paths: list[str]) -> str:
 
 def _few(paths: list[str]) -> str:
     more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""  # noqa: PLR2004
-    return in_line(", ".join(paths[:2])) + more
+    return printable_line(", ".join(paths[:2])) + more
 
 
 def _roles(summary: Json) -> Table:
@@ -185,5 +185,5 @@ def _lacks(lacks: dict[str, str]) -> Table:
     table.add_column("lacks", header_style="bold", no_wrap=True)
     table.add_column("why", header_style="bold", overflow="fold")
     for role, why in lacks.items():
-        table.add_row(role, in_line(why))
+        table.add_row(role, printable_line(why))
     return table

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlpost.display.console import console
 from rlpost.display.tables import MOST_ROWS, metric_table
 from rlpost.display.text import number, percent
-from rlpost.io.text import in_line
+from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
         _roles(summary),
-        *(Text(f"! {in_line(text)}", style="yellow") for text in summary["warnings"]),
+        *(Text(f"! {printable_line(text)}", style="yellow") for text in summary["warnings"]),
         _times(summary),
     ]
     spaced = [piece for part in parts for piece in (part, Text(""))][:-1]
@@ -128,7 +128,7 @@ def _overview(summary: Json) -> Text:
 def _few(paths: list[str]) -> str:
     """The first paths of many."""
     rest = f" and {len(paths) - 2} more" if len(paths) > 2 else ""  # noqa: PLR2004
-    return in_line(", ".join(paths[:2])) + rest
+    return printable_line(", ".join(paths[:2])) + rest
 
 
 def _numbers(summary: Json) -> Table:
@@ -204,7 +204,7 @@ def _by(summary: Json, key: str, column: str) -> list[Table]:
         if len(rows) > MOST_ROWS and place == MOST_ROWS // 2:
             table.add_row(f"… {len(rows) - MOST_ROWS} more", style="dim")
         table.add_row(
-            in_line(str(row[column])),
+            printable_line(str(row[column])),
             f"{row['responses']:,}",
             number(row["reward"]["mean"]),
             number(row.get("kl", {}).get("mean")),
@@ -221,7 +221,7 @@ def _roles(summary: Json) -> Text:
         role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
         for role, facts in roles
     )
-    return Text(f"Columns: {in_line(named)}", style="dim")
+    return Text(f"Columns: {printable_line(named)}", style="dim")
 
 
 def _times(summary: Json) -> Text:
@@ -232,7 +232,10 @@ def _times(summary: Json) -> Text:
         f"{total:.2f} s, {rate:.2f} M tokens/s; passes: {_phases(seconds['passes'])}",
         f"threads' time: {_phases(seconds['busy'])}",
         *([_halved(summary["halved_pieces"])] if summary["halved_pieces"] else []),
-        *(f"written anew, not spliced: {in_line(reason)}" for reason in summary["rewritten"]),
+        *(
+            f"written anew, not spliced: {printable_line(reason)}"
+            for reason in summary["rewritten"]
+        ),
     ]
     return Text("\n".join(lines), style="dim")
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_markdown
-from rlpost.io.text import in_line
+from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,21 +35,21 @@ def show(found: Json, how: str) -> None:
 
 def _told(file: Json) -> Text:
     """A line for a file; for one that differs, a line for each of its parts, too."""
-    text = Text(f"{in_line(file['file'])}: ", style="bold")
-    about = f"{file['rows']:,} responses, {in_line(file['estimator'])}: "
+    text = Text(f"{printable_line(file['file'])}: ", style="bold")
+    about = f"{file['rows']:,} responses, {printable_line(file['estimator'])}: "
     text.append(about, style="not bold")
     if file["ok"]:
         text.append(_good(file), style="not bold green")
         for note in file["notes"]:
-            text.append(f"\n  note: {in_line(note)}", style="not bold yellow")
+            text.append(f"\n  note: {printable_line(note)}", style="not bold yellow")
         return text
     text.append("is not what it claims", style="bold red")
     parts = list(_parts(file))
-    width = max(len(in_line(name)) for name, _ in parts) + 2
+    width = max(len(printable_line(name)) for name, _ in parts) + 2
     for name, verdict in parts:
         wrong = verdict.startswith(_WRONG)
-        text.append(f"\n  {in_line(name).ljust(width)}", style="not bold")
-        text.append(in_line(verdict), style="not bold red" if wrong else "not bold dim")
+        text.append(f"\n  {printable_line(name).ljust(width)}", style="not bold")
+        text.append(printable_line(verdict), style="not bold red" if wrong else "not bold dim")
     return text
 
 

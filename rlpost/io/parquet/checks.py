@@ -15,23 +15,23 @@ import pyarrow.parquet as pq
 
 from rlpost.io.parquet.footer import (
     MAGIC,
+    ColumnMeta,
     DamagedError,
-    Element,
     FileMeta,
     FooterError,
-    Group,
-    Meta,
+    RowGroup,
+    SchemaElement,
     Struct,
     Wire,
     decode,
     encode,
-    footer_bytes,
+    read_footer_bytes,
 )
-from rlpost.io.parquet.splice_plan import metas_of
+from rlpost.io.parquet.splice_plan import column_metas
 from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 MAX_NESTING = 100  # groups within groups; Arrow itself reads few types beyond 60
@@ -52,7 +52,7 @@ class _Leaf(NamedTuple):
     definition: int
 
 
-def checked_metadata(place: AnyPath, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
+def read_metadata(place: AnyPath, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
     """A Parquet file's footer as pyarrow has it.
 
     Args:
@@ -67,7 +67,7 @@ def checked_metadata(place: AnyPath, groups: tuple[int, int] | None = None) -> p
     """
     file, size = open_file(place)
     try:
-        data, _ = footer_bytes(file, size)
+        data, _ = read_footer_bytes(file, size)
         footer, _ = decode(data)
         _check(footer)
         data = data if groups is None else _cut(footer, *groups)
@@ -83,11 +83,11 @@ def _cut(footer: Struct, first: int, stop: int) -> bytes:
     """A footer with some of its row groups only."""
     kept = footer.structs(FileMeta.ROW_GROUPS)[first:stop]
     footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, kept)
-    footer.put(FileMeta.ROWS, Wire.I64, sum(group.integer(Group.ROWS) for group in kept))
+    footer.put(FileMeta.ROWS, Wire.I64, sum(group.integer(RowGroup.ROWS) for group in kept))
     return encode(footer)
 
 
-def check_texts(table: pa.RecordBatch) -> None:
+def check_utf8(table: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8: pyarrow reads them, and what takes them from it may not.
 
     Raises:
@@ -109,14 +109,14 @@ def _check(footer: Struct) -> None:
         raise DamagedError("the name of its writer is too long, or no text")
     rows = 0
     for number, group in enumerate(footer.structs(FileMeta.ROW_GROUPS)):
-        metas = metas_of(group)
+        metas = column_metas(group)
         if len(metas) != len(leaves):
             raise DamagedError(
                 f"row group {number} has {len(metas)} columns, the schema {len(leaves)}"
             )
-        if group.integer(Group.ROWS) < 0:
-            raise DamagedError(f"row group {number} has {group.integer(Group.ROWS)} rows")
-        rows += group.integer(Group.ROWS)
+        if group.integer(RowGroup.ROWS) < 0:
+            raise DamagedError(f"row group {number} has {group.integer(RowGroup.ROWS)} rows")
+        rows += group.integer(RowGroup.ROWS)
         for place, (meta, leaf) in enumerate(zip(metas, leaves, strict=True)):
             _check_chunk(meta, leaf, f"column {place} of row group {number}")
     if rows != footer.integer(FileMeta.ROWS):
@@ -124,13 +124,15 @@ def _check(footer: Struct) -> None:
 
 
 def _check_chunk(meta: Struct, leaf: _Leaf, where: str) -> None:
-    if meta.integer(Meta.TYPE) != leaf.type:
+    if meta.integer(ColumnMeta.TYPE) != leaf.type:
         raise DamagedError(f"{where} has another type than the schema says")
-    if tuple(meta.values_of(Meta.PATH, Wire.BINARY)) != leaf.path:
+    if tuple(meta.values_of(ColumnMeta.PATH, Wire.BINARY)) != leaf.path:
         raise DamagedError(f"{where} has another name than the schema says")
-    if not 0 <= meta.integer(Meta.CODEC) < _CODECS:
-        raise DamagedError(f"{where} is compressed in the unknown way {meta.integer(Meta.CODEC)}")
-    if meta.integer(Meta.VALUES) < 0 or meta.integer(Meta.COMPRESSED) < 0:
+    if not 0 <= meta.integer(ColumnMeta.CODEC) < _CODECS:
+        raise DamagedError(
+            f"{where} is compressed in the unknown way {meta.integer(ColumnMeta.CODEC)}"
+        )
+    if meta.integer(ColumnMeta.VALUES) < 0 or meta.integer(ColumnMeta.COMPRESSED) < 0:
         raise DamagedError(f"{where} has fewer than no values or bytes")
     if _SIZES in meta:
         sizes = meta.struct(_SIZES)
@@ -154,7 +156,7 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
     if not elements:
         raise DamagedError("it has no schema")
     found: list[_Leaf] = []
-    pending = [_Open(elements[0].integer(Element.CHILDREN, 0), (), 0, 0)]
+    pending = [_Open(elements[0].integer(SchemaElement.CHILDREN, 0), (), 0, 0)]
     for element in elements[1:]:
         while pending and not pending[-1].left:
             pending.pop()
@@ -163,7 +165,7 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
         above = pending.pop()
         pending.append(above._replace(left=above.left - 1))
         below = _below(above, element)
-        if Element.TYPE in element:
+        if SchemaElement.TYPE in element:
             found.append(_Leaf(below.path, _physical(element), below.repetition, below.definition))
         elif below.left < 0 or len(pending) > MAX_NESTING:
             raise DamagedError(f"its columns are nested more than {MAX_NESTING} deep, or wrongly")
@@ -176,14 +178,14 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
 
 def _below(above: _Open, element: Struct) -> _Open:
     """An element of the schema, by the group that it is in."""
-    kind = element.integer(Element.REPETITION, 0)
+    kind = element.integer(SchemaElement.REPETITION, 0)
     if not 0 <= kind < _REPETITIONS:
         raise DamagedError(f"a column repeats in the unknown way {kind}")
-    name = element.binary(Element.NAME)
+    name = element.binary(SchemaElement.NAME)
     if not _is_text(name):
         raise DamagedError(f"the column name {name!r} is not UTF-8")
     return _Open(
-        element.integer(Element.CHILDREN, 0),
+        element.integer(SchemaElement.CHILDREN, 0),
         (*above.path, name),
         above.repetition + (kind == _REPEATED),
         above.definition + (kind in (_OPTIONAL, _REPEATED)),
@@ -199,7 +201,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _physical(element: Struct) -> int:
-    kind = element.integer(Element.TYPE)
-    if not 0 <= kind < _PHYSICAL_TYPES or element.integer(Element.CHILDREN, 0):
+    kind = element.integer(SchemaElement.TYPE)
+    if not 0 <= kind < _PHYSICAL_TYPES or element.integer(SchemaElement.CHILDREN, 0):
         raise DamagedError(f"a column has the unknown type {kind}, or columns below it")
     return kind

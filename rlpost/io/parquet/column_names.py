@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost.io.parquet.footer import MAGIC, TAIL, Element, FileMeta, Struct, load
+from rlpost.io.parquet.footer import MAGIC, TAIL, FileMeta, SchemaElement, Struct, read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BIG = 1 << 20  # bytes of a footer that pyarrow reads sooner than we do, its import included
 
 
-def columns_of(words: Iterable[str]) -> list[str]:
+def column_names(words: Iterable[str]) -> list[str]:
     """The columns of the first of these words that means a local Parquet file; none, if none does.
 
     A directory stands for its first file, a glob for its first match; hive partitions of the path
@@ -54,12 +54,12 @@ def _names(path: Path) -> list[str]:
                 import pyarrow.parquet as pq  # noqa: PLC0415
 
                 return list(pq.read_schema(path).names)
-            elements = load(file.fileno(), size)[0].structs(FileMeta.SCHEMA)
+            elements = read_footer(file.fileno(), size)[0].structs(FileMeta.SCHEMA)
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors, as a FooterError is
         return []
     found, place = [], 1
-    for _ in range(elements[0].integer(Element.CHILDREN, 0)):
-        found.append(elements[place].binary(Element.NAME).decode("utf-8", "replace"))
+    for _ in range(elements[0].integer(SchemaElement.CHILDREN, 0)):
+        found.append(elements[place].binary(SchemaElement.NAME).decode("utf-8", "replace"))
         place = _behind(elements, place)
     return found
 
@@ -68,6 +68,6 @@ def _behind(elements: Sequence[Struct], place: int) -> int:
     """Where the next element on the same level stands; the list has each before those below it."""
     left = 1
     while left:
-        left += elements[place].integer(Element.CHILDREN, 0) - 1
+        left += elements[place].integer(SchemaElement.CHILDREN, 0) - 1
         place += 1
     return place

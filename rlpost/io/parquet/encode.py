@@ -27,17 +27,17 @@ from rlpost.io.arrow import to_numpy
 from rlpost.io.parquet.footer import (
     MAGIC,
     TAIL,
-    Chunk,
+    ColumnChunk,
+    ColumnMeta,
     FileMeta,
-    Group,
-    Meta,
+    RowGroup,
     Struct,
     Wire,
     decode,
     encode,
     statistics,
 )
-from rlpost.io.parquet.indexes import Page, page_of, pages_by_index
+from rlpost.io.parquet.indexes import PageStats, page_stats, read_page_stats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -47,7 +47,7 @@ PAGE_VALUES = 1 << 18  # 1 MB of float32, pyarrow's own page size
 RLE = 3
 
 
-def pages_of(offsets: np.ndarray) -> Iterator[np.ndarray]:
+def split_pages(offsets: np.ndarray) -> Iterator[np.ndarray]:
     """Cut offsets at rows, so that a page has at most PAGE_VALUES values or one row."""
     first = 0
     while first < len(offsets) - 1:
@@ -88,7 +88,7 @@ def plain_scalars(values: np.ndarray) -> bytes:
     return values.tobytes()
 
 
-def bounds_of(values: np.ndarray) -> list[bytes]:
+def min_max(values: np.ndarray) -> list[bytes]:
     """Least and greatest value, in PLAIN encoding, as Parquet has them: -0 is below 0.
 
     There are none of no values, and none where there is NaN.
@@ -103,7 +103,7 @@ def bounds_of(values: np.ndarray) -> list[bytes]:
     return [plain_scalars(low), plain_scalars(high)]
 
 
-def prefixed(data: bytes) -> bytes:
+def length_prefixed(data: bytes) -> bytes:
     """Levels behind their length, as version 1 data pages have them."""
     return struct.pack("<I", len(data)) + data
 
@@ -136,12 +136,12 @@ class ColumnPages:
 
     meta: Struct
     pages: list[Any]
-    index: list[Page]
+    index: list[PageStats]
     """What page indexes say of the pages; empty where none are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedRows:
     """Some rows of the new columns: one piece a leaf, in the order of the schema."""
 
     rows: int
@@ -183,13 +183,16 @@ class Encoder:
             "write_page_index": indexed,
         }
         _, self.footer = self._write(pa.Table.from_batches([], schema=fields))
-        bare = [meta.without(Meta.STATISTICS, Meta.ENCODING_STATS) for meta in _metas(self.footer)]
+        bare = [
+            meta.without(ColumnMeta.STATISTICS, ColumnMeta.ENCODING_STATS)
+            for meta in _metas(self.footer)
+        ]
         self._leaves = _by_column(bare)
         split = {
             _dotted(meta)
             for name, metas in self._leaves.items()
             for meta in metas
-            if name not in constant and meta.integer(Meta.TYPE) in (_FLOAT, _DOUBLE)
+            if name not in constant and meta.integer(ColumnMeta.TYPE) in (_FLOAT, _DOUBLE)
         }
         scalars = [_dotted(metas[0]) for metas in self._leaves.values() if _is_scalar(metas)]
         self._options |= {
@@ -198,7 +201,7 @@ class Encoder:
         }
         self._split = split
 
-    def encode(self, columns: pa.RecordBatch) -> Encoded:
+    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
         """Encode a batch that has every column of the schema; aliases may be missing.
 
         Raises:
@@ -222,7 +225,7 @@ class Encoder:
         for alias, name in self._aliases.items():
             pieces[alias] = [_renamed(piece, alias) for piece in pieces[name]]
         ordered = [piece for field in self.fields for piece in pieces[field.name]]
-        return Encoded(columns.num_rows, ordered)
+        return EncodedRows(columns.num_rows, ordered)
 
     @property
     def nothing(self) -> pa.RecordBatch:
@@ -248,8 +251,8 @@ class Encoder:
         data, footer = self._write(table)
         pieces: dict[str, list[ColumnPages]] = {}
         for chunk in _chunks(footer):
-            meta = chunk.struct(Chunk.META)
-            index = pages_by_index(chunk, table.num_rows, data)
+            meta = chunk.struct(ColumnChunk.META)
+            index = read_page_stats(chunk, table.num_rows, data)
             piece = ColumnPages(meta, [_bytes_of(meta, data)], index)
             pieces.setdefault(_path(meta)[0].decode(), []).append(piece)
         return pieces
@@ -262,13 +265,13 @@ class Encoder:
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
         pages, index, sizes = [], [], [0, 0]
-        for rows in pages_of(offsets):
+        for rows in split_pages(offsets):
             lengths = np.diff(rows)
             floats = values[rows[0] : rows[-1]]
             body = b"".join(
                 (
-                    prefixed(repetition_levels(lengths)),
-                    prefixed(definition_levels(lengths, empty, deepest)),
+                    length_prefixed(repetition_levels(lengths)),
+                    length_prefixed(definition_levels(lengths, empty, deepest)),
                     (byte_planes(floats) if split else floats).data,
                 )
             )
@@ -278,49 +281,51 @@ class Encoder:
             pages += [header, packed]
             if self._indexed:
                 size, nulls = len(header) + len(packed), count - len(floats)
-                index.append(page_of(size, len(lengths), nulls, bounds_of(floats)))
+                index.append(page_stats(size, len(lengths), nulls, min_max(floats)))
             sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
         levels = int(np.maximum(np.diff(offsets), 1).sum())
-        meta = Struct(leaf).put(Meta.VALUES, Wire.I64, levels)
-        meta.put_list(Meta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
-        meta.put(Meta.UNCOMPRESSED, Wire.I64, sizes[0]).put(Meta.COMPRESSED, Wire.I64, sizes[1])
+        meta = Struct(leaf).put(ColumnMeta.VALUES, Wire.I64, levels)
+        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
+        meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, sizes[0]).put(
+            ColumnMeta.COMPRESSED, Wire.I64, sizes[1]
+        )
         return ColumnPages(meta, pages, index)
 
     def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
         """Make the page of a column of one float or bool a row, where nothing is null."""
         values = to_numpy(array)
         ones = np.array([len(values)])
-        levels = prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
+        levels = length_prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
         body = levels + plain_scalars(values)
         packed = self._compressed(body)
         header = page_header(len(body), len(packed), len(values), _PLAIN)
-        meta = Struct(leaf).put(Meta.VALUES, Wire.I64, len(values))
-        meta.put_list(Meta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
-        meta.put(Meta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
-        meta.put(Meta.COMPRESSED, Wire.I64, len(header) + len(packed))
-        bounds = bounds_of(values)
-        meta.put(Meta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
+        meta = Struct(leaf).put(ColumnMeta.VALUES, Wire.I64, len(values))
+        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
+        meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
+        meta.put(ColumnMeta.COMPRESSED, Wire.I64, len(header) + len(packed))
+        bounds = min_max(values)
+        meta.put(ColumnMeta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
         size = len(header) + len(packed)
-        index = [page_of(size, len(values), 0, bounds)] if self._indexed else []
+        index = [page_stats(size, len(values), 0, bounds)] if self._indexed else []
         return ColumnPages(meta, [header, packed], index)
 
 
 def _chunks(footer: Struct) -> list[Struct]:
     (group,) = footer.structs(FileMeta.ROW_GROUPS)
-    return group.structs(Group.COLUMNS)
+    return group.structs(RowGroup.COLUMNS)
 
 
 def _metas(footer: Struct) -> list[Struct]:
-    return [chunk.struct(Chunk.META) for chunk in _chunks(footer)]
+    return [chunk.struct(ColumnChunk.META) for chunk in _chunks(footer)]
 
 
 def _bytes_of(meta: Struct, data: memoryview) -> memoryview:
-    start = meta.integer(Meta.DATA_PAGE)
-    return data[start : start + meta.integer(Meta.COMPRESSED)]
+    start = meta.integer(ColumnMeta.DATA_PAGE)
+    return data[start : start + meta.integer(ColumnMeta.COMPRESSED)]
 
 
 def _path(meta: Struct) -> list[bytes]:
-    return meta.values_of(Meta.PATH, Wire.BINARY)
+    return meta.values_of(ColumnMeta.PATH, Wire.BINARY)
 
 
 def _dotted(meta: Struct) -> str:
@@ -374,7 +379,7 @@ def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 def _renamed(piece: ColumnPages, name: str) -> ColumnPages:
     path = [name.encode(), *_path(piece.meta)[1:]]
-    return replace(piece, meta=Struct(piece.meta).put_list(Meta.PATH, Wire.BINARY, path))
+    return replace(piece, meta=Struct(piece.meta).put_list(ColumnMeta.PATH, Wire.BINARY, path))
 
 
 _PAGE = pa.struct(
@@ -398,14 +403,14 @@ _SCHEMA = pa.schema(
 )
 
 
-class Packer:
+class EncodedWriter:
     """Packs what `Encoder.encode` gave, as it comes; a record batch each, a row a column."""
 
     def __init__(self) -> None:
         self._out = pa.BufferOutputStream()
         self._writer = pa.ipc.new_file(self._out, _SCHEMA)
 
-    def add(self, row_group: int, encoded: Encoded) -> None:
+    def add(self, row_group: int, encoded: EncodedRows) -> None:
         """Add the next rows of a row group."""
         pieces = encoded.pieces
         columns = [
@@ -425,8 +430,8 @@ class Packer:
         return self._out.getvalue()
 
 
-def unpacked(data: pa.Buffer) -> Iterator[tuple[int, Encoded]]:
-    """What was added to a `Packer`, in order: row groups, and rows for `Sink.append`."""
+def read_encoded(data: pa.Buffer) -> Iterator[tuple[int, EncodedRows]]:
+    """What was added to a `EncodedWriter`, in order: row groups, and rows for `Sink.append`."""
     reader = pa.ipc.open_file(data)
     for place in range(reader.num_record_batches):
         batch = reader.get_batch(place)
@@ -435,8 +440,8 @@ def unpacked(data: pa.Buffer) -> Iterator[tuple[int, Encoded]]:
             ColumnPages(
                 decode(meta.as_py())[0],
                 [memoryview(page.as_buffer())],
-                [Page(**page) for page in index.as_py()],
+                [PageStats(**page) for page in index.as_py()],
             )
             for meta, page, index in zip(metas, pages, indexes, strict=True)
         ]
-        yield groups[0].as_py(), Encoded(rows[0].as_py(), pieces)
+        yield groups[0].as_py(), EncodedRows(rows[0].as_py(), pieces)

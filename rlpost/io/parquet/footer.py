@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from rlpost.io.ranges import read_at
 
 if TYPE_CHECKING:
-    from rlpost.io.ranges import Opened
+    from rlpost.io.ranges import OpenFile
 
 
 MAGIC = b"PAR1"
@@ -60,14 +60,14 @@ class Wire(IntEnum):
 FileMeta = IntEnum(
     "FileMeta", "VERSION SCHEMA ROWS ROW_GROUPS KEY_VALUES CREATED_BY COLUMN_ORDERS ENCRYPTION"
 )
-Element = IntEnum("Element", "TYPE LENGTH REPETITION NAME CHILDREN")
-Group = IntEnum("Group", "COLUMNS BYTES ROWS SORTING OFFSET COMPRESSED")
-Chunk = IntEnum(
-    "Chunk",
+SchemaElement = IntEnum("SchemaElement", "TYPE LENGTH REPETITION NAME CHILDREN")
+RowGroup = IntEnum("RowGroup", "COLUMNS BYTES ROWS SORTING OFFSET COMPRESSED")
+ColumnChunk = IntEnum(
+    "ColumnChunk",
     "FILE_PATH OFFSET META OFFSET_INDEX OFFSET_LENGTH COLUMN_INDEX COLUMN_LENGTH CRYPTO",
 )
-Meta = IntEnum(
-    "Meta",
+ColumnMeta = IntEnum(
+    "ColumnMeta",
     "TYPE ENCODINGS PATH CODEC VALUES UNCOMPRESSED COMPRESSED KEY_VALUES DATA_PAGE INDEX_PAGE "
     "DICTIONARY_PAGE STATISTICS ENCODING_STATS BLOOM BLOOM_LENGTH",
 )
@@ -269,16 +269,16 @@ def _write_struct(out: bytearray, fields: Struct) -> None:
     out.append(0)
 
 
-def load(file: Opened, size: int) -> tuple[Struct, int]:
-    """Decode a file's footer, and say where it begins; raises as `footer_bytes` and `decode`."""
-    data, start = footer_bytes(file, size)
+def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
+    """Decode a file's footer; return it and its offset; raises as `read_footer_bytes`."""
+    data, start = read_footer_bytes(file, size)
     footer, _ = decode(data)
     if FileMeta.ENCRYPTION in footer:
         raise EncryptedError("some of its columns are encrypted")
     return footer, start
 
 
-def footer_bytes(file: Opened, size: int) -> tuple[bytes, int]:
+def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
     """Read the footer of an open file of `size` bytes, and say where it begins, behind all data.
 
     Raises:
@@ -296,7 +296,7 @@ def footer_bytes(file: Opened, size: int) -> tuple[bytes, int]:
     return read_at(file, length, start), start
 
 
-def seal(footer: Struct) -> bytes:
+def file_end(footer: Struct) -> bytes:
     """Return the end of a Parquet file: the footer, its length and the magic."""
     data = encode(footer)
     return data + struct.pack("<I", len(data)) + MAGIC
@@ -310,7 +310,7 @@ def statistics(nulls: int, bounds: list[bytes]) -> Struct:
     return made
 
 
-def joined_statistics(statistics: list[Struct], order: str | None) -> Struct:
+def merge_statistics(statistics: list[Struct], order: str | None) -> Struct:
     """Add up null counts; keep minimum and maximum of types whose order is their value's."""
     joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
     for bound, best in ((_HIGHEST, max), (_LOWEST, min)):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.io.parquet.footer import (
     MAGIC,
-    Chunk,
+    ColumnChunk,
+    ColumnMeta,
     FileMeta,
     FooterError,
-    Group,
-    Meta,
+    RowGroup,
     Struct,
     Wire,
     decode,
@@ -30,20 +30,25 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from rlpost.io.ranges import Opened
+    from rlpost.io.ranges import OpenFile
 
 
 MOST_BYTES = 1 << 20  # of an OffsetIndex that is decoded: some 90,000 pages, and 100 MB as objects
 _WINDOW = 4 << 20  # bytes of indexes that are read together
 _GAP = 1 << 16  # bytes between them
-POINTERS = (Chunk.OFFSET_INDEX, Chunk.OFFSET_LENGTH, Chunk.COLUMN_INDEX, Chunk.COLUMN_LENGTH)
+POINTERS = (
+    ColumnChunk.OFFSET_INDEX,
+    ColumnChunk.OFFSET_LENGTH,
+    ColumnChunk.COLUMN_INDEX,
+    ColumnChunk.COLUMN_LENGTH,
+)
 _PLACES = 1  # OffsetIndex
 _OFFSET, _SIZE, _FIRST_ROW = 1, 2, 3  # PageLocation
 _EMPTY, _LOWS, _HIGHS, _ORDER, _NULLS = 1, 2, 3, 4, 5  # ColumnIndex
 _UNORDERED = 0
 
 
-class Page(NamedTuple):
+class PageStats(NamedTuple):
     """What the indexes of a chunk say of a data page of it."""
 
     size: int
@@ -58,7 +63,7 @@ class Page(NamedTuple):
     high: bytes | None
 
 
-def page_of(size: int, rows: int, nulls: int, bounds: Sequence[bytes]) -> Page:
+def page_stats(size: int, rows: int, nulls: int, bounds: Sequence[bytes]) -> PageStats:
     """A page of `size` bytes in which a row is a value or a list of values, none of them null.
 
     Args:
@@ -68,33 +73,33 @@ def page_of(size: int, rows: int, nulls: int, bounds: Sequence[bytes]) -> Page:
         bounds: the least and the greatest value; none where they are not known.
     """
     if nulls == rows:
-        return Page(size, rows, nulls, empty=True, low=b"", high=b"")
+        return PageStats(size, rows, nulls, empty=True, low=b"", high=b"")
     low, high = bounds or (None, None)
-    return Page(size, rows, nulls, empty=False, low=low, high=high)
+    return PageStats(size, rows, nulls, empty=False, low=low, high=high)
 
 
-class New(NamedTuple):
+class NewIndex(NamedTuple):
     """An index that is not in the file yet."""
 
     chunk: Struct
     """What is to point to it."""
-    field: Chunk
+    field: ColumnChunk
     """With which of its fields; the next one is for the size."""
     data: bytes
 
 
-def indexed_groups(footer: Struct) -> frozenset[int]:
+def indexed_row_groups(footer: Struct) -> frozenset[int]:
     """Which row groups have page indexes: those whose first column has an OffsetIndex.
 
     Raises:
         FooterError: a row group's columns are no list.
     """
     groups = enumerate(footer.structs(FileMeta.ROW_GROUPS))
-    firsts = ((number, group.structs(Group.COLUMNS)[:1]) for number, group in groups)
-    return frozenset(n for n, first in firsts if first and Chunk.OFFSET_INDEX in first[0])
+    firsts = ((number, group.structs(RowGroup.COLUMNS)[:1]) for number, group in groups)
+    return frozenset(n for n, first in firsts if first and ColumnChunk.OFFSET_INDEX in first[0])
 
 
-def indexed_groups_of(metadata: pq.FileMetaData) -> frozenset[int]:
+def indexed_row_groups_of(metadata: pq.FileMetaData) -> frozenset[int]:
     """The same of a footer as pyarrow has it."""
     groups = range(metadata.num_row_groups if metadata.num_columns else 0)
     return frozenset(n for n in groups if metadata.row_group(n).column(0).has_offset_index)
@@ -104,7 +109,7 @@ def index_extents(groups: Iterable[Struct], end: int) -> list[tuple[int, int]]:
     """Where the chunks' page indexes begin and end; they must, before `end`, or FooterError."""
     extents = []
     for chunk in _chunks(groups):
-        for field in (Chunk.OFFSET_INDEX, Chunk.COLUMN_INDEX):
+        for field in (ColumnChunk.OFFSET_INDEX, ColumnChunk.COLUMN_INDEX):
             if field in chunk or field + 1 in chunk:
                 begin, size = _pointer(chunk, field)
                 if size <= 0 or not len(MAGIC) <= begin <= end - size:
@@ -113,12 +118,12 @@ def index_extents(groups: Iterable[Struct], end: int) -> list[tuple[int, int]]:
     return extents
 
 
-def kept_indexes(groups: Iterable[Struct]) -> list[tuple[Struct, Chunk, int, int]]:
+def existing_indexes(groups: Iterable[Struct]) -> list[tuple[Struct, ColumnChunk, int, int]]:
     """The indexes that chunks point to, by their places: chunk, its field, begin and size."""
     found = [
         (chunk, field, *_pointer(chunk, field))
         for chunk in _chunks(groups)
-        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX)
+        for field in (ColumnChunk.COLUMN_INDEX, ColumnChunk.OFFSET_INDEX)
         if field in chunk
     ]
     return sorted(found, key=itemgetter(2))
@@ -131,9 +136,9 @@ def drop_indexes(groups: Iterable[Struct]) -> None:
             chunk.pop(field, None)
 
 
-def moved_offsets(
-    file: Opened, moved: Sequence[tuple[Struct, int, tuple[int, int], int]]
-) -> list[New]:
+def shifted_offset_indexes(
+    file: OpenFile, moved: Sequence[tuple[Struct, int, tuple[int, int], int]]
+) -> list[NewIndex]:
     """The OffsetIndexes of chunks that move.
 
     Their chunks point to none from then on. They are held until the file's end is written: some 12
@@ -147,16 +152,18 @@ def moved_offsets(
         FooterError: an index is damaged, or no index of its chunk.
         OSError, ReadWriteError: the source can't be read.
     """
-    known = [one for one in moved if Chunk.OFFSET_INDEX in one[0]]
-    places = [_pointer(chunk, Chunk.OFFSET_INDEX) for chunk, *_ in known]
+    known = [one for one in moved if ColumnChunk.OFFSET_INDEX in one[0]]
+    places = [_pointer(chunk, ColumnChunk.OFFSET_INDEX) for chunk, *_ in known]
     found = {place: number for number, place in enumerate(places)}
-    made: dict[int, New] = {}
+    made: dict[int, NewIndex] = {}
     for place, data in _read(file, sorted(places)):
         chunk, delta, extent, rows = known[found[place]]
-        made[found[place]] = New(chunk, Chunk.OFFSET_INDEX, _shifted(data, delta, extent, rows))
+        made[found[place]] = NewIndex(
+            chunk, ColumnChunk.OFFSET_INDEX, _shifted(data, delta, extent, rows)
+        )
     for chunk, *_ in known:
-        chunk.pop(Chunk.OFFSET_INDEX)
-        chunk.pop(Chunk.OFFSET_LENGTH)
+        chunk.pop(ColumnChunk.OFFSET_INDEX)
+        chunk.pop(ColumnChunk.OFFSET_LENGTH)
     return [made[number] for number in range(len(known))]
 
 
@@ -176,7 +183,7 @@ def _shifted(data: bytes, delta: int, extent: tuple[int, int], rows: int) -> byt
 
 
 def _read(
-    file: Opened, places: Sequence[tuple[int, int]]
+    file: OpenFile, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], bytes]]:
     """What is at some places, given in their order; those that are near are read together."""
     begin, window = 0, b""
@@ -193,7 +200,7 @@ def _read(
         yield (at, size), window[at - begin : at - begin + size]
 
 
-def new_indexes(chunk: Struct, at: int, pages: Sequence[Page]) -> list[New]:
+def new_indexes(chunk: Struct, at: int, pages: Sequence[PageStats]) -> list[NewIndex]:
     """The indexes of a column chunk that is written.
 
     Args:
@@ -204,21 +211,23 @@ def new_indexes(chunk: Struct, at: int, pages: Sequence[Page]) -> list[New]:
     Raises:
         ValueError: they have other sizes than the chunk.
     """
-    if sum(page.size for page in pages) != chunk.struct(Chunk.META).integer(Meta.COMPRESSED):
+    if sum(page.size for page in pages) != chunk.struct(ColumnChunk.META).integer(
+        ColumnMeta.COMPRESSED
+    ):
         raise ValueError("a column chunk's pages are not those that its page index would have")
     if not pages:
         return []
-    made = [New(chunk, Chunk.OFFSET_INDEX, _offset_index(at, pages))]
+    made = [NewIndex(chunk, ColumnChunk.OFFSET_INDEX, _offset_index(at, pages))]
     bounds = [(page.low, page.high) for page in pages]
     lows, highs = (
         [bound for bound in ends if bound is not None] for ends in zip(*bounds, strict=True)
     )
     if len(lows) == len(highs) == len(pages):
-        made.append(New(chunk, Chunk.COLUMN_INDEX, _column_index(pages, lows, highs)))
+        made.append(NewIndex(chunk, ColumnChunk.COLUMN_INDEX, _column_index(pages, lows, highs)))
     return made
 
 
-def _offset_index(at: int, pages: Sequence[Page]) -> bytes:
+def _offset_index(at: int, pages: Sequence[PageStats]) -> bytes:
     offsets = accumulate((page.size for page in pages), initial=at)
     rows = accumulate((page.rows for page in pages), initial=0)
     places = [
@@ -230,7 +239,7 @@ def _offset_index(at: int, pages: Sequence[Page]) -> bytes:
     return encode(Struct().put_list(_PLACES, Wire.STRUCT, places))
 
 
-def _column_index(pages: Sequence[Page], lows: list[bytes], highs: list[bytes]) -> bytes:
+def _column_index(pages: Sequence[PageStats], lows: list[bytes], highs: list[bytes]) -> bytes:
     """Bounds of pages without values are empty. The order is not looked for: few pages are made."""
     index = Struct().put_list(_EMPTY, Wire.TRUE, [_BOOLS[page.empty] for page in pages])
     index.put_list(_LOWS, Wire.BINARY, lows).put_list(_HIGHS, Wire.BINARY, highs)
@@ -244,7 +253,7 @@ def _column_index(pages: Sequence[Page], lows: list[bytes], highs: list[bytes]) 
 _BOOLS = (bytes([Wire.FALSE]), bytes([Wire.TRUE]))
 
 
-def pages_by_index(chunk: Struct, rows: int, file: memoryview) -> list[Page]:
+def read_page_stats(chunk: Struct, rows: int, file: memoryview) -> list[PageStats]:
     """The pages of a column chunk that pyarrow wrote with its indexes.
 
     Args:
@@ -252,25 +261,25 @@ def pages_by_index(chunk: Struct, rows: int, file: memoryview) -> list[Page]:
         rows: of the row group.
         file: all bytes of the file.
     """
-    if Chunk.OFFSET_INDEX not in chunk:
+    if ColumnChunk.OFFSET_INDEX not in chunk:
         return []
-    places = _decoded(chunk, Chunk.OFFSET_INDEX, file).structs(_PLACES)
+    places = _decoded(chunk, ColumnChunk.OFFSET_INDEX, file).structs(_PLACES)
     firsts = [place.integer(_FIRST_ROW) for place in places]
     counts = [stop - first for first, stop in zip(firsts, [*firsts[1:], rows], strict=True)]
     sizes = [place.integer(_SIZE) for place in places]
-    if Chunk.COLUMN_INDEX not in chunk:
+    if ColumnChunk.COLUMN_INDEX not in chunk:
         return [
-            Page(size, count, None, empty=False, low=None, high=None)
+            PageStats(size, count, None, empty=False, low=None, high=None)
             for size, count in zip(sizes, counts, strict=True)
         ]
-    index = _decoded(chunk, Chunk.COLUMN_INDEX, file)
+    index = _decoded(chunk, ColumnChunk.COLUMN_INDEX, file)
     empty = [one == _BOOLS[True] for one in index.values_of(_EMPTY, Wire.TRUE)]
     nulls = index.values_of(_NULLS, Wire.I64) or [None] * len(sizes)
     lows, highs = (index.values_of(bound, Wire.BINARY) for bound in (_LOWS, _HIGHS))
-    return list(map(Page, sizes, counts, nulls, empty, lows, highs))
+    return list(map(PageStats, sizes, counts, nulls, empty, lows, highs))
 
 
-def _decoded(chunk: Struct, field: Chunk, file: memoryview) -> Struct:
+def _decoded(chunk: Struct, field: ColumnChunk, file: memoryview) -> Struct:
     begin, size = _pointer(chunk, field)
     return decode(bytes(file[begin : begin + size]))[0]
 
@@ -282,4 +291,4 @@ def _pointer(chunk: Struct, field: int) -> tuple[int, int]:
 
 def _chunks(groups: Iterable[Struct]) -> Iterator[Struct]:
     for group in groups:
-        yield from group.structs(Group.COLUMNS)
+        yield from group.structs(RowGroup.COLUMNS)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.places import Remote, absence, below, files_below, matching, place_of
+from rlpost.io.paths import (
+    RemotePath,
+    glob_files,
+    list_files,
+    parse_path,
+    relative_to_glob,
+    why_missing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.io.places import AnyPath
+    import pyarrow as pa
+
+    from rlpost.io.parquet.fingerprint import FileFingerprint
+    from rlpost.io.paths import AnyPath
 
 
 @dataclass(frozen=True)
@@ -52,8 +64,8 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
 
 
 def _expand(text: str) -> list[InputFile]:
-    path = place_of(text)
-    if isinstance(path, Remote):
+    path = parse_path(text)
+    if isinstance(path, RemotePath):
         path.forget()
     try:
         if path.is_dir():
@@ -65,17 +77,17 @@ def _expand(text: str) -> list[InputFile]:
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if glob.has_magic(text):
-        files = matching(path)
+        files = glob_files(path)
         if not files:
             raise ReadWriteError(f"{text}: the pattern matches no file")
-        return [InputFile(file, below(path, file), _partitions(file)) for file in files]
-    raise ReadWriteError(f"{text}: {absence(path)}")
+        return [InputFile(file, relative_to_glob(path, file), _partitions(file)) for file in files]
+    raise ReadWriteError(f"{text}: {why_missing(path)}")
 
 
 def _directory(top: AnyPath) -> list[InputFile]:
     files = [
         InputFile(file, relative, _partitions(file))
-        for file, relative in files_below(top)
+        for file, relative in list_files(top)
         if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
     ]
     if not files:
@@ -86,3 +98,69 @@ def _directory(top: AnyPath) -> list[InputFile]:
 def _partitions(path: AnyPath) -> tuple[tuple[str, str], ...]:
     pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
+
+
+MISSING_ROLES = b"rlpost.lacks"  # key-value metadata: role -> why a converted dump has none
+
+
+@dataclass(frozen=True)
+class InputMetadata:
+    """What binding a recipe needs to know of an input: a `Source` without its footers.
+
+    A footer takes more memory than its file's name, and thousands of files have a few schemas.
+    """
+
+    files: list[InputFile] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Rows of each file."""
+    sizes: list[int] = field(default_factory=list)
+    """Bytes of each file once it is decompressed."""
+    stamps: list[FileFingerprint | None] = field(default_factory=list)
+    """When each file was changed, as `Source` has it."""
+    schemas: list[pa.Schema] = field(default_factory=list)
+    """Of each file; files that have the same one share it."""
+    columns: list[str] = field(default_factory=list)
+    """The names every file has, hive partitions among them, in the first file's order."""
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
+    """Of the key-value metadata what binding reads."""
+
+    @cached_property
+    def name(self) -> str:
+        """What errors call the input."""
+        first = str(self.files[0].path)
+        return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(self.counts)
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """Row number, in the whole input, of each file's first row."""
+        return list(accumulate(self.counts, initial=0))
+
+
+def join_metadata(surveys: Sequence[InputMetadata]) -> InputMetadata:
+    """The survey of consecutive parts of an input, of at least one."""
+    first = surveys[0]
+    shared = set(first.columns).intersection(*(one.columns for one in surveys))
+    metadata: dict[bytes, bytes] = {}
+    for one in reversed(surveys):
+        metadata |= one.metadata
+    return InputMetadata(
+        [file for one in surveys for file in one.files],
+        [count for one in surveys for count in one.counts],
+        [size for one in surveys for size in one.sizes],
+        [stamp for one in surveys for stamp in one.stamps],
+        distinct_schemas([schema for one in surveys for schema in one.schemas]),
+        [name for name in first.columns if name in shared],
+        metadata,
+    )
+
+
+def distinct_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """The same schemas, without what files say of themselves, each distinct one once."""
+    distinct: dict[bytes, pa.Schema] = {}
+    plain = [schema.remove_metadata() for schema in schemas]
+    return [distinct.setdefault(one.serialize().to_pybytes(), one) for one in plain]

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.io.parquet.checks import checked_metadata
-from rlpost.io.places import Remote
-from rlpost.io.ranges import Ranges, RemoteFile
+from rlpost.errors import DataError, ReadWriteError
+from rlpost.io.parquet.checks import check_utf8, read_metadata
+from rlpost.io.paths import RemotePath
+from rlpost.io.ranges import PrefetchedFile, RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 _STREAM_BUFFER = 1 << 20  # bytes read at a time of a column chunk, so chunks are never held whole
@@ -38,11 +39,11 @@ class ParquetReader:
     def __init__(
         self, place: AnyPath, metadata: pq.FileMetaData | None = None, *, checksums: bool = False
     ) -> None:
-        self._ranges = Ranges(RemoteFile(place)) if isinstance(place, Remote) else None
+        self._ranges = PrefetchedFile(RemoteFile(place)) if isinstance(place, RemotePath) else None
         try:
             self.file = pq.ParquetFile(
                 place if self._ranges is None else pa.PythonFile(self._ranges, mode="r"),
-                metadata=checked_metadata(place) if metadata is None else metadata,
+                metadata=read_metadata(place) if metadata is None else metadata,
                 buffer_size=_STREAM_BUFFER if place.stat().st_size > _SMALL else 0,
                 pre_buffer=False,
                 page_checksum_verification=checksums,
@@ -63,7 +64,7 @@ class ParquetReader:
         if self._ranges is not None:
             self._ranges.forget(group)
             for number in range(group, min(group + 2, self.file.metadata.num_row_groups)):
-                self._ranges.announce(number, extents(self.file.metadata, number, columns))
+                self._ranges.announce(number, column_extents(self.file.metadata, number, columns))
         return self._counted(self.file.iter_batches(rows, [group], columns=columns), group)
 
     def _counted(self, batches: Iterator[Any], group: int) -> Iterator[pa.RecordBatch]:
@@ -86,12 +87,7 @@ class ParquetReader:
             self._ranges.close()
 
 
-def footer_of(place: AnyPath) -> pq.FileMetaData:
-    """A file's footer; raises as `ParquetReader`."""
-    return checked_metadata(place)
-
-
-def extents(
+def column_extents(
     footer: pq.FileMetaData, group: int, columns: Collection[str]
 ) -> Iterator[tuple[int, int]]:
     """Where the chunks of top-level columns begin and end."""
@@ -104,3 +100,57 @@ def extents(
             if chunk.has_dictionary_page:
                 begin = min(begin, chunk.dictionary_page_offset)
             yield begin, begin + chunk.total_compressed_size
+
+
+_BYTES = 32 << 20  # decoded bytes that are held at a time
+_ROWS = 1 << 14
+
+
+def damaged_columns(place: AnyPath, advance: Callable[[int], None]) -> dict[str, str]:
+    """Decode every column of a file, with its pages' checksums where it has them.
+
+    One column of one row group is read at a time. Texts must be UTF-8, and a row group must have
+    the rows that the footer says. A checksum covers the bytes as they were written: without one,
+    bits that changed and still decode are not found.
+
+    Args:
+        place: the file.
+        advance: is told of rows, when all their columns were read.
+
+    Returns:
+        For each column that does not decode: the first row group in which, and why.
+
+    Raises:
+        DataError: the footer is damaged.
+        ReadWriteError: the file can't be read.
+    """
+    found: dict[str, str] = {}
+    try:
+        opened = ParquetReader(place, checksums=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{place}: cannot be read as Parquet: {error}") from None
+    with opened as reader:
+        footer = reader.file.metadata
+        for group in range(footer.num_row_groups):
+            for name in dict.fromkeys(reader.file.schema_arrow.names):
+                why = None if name in found else _damage(reader, place, group, name)
+                if why is not None:
+                    found[name] = f"row group {group}: {why}"
+            advance(footer.row_group(group).num_rows)
+    return found
+
+
+def _damage(reader: ParquetReader, place: AnyPath, group: int, name: str) -> str | None:
+    """Why a column of a row group does not decode; None where it does."""
+    footer = reader.file.metadata.row_group(group)
+    rows = _BYTES * footer.num_rows // max(footer.total_byte_size, 1)
+    try:
+        for batch in reader.batches(min(max(rows, 1), _ROWS), group, [name]):
+            check_utf8(batch)
+    except MemoryError:  # which is one of Arrow's exceptions, too, and says nothing of the file
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's; those of codecs have none
+            raise ReadWriteError(f"{place}: cannot be read: {error.strerror or error}") from None
+        return str(error).partition("\n")[0]
+    return None

@@ -19,36 +19,36 @@ from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
     DamagedError,
-    Element,
     EncryptedError,
     FileMeta,
     FooterError,
-    Group,
+    RowGroup,
+    SchemaElement,
     Struct,
     Wire,
-    load,
+    read_footer,
 )
-from rlpost.io.parquet.indexes import indexed_groups, indexed_groups_of
+from rlpost.io.parquet.indexes import indexed_row_groups, indexed_row_groups_of
 from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.parquet.splice import SpliceSink, close_ranks, whole
-from rlpost.io.parquet.splice_plan import plan
+from rlpost.io.parquet.splice import SpliceSink, compact, data_range
+from rlpost.io.parquet.splice_plan import plan_splice
 from rlpost.io.ranges import close_file, open_file
-from rlpost.io.staged import naming
-from rlpost.io.uploads import stage
+from rlpost.io.staged import file_errors
+from rlpost.io.uploads import stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from rlpost.io.parquet.indexes import New
-    from rlpost.io.places import AnyPath
-    from rlpost.io.staged import ByteRange, Staged
+    from rlpost.io.parquet.indexes import NewIndex
+    from rlpost.io.paths import AnyPath
+    from rlpost.io.staged import ByteRange, StagedFile
     from rlpost.io.uploads import Upload
 
 
 READ_BYTES = 32 << 20  # decoded source bytes that are held at a time
 
 
-class SourceRows:
+class SourceReader:
     """A source's kept columns, decoded a bounded piece at a time.
 
     Raises:
@@ -63,7 +63,7 @@ class SourceRows:
             schema = self._file.schema_arrow
         kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
         self.fields = pa.schema(kept)
-        self.indexed = indexed_groups_of(self._file.metadata)
+        self.indexed = indexed_row_groups_of(self._file.metadata)
         """Row groups that have page indexes."""
         self._group = -1
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -72,9 +72,9 @@ class SourceRows:
     def skeleton(self, encoder: Encoder) -> Struct:
         """Return FileMetaData with the source's row groups and key-values and no column."""
         metadata = self._file.metadata
-        root = Struct().put(Element.NAME, Wire.BINARY, b"schema")
+        root = Struct().put(SchemaElement.NAME, Wire.BINARY, b"schema")
         groups = [
-            Struct().put(Group.ROWS, Wire.I64, metadata.row_group(group).num_rows)
+            Struct().put(RowGroup.ROWS, Wire.I64, metadata.row_group(group).num_rows)
             for group in range(metadata.num_row_groups)
         ]
         pairs = [
@@ -88,7 +88,7 @@ class SourceRows:
         footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
         footer[FileMeta.CREATED_BY] = encoder.footer[FileMeta.CREATED_BY]
         with self._naming():
-            plan(footer, 0, encoder, None, ())
+            plan_splice(footer, 0, encoder, None, ())
         return footer
 
     def take(self, row_group: int, most: int) -> pa.RecordBatch:
@@ -131,13 +131,13 @@ class RewriteSink:
         reason: why the source's columns are not copied.
     """
 
-    def __init__(self, rows: SourceRows, inner: Sink, reason: str) -> None:
+    def __init__(self, rows: SourceReader, inner: Sink, reason: str) -> None:
         self.reason = reason
         self._rows = rows
         self._inner = inner
 
     @property
-    def output(self) -> Staged | Upload:
+    def output(self) -> StagedFile | Upload:
         """The file that is written."""
         return self._inner.output
 
@@ -188,7 +188,7 @@ class Sink(Protocol):
         """Why the source's columns are decoded and encoded anew; None if they are copied."""
 
     @property
-    def output(self) -> Staged | Upload:
+    def output(self) -> StagedFile | Upload:
         """The file that is written."""
 
     def encode(self, columns: pa.RecordBatch) -> Any:
@@ -244,7 +244,7 @@ def open_sink(
     force_rewrite: bool = False,
     codec: str = "zstd",
     level: int | None = None,
-    begun: Staged | Upload | None = None,
+    begun: StagedFile | Upload | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -279,10 +279,10 @@ def open_sink(
         if not isinstance(spliced, str):
             undone.pop_all()
             return spliced
-    rows = SourceRows(source, keep, drop)
+    rows = SourceReader(source, keep, drop)
     _check_names(source, rows.fields.names, fields)
     joined = encoder(pa.schema([*rows.fields, *fields]), indexed=bool(rows.indexed))
-    inner = SpliceSink(rows.skeleton(joined), joined, stage(target), len(MAGIC), rows.indexed)
+    inner = SpliceSink(rows.skeleton(joined), joined, stage_file(target), len(MAGIC), rows.indexed)
     return RewriteSink(rows, inner, spliced)
 
 
@@ -292,16 +292,16 @@ def _splice(
     encoder_of: Callable[..., Encoder],
     keep: Collection[str] | None,
     drop: Collection[str],
-    begun: Staged | Upload | None,
+    begun: StagedFile | Upload | None,
 ) -> SpliceSink | str:
     """Open a sink that copies, or say why there can be none."""
-    with naming(source, "cannot be read"), ExitStack() as opened:
+    with file_errors(source, "cannot be read"), ExitStack() as opened:
         file, size = open_file(source)
         opened.callback(close_file, file)
         try:
-            footer, end = load(file, size)
-            encoder = encoder_of(indexed=bool(indexed_groups(footer)))
-            names, everything, indexed = plan(footer, end, encoder, keep, drop)
+            footer, end = read_footer(file, size)
+            encoder = encoder_of(indexed=bool(indexed_row_groups(footer)))
+            names, everything, indexed = plan_splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -309,17 +309,17 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        runs: list[ByteRange] = whole(end)
-        moved: list[New] | None = []
+        runs: list[ByteRange] = data_range(end)
+        moved: list[NewIndex] | None = []
         if not everything:
-            runs, moved = close_ranks(file, footer.structs(FileMeta.ROW_GROUPS))
+            runs, moved = compact(file, footer.structs(FileMeta.ROW_GROUPS))
         kept = max((run.at + run.size for run in runs), default=len(MAGIC))
         indexes = () if moved is None else (indexed, moved)
         if begun is not None:
             if begun.runs != runs:
                 raise ReadWriteError(f"{source}: changed while it was read")
             return SpliceSink(footer, encoder, begun, kept, *indexes)
-        staged = stage(target)
+        staged = stage_file(target)
         opened.pop_all()
         staged.write(0, MAGIC)  # in front of what is copied
         staged.copy(file, runs)

@@ -12,33 +12,34 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.arrow import texts, to_arrow
-from rlpost.io.parquet.checks import check_texts, checked_metadata
+from rlpost.io.arrow import is_list, string_array, to_arrow
+from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.encode import Encoder
-from rlpost.io.parquet.fingerprint import stamp_of
-from rlpost.io.parquet.footer import FileMeta, FooterError, Group, load
-from rlpost.io.parquet.reader import ParquetReader, extents, footer_of
-from rlpost.io.parquet.splice_plan import plan
-from rlpost.io.places import Remote
+from rlpost.io.parquet.fingerprint import fingerprint_of
+from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
+from rlpost.io.parquet.inputs import MISSING_ROLES, InputFile, InputMetadata, distinct_schemas
+from rlpost.io.parquet.reader import ParquetReader, column_extents
+from rlpost.io.parquet.splice_plan import plan_splice
+from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import close_file, open_file
-from rlpost.io.staged import naming
-from rlpost.io.threads import Ahead, in_order
+from rlpost.io.staged import file_errors
+from rlpost.io.threads import Prefetcher, map_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
 
-    from rlpost.io.parquet.fingerprint import Stamp
+    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.footer import Struct
-    from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.places import AnyPath
+    from rlpost.io.paths import AnyPath
 
 
 _TOGETHER = 8  # row groups, at most, that are worked on together; they begin at multiples of it
@@ -68,10 +69,10 @@ class RowChunk:
         )
 
 
-Pieces = tuple[RowChunk, ...]
+Chunks = tuple[RowChunk, ...]
 
 
-def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
+def joinable(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
     """Whether each row group may be worked on together with what is before it.
 
     Where the blocks of a scan begin shows in its last bits, so this depends on row groups and on
@@ -89,7 +90,7 @@ def may_join(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool
             window, before = own, held
 
 
-def together(pieces: Iterable[RowChunk], tokens: int) -> Iterator[tuple[RowChunk, ...]]:
+def join_chunks(pieces: Iterable[RowChunk], tokens: int) -> Iterator[tuple[RowChunk, ...]]:
     """Pieces that may be joined in runs of at most so many tokens, about; the others alone."""
     run: list[RowChunk] = []
     held = 0
@@ -103,12 +104,12 @@ def together(pieces: Iterable[RowChunk], tokens: int) -> Iterator[tuple[RowChunk
         yield tuple(run)
 
 
-def rows_of(pieces: Pieces) -> int:
+def count_rows(pieces: Chunks) -> int:
     """How many rows they have."""
     return sum(piece.table.num_rows for piece in pieces)
 
 
-def halves_of(pieces: Pieces) -> tuple[Pieces, Pieces]:
+def halves(pieces: Chunks) -> tuple[Chunks, Chunks]:
     """The first and the second half: of the pieces, or of the rows of the only one."""
     if len(pieces) == 1:
         first, second = pieces[0].halves()
@@ -117,7 +118,9 @@ def halves_of(pieces: Pieces) -> tuple[Pieces, Pieces]:
     return pieces[:middle], pieces[middle:]
 
 
-def by_group(pieces: Pieces, columns: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by_row_group(
+    pieces: Chunks, columns: pa.RecordBatch
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each piece, with its row group."""
     row = 0
     for piece in pieces:
@@ -144,8 +147,8 @@ class Source:
     def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
         self.stamps = [_stamp(file) for file in self.files]
-        remote = any(isinstance(file.path, Remote) for file in self.files)
-        self.footers = list(in_order(_footer, iter(self.files), _FOOTERS if remote else 1))
+        remote = any(isinstance(file.path, RemotePath) for file in self.files)
+        self.footers = list(map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1))
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
@@ -153,7 +156,7 @@ class Source:
         """Row number, in its file, of the first row that is read of each."""
         self.first_groups = [0] * len(self.files)
         """Number, in its file, of the first row group that is read of each."""
-        self._begun: tuple[tuple[list[str], int, str], Ahead[RowChunk]] | None = None
+        self._begun: tuple[tuple[list[str], int, str], Prefetcher[RowChunk]] | None = None
 
     @cached_property
     def name(self) -> str:
@@ -194,7 +197,7 @@ class Source:
             end - begin
             for footer in self.footers
             for group in range(footer.num_row_groups)
-            for begin, end in extents(footer, group, columns)
+            for begin, end in column_extents(footer, group, columns)
         )
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
@@ -216,7 +219,7 @@ class Source:
     def read_ahead(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> None:
         """Begin to read, in a thread, what `read` will be asked for next; `close` ends it."""
         pieces = self._read(columns, chunk_tokens, sized_by)
-        ahead = Ahead(pieces, _MOST_AHEAD, lambda piece: piece.table.nbytes)
+        ahead = Prefetcher(pieces, _MOST_AHEAD, lambda piece: piece.table.nbytes)
         self._begun = ([*columns], chunk_tokens, sized_by), ahead
 
     def check_unchanged(self) -> None:
@@ -247,7 +250,7 @@ class Source:
                     begin = row
                     for table in reader.batches(max(1, int(chunk_tokens / each)), group, physical):
                         if table.num_rows:
-                            check_texts(table)
+                            check_utf8(table)
                             whole = _with_partitions(table, file, columns)
                             tokens = round(each * table.num_rows)
                             yield RowChunk(index, group, row, whole, tokens, joins and row == begin)
@@ -256,25 +259,25 @@ class Source:
             raise _unreadable(file, error) from None
 
     def _joins(self, index: int) -> Iterator[bool]:
-        """`may_join` of the row groups of a file."""
+        """`joinable` of the row groups of a file."""
         groups = map(self.footers[index].row_group, range(self.footers[index].num_row_groups))
         sizes = ((group.num_rows, group.total_byte_size) for group in groups)
-        return may_join(sizes, self.first_groups[index])
+        return joinable(sizes, self.first_groups[index])
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def _stamp(file: InputFile) -> Stamp | None:
+def _stamp(file: InputFile) -> FileFingerprint | None:
     """None for remote files, of which each read checks the size."""
-    if isinstance(file.path, Remote):
+    if isinstance(file.path, RemotePath):
         return None
     with suppress(OSError):
-        return stamp_of(file.path)
+        return fingerprint_of(file.path)
     return None
 
 
-def check_unchanged(stamped: Iterable[tuple[InputFile, Stamp | None]], then: str) -> None:
+def check_unchanged(stamped: Iterable[tuple[InputFile, FileFingerprint | None]], then: str) -> None:
     """Raise ReadWriteError where a local file is not what it was.
 
     Args:
@@ -288,7 +291,7 @@ def check_unchanged(stamped: Iterable[tuple[InputFile, Stamp | None]], then: str
 
 def _footer(file: InputFile) -> pq.FileMetaData:
     try:
-        return footer_of(file.path)
+        return read_metadata(file.path)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
 
@@ -339,10 +342,10 @@ def _partition(value: str, rows: int) -> pa.Array:
     number = value.lstrip("-")
     if number.isdecimal() and len(number) < 19:  # noqa: PLR2004
         return to_arrow(np.full(rows, int(value), np.int64), pa.int64())
-    return texts([value] * rows)
+    return string_array([value] * rows)
 
 
-class Range(NamedTuple):
+class RowGroupRange(NamedTuple):
     """Consecutive row groups of a file."""
 
     first: int
@@ -353,7 +356,7 @@ class Range(NamedTuple):
     rows: int
 
 
-def divided(place: AnyPath, most: int) -> list[Range]:
+def row_group_ranges(place: AnyPath, most: int) -> list[RowGroupRange]:
     """A file's row groups in ranges; none where its column chunks can't be copied.
 
     Args:
@@ -363,25 +366,25 @@ def divided(place: AnyPath, most: int) -> list[Range]:
     Raises:
         ReadWriteError: it can't be read.
     """
-    with naming(place, "cannot be read"):
+    with file_errors(place, "cannot be read"):
         file, size = open_file(place)
     try:
-        with naming(place, "cannot be read"):
-            footer, end = load(file, size)
+        with file_errors(place, "cannot be read"):
+            footer, end = read_footer(file, size)
         groups = [_measure(group) for group in footer.structs(FileMeta.ROW_GROUPS)]
-        plan(footer, end, Encoder(pa.schema([])), None, ())
+        plan_splice(footer, end, Encoder(pa.schema([])), None, ())
     except FooterError:
         return []  # whoever writes it will say why
     finally:
         close_file(file)
-    found: list[Range] = []
+    found: list[RowGroupRange] = []
     filled = row = 0
-    for number, ((rows, held), joins) in enumerate(zip(groups, may_join(groups), strict=True)):
+    for number, ((rows, held), joins) in enumerate(zip(groups, joinable(groups), strict=True)):
         if found and (filled + held <= most or joins):
             last = found[-1]
             found[-1] = last._replace(stop=number + 1, rows=last.rows + rows)
         else:
-            found.append(Range(number, number + 1, row, rows))
+            found.append(RowGroupRange(number, number + 1, row, rows))
             filled = 0
         filled += held
         row += rows
@@ -390,7 +393,7 @@ def divided(place: AnyPath, most: int) -> list[Range]:
 
 def _measure(group: Struct) -> tuple[int, int]:
     """Rows and decompressed bytes of a row group."""
-    return group.integer(Group.ROWS), group.integer(Group.BYTES)
+    return group.integer(RowGroup.ROWS), group.integer(RowGroup.BYTES)
 
 
 class RangeSource(Source):
@@ -406,9 +409,9 @@ class RangeSource(Source):
         ReadWriteError, DataError: as `Source`.
     """
 
-    def __init__(self, files: Sequence[InputFile], part: Range) -> None:
+    def __init__(self, files: Sequence[InputFile], part: RowGroupRange) -> None:
         super().__init__(files)
-        self.footers = [checked_metadata(files[0].path, (part.first, part.stop))]
+        self.footers = [read_metadata(files[0].path, (part.first, part.stop))]
         self.starts, self.first_groups = [part.row], [part.first]
 
     @cached_property
@@ -416,3 +419,65 @@ class RangeSource(Source):
         """What a piece's first row is added to, for its place among the rows that are read."""
         (start,) = self.starts
         return [-start, self.rows - start]
+
+
+class TableSource:
+    """An Arrow table with the reading interface of `Source`."""
+
+    name = "table"
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.files = [InputFile(Path(self.name), Path(self.name))]
+        self.schemas = [table.schema]
+        self.first_rows = [0, table.num_rows]
+        self.rows = table.num_rows
+        self.columns = list(table.schema.names)
+        self.metadata: dict[bytes, bytes] = dict(table.schema.metadata or {})
+
+    def bytes_of(self, columns: Sequence[str]) -> int:
+        """Bytes of these columns in memory."""
+        return int(self.table.select(list(columns)).nbytes)
+
+    def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
+        """These columns, in pieces of about `chunk_tokens` elements of one list column."""
+        table = self.table.select(list(columns))
+        each = max(1.0, self._per_row(sized_by))
+        row = 0
+        for batch in table.to_batches(max_chunksize=max(1, int(chunk_tokens / each))):
+            if batch.num_rows:
+                yield RowChunk(0, 0, row, batch, round(each * batch.num_rows), joins=row > 0)
+            row += batch.num_rows
+
+    def read_file(
+        self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
+    ) -> Iterator[RowChunk]:
+        """The pieces of the only file there is."""
+        assert index == 0
+        return self.read(columns, chunk_tokens, sized_by)
+
+    def check_unchanged(self) -> None:
+        """Nobody changes an Arrow table."""
+
+    def _per_row(self, column: str) -> float:
+        chunks = self.table.column(column).chunks
+        if not self.rows or not is_list(self.table.schema.field(column).type):
+            return 1.0
+        return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)
+
+
+def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
+    """Look at the footers of some files; raises as `Source`."""
+    source = Source(files)
+    return InputMetadata(
+        list(files),
+        [footer.num_rows for footer in source.footers],
+        [
+            sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+            for footer in source.footers
+        ],
+        source.stamps,
+        distinct_schemas(source.schemas),
+        source.columns,
+        {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
+    )

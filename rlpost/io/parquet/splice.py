@@ -20,21 +20,33 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlpost.io.parquet.footer import (
     MAGIC,
     TAIL,
-    Chunk,
+    ColumnChunk,
+    ColumnMeta,
     FileMeta,
     FooterError,
-    Group,
-    Meta,
+    RowGroup,
     Struct,
     Wire,
-    seal,
+    file_end,
 )
-from rlpost.io.parquet.indexes import New, drop_indexes, kept_indexes, moved_offsets, new_indexes
-from rlpost.io.parquet.splice_plan import add_key_values, extent, joined_meta, metas_of, move
+from rlpost.io.parquet.indexes import (
+    NewIndex,
+    drop_indexes,
+    existing_indexes,
+    new_indexes,
+    shifted_offset_indexes,
+)
+from rlpost.io.parquet.splice_plan import (
+    add_key_values,
+    chunk_extent,
+    column_metas,
+    merge_chunks,
+    shift_offsets,
+)
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import STEP, ByteRange, Staged, naming, steps, write_all
-from rlpost.io.threads import in_order
-from rlpost.io.uploads import Upload, stage
+from rlpost.io.staged import READ_BYTES, ByteRange, StagedFile, file_errors, split_ranges, write_all
+from rlpost.io.threads import map_ordered
+from rlpost.io.uploads import Upload, stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -43,9 +55,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.encode import ColumnPages, Encoded, Encoder
-    from rlpost.io.places import AnyPath
-    from rlpost.io.ranges import Opened
+    from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
+    from rlpost.io.paths import AnyPath
+    from rlpost.io.ranges import OpenFile
 
 
 ROOM = 64 << 20  # bytes of pages that wait in memory
@@ -71,13 +83,13 @@ class PageSpool:
     def __init__(self, folder: Path) -> None:
         self.rows = 0
         self._folder = folder
-        self._parts: list[Encoded] = []
-        self._held: list[Encoded] = []  # those behind them, in memory
+        self._parts: list[EncodedRows] = []
+        self._held: list[EncodedRows] = []  # those behind them, in memory
         self._size = 0
         self._file: IO[bytes] | None = None
         self._end = 0
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: EncodedRows) -> None:
         """Take the next rows.
 
         Raises:
@@ -87,11 +99,11 @@ class PageSpool:
         self._held.append(encoded)
         self._size += sum(map(len, (page for pages in _distinct(encoded) for page in pages)))
         if self._size > ROOM:
-            with naming(self._folder, "cannot be written"):
+            with file_errors(self._folder, "cannot be written"):
                 self._parts += [self._laid(part) for part in self._held]
             self._held, self._size = [], 0
 
-    def take(self) -> list[Encoded]:
+    def take(self) -> list[EncodedRows]:
         """All rows, in order; the pages are for `bytes_of`, and nothing waits any more."""
         parts = self._parts + self._held
         self._parts, self._held, self._size, self.rows = [], [], 0, 0
@@ -104,9 +116,9 @@ class PageSpool:
                 yield page
                 continue
             assert self._file is not None
-            for done in range(0, page.size, STEP):
-                with naming(self._folder, "what waits there cannot be read"):
-                    some = min(STEP, page.size - done)
+            for done in range(0, page.size, READ_BYTES):
+                with file_errors(self._folder, "what waits there cannot be read"):
+                    some = min(READ_BYTES, page.size - done)
                     data = os.pread(self._file.fileno(), some, page.begin + done)
                     if len(data) < some:
                         raise OSError("it became shorter")
@@ -118,7 +130,7 @@ class PageSpool:
             self._file.close()
         self._file = None
 
-    def _laid(self, encoded: Encoded) -> Encoded:
+    def _laid(self, encoded: EncodedRows) -> EncodedRows:
         """The same rows with their pages in the file."""
         lying = {id(pages): [self._put(pages)] for pages in _distinct(encoded)}
         pieces = [replace(piece, pages=lying[id(piece.pages)]) for piece in encoded.pieces]
@@ -133,12 +145,12 @@ class PageSpool:
         return _Lying(begin, self._end - begin)
 
 
-def _distinct(encoded: Encoded) -> list[list[bytes | memoryview]]:
+def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
     """The lists of pages, each once: columns that hold the same values share theirs."""
     return list({id(piece.pages): piece.pages for piece in encoded.pieces}.values())
 
 
-def copy_all(source: AnyPath, target: AnyPath) -> Staged | Upload | None:
+def start_copy(source: AnyPath, target: AnyPath) -> StagedFile | Upload | None:
     """Begin to copy a Parquet file's data, all of it, to where an output that keeps it is staged.
 
     Returns:
@@ -147,7 +159,7 @@ def copy_all(source: AnyPath, target: AnyPath) -> Staged | Upload | None:
     Raises:
         ReadWriteError: the source cannot be read, or the target's folder not written.
     """
-    with naming(source, "cannot be read"):
+    with file_errors(source, "cannot be read"):
         file, size = open_file(source)
         tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
     length = int.from_bytes(tail[:4], "little")
@@ -156,21 +168,21 @@ def copy_all(source: AnyPath, target: AnyPath) -> Staged | Upload | None:
         close_file(file)
         return None
     try:
-        staged = stage(target)
+        staged = stage_file(target)
     except BaseException:
         close_file(file)
         raise
     staged.write(0, MAGIC)  # in front of what is copied
-    staged.copy(file, whole(end))
+    staged.copy(file, data_range(end))
     return staged
 
 
-def whole(end: int) -> list[ByteRange]:
+def data_range(end: int) -> list[ByteRange]:
     """All data of a file whose footer begins at `end`."""
     return [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))]
 
 
-def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[ByteRange], list[New] | None]:
+def compact(file: OpenFile, groups: list[Struct]) -> tuple[list[ByteRange], list[NewIndex] | None]:
     """Move what belongs to kept columns, so that nothing is between it.
 
     Page indexes are left out where one is damaged.
@@ -186,15 +198,15 @@ def close_ranks(file: Opened, groups: list[Struct]) -> tuple[list[ByteRange], li
     Raises:
         OSError, ReadWriteError: the source can't be read.
     """
-    chunks = [(chunk, group) for group in groups for chunk in group.structs(Group.COLUMNS)]
-    before = [extent(chunk.struct(Chunk.META))[0] for chunk, _ in chunks]
+    chunks = [(chunk, group) for group in groups for chunk in group.structs(RowGroup.COLUMNS)]
+    before = [chunk_extent(chunk.struct(ColumnChunk.META))[0] for chunk, _ in chunks]
     runs = _closed(groups)
     moved = []
     for (chunk, group), begin in zip(chunks, before, strict=True):
-        after = extent(chunk.struct(Chunk.META))
-        moved.append((chunk, after[0] - begin, after, group.integer(Group.ROWS)))
+        after = chunk_extent(chunk.struct(ColumnChunk.META))
+        moved.append((chunk, after[0] - begin, after, group.integer(RowGroup.ROWS)))
     try:
-        offsets = moved_offsets(file, moved)
+        offsets = shifted_offset_indexes(file, moved)
     except FooterError:
         drop_indexes(groups)
         return _joined(runs), None
@@ -206,15 +218,17 @@ def _closed(groups: list[Struct]) -> list[ByteRange]:
     end = len(MAGIC)
     runs: list[ByteRange] = []
     for group in groups:
-        for meta in sorted(metas_of(group), key=extent):
-            begin, stop = extent(meta)
-            move(meta, end - begin)
+        for meta in sorted(column_metas(group), key=chunk_extent):
+            begin, stop = chunk_extent(meta)
+            shift_offsets(meta, end - begin)
             runs.append(ByteRange(begin, stop - begin, end))
             end += stop - begin
-    for meta in (meta for group in groups for meta in metas_of(group) if Meta.BLOOM in meta):
-        size = meta.integer(Meta.BLOOM_LENGTH)
-        runs.append(ByteRange(meta.integer(Meta.BLOOM), size, end))
-        meta.put(Meta.BLOOM, Wire.I64, end)
+    for meta in (
+        meta for group in groups for meta in column_metas(group) if ColumnMeta.BLOOM in meta
+    ):
+        size = meta.integer(ColumnMeta.BLOOM_LENGTH)
+        runs.append(ByteRange(meta.integer(ColumnMeta.BLOOM), size, end))
+        meta.put(ColumnMeta.BLOOM, Wire.I64, end)
         end += size
     return runs
 
@@ -252,10 +266,10 @@ class SpliceSink:
         self,
         footer: Struct,
         encoder: Encoder,
-        output: Staged | Upload,
+        output: StagedFile | Upload,
         end: int,
         indexed: Collection[int] = (),
-        moved: Collection[New] = (),
+        moved: Collection[NewIndex] = (),
     ) -> None:
         self.reason: str | None = None
         self._footer = footer
@@ -270,15 +284,15 @@ class SpliceSink:
         self._waiting = PageSpool(output.path.parent)
 
     @property
-    def output(self) -> Staged | Upload:
+    def output(self) -> StagedFile | Upload:
         """The file that is written."""
         return self._output
 
-    def encode(self, columns: pa.RecordBatch) -> Encoded:
+    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
         """Encode new columns; any thread may."""
         return self._encoder.encode(columns)
 
-    def append(self, row_group: int, encoded: Encoded) -> None:
+    def append(self, row_group: int, encoded: EncodedRows) -> None:
         """Add the next rows of a row group."""
         if not encoded.rows:
             return
@@ -309,7 +323,7 @@ class SpliceSink:
             self._finish_group()
         self._write_indexes()
         add_key_values(self._footer, metadata)
-        self._output.write(self._end, seal(self._footer))
+        self._output.write(self._end, file_end(self._footer))
         self._output.complete()
 
     def abort(self) -> None:
@@ -321,7 +335,7 @@ class SpliceSink:
         """Count the rows that the current row group still lacks; there are none behind the last."""
         if self._current == len(self._groups):
             return 0
-        return self._groups[self._current].integer(Group.ROWS) - self._waiting.rows
+        return self._groups[self._current].integer(RowGroup.ROWS) - self._waiting.rows
 
     def _write_indexes(self) -> None:
         """Put all page indexes behind one another: some readers read whatever is between them.
@@ -330,13 +344,13 @@ class SpliceSink:
         """
         runs = []
         at = self._end
-        for chunk, field, begin, size in kept_indexes(self._groups):
+        for chunk, field, begin, size in existing_indexes(self._groups):
             runs.append(ByteRange(begin, size, at))
             chunk.put(field, Wire.I64, at)
             at += size
-        for data in in_order(self._output.original, steps(_joined(runs)), _READERS):
+        for data in map_ordered(self._output.original, split_ranges(_joined(runs)), _READERS):
             self._end = self._output.write(self._end, data)
-        for field in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
+        for field in (ColumnChunk.COLUMN_INDEX, ColumnChunk.OFFSET_INDEX):
             for chunk, _, data in (index for index in self._indexes if index.field == field):
                 chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
                 self._end = self._output.write(self._end, data)
@@ -347,22 +361,27 @@ class SpliceSink:
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
         group = self._groups[self._current]
         parts = self._waiting.take() or [self._encoder.encode(self._encoder.nothing)]
-        columns = group.structs(Group.COLUMNS)
-        begins = [begin for begin, stop in map(extent, metas_of(group)) if stop > begin]
-        group.put(Group.OFFSET, Wire.I64, min(begins, default=self._end))
+        columns = group.structs(RowGroup.COLUMNS)
+        begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
+        group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
         for pieces in zip(*(part.pieces for part in parts), strict=True):
-            meta = joined_meta([piece.meta for piece in pieces])
-            meta.put(Meta.DATA_PAGE, Wire.I64, self._end)
-            chunk = Struct({Chunk.META: (Wire.STRUCT, meta)}).put(Chunk.OFFSET, Wire.I64, 0)
+            meta = merge_chunks([piece.meta for piece in pieces])
+            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
+            chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(
+                ColumnChunk.OFFSET, Wire.I64, 0
+            )
             columns.append(chunk)
             if self._current in self._indexed:
                 indexed = [page for piece in pieces for page in piece.index]
                 self._indexes += new_indexes(chunk, self._end, indexed)
             for page in chain.from_iterable(map(self._waiting.bytes_of, pieces)):
                 self._end = self._output.write(self._end, page)
-        group.put_list(Group.COLUMNS, Wire.STRUCT, columns)
-        metas = metas_of(group)
-        for total, part in ((Group.BYTES, Meta.UNCOMPRESSED), (Group.COMPRESSED, Meta.COMPRESSED)):
+        group.put_list(RowGroup.COLUMNS, Wire.STRUCT, columns)
+        metas = column_metas(group)
+        for total, part in (
+            (RowGroup.BYTES, ColumnMeta.UNCOMPRESSED),
+            (RowGroup.COMPRESSED, ColumnMeta.COMPRESSED),
+        ):
             group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
         self._current += 1
         self._waiting.clear()

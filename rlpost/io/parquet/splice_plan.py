@@ -2,47 +2,117 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 from rlpost.io.parquet.footer import (
     MAGIC,
-    Chunk,
+    ColumnChunk,
+    ColumnMeta,
     DamagedError,
-    Element,
     EncryptedError,
     FileMeta,
     FooterError,
-    Group,
-    Meta,
+    RowGroup,
+    SchemaElement,
     Struct,
     Wire,
-    joined_statistics,
+    merge_statistics,
 )
-from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_groups
-from rlpost.io.parquet.schemas import (
-    ARROW_SCHEMA,
-    SPARK_SCHEMA,
-    arrow_schema,
-    arrow_value,
-    joined_arrow,
-    joined_spark,
-)
+from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_row_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    import pyarrow as pa
+    from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.io.parquet.encode import Encoder
 
 
+ARROW_SCHEMA = b"ARROW:schema"
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+}
+
+
+def decode_arrow_schema(value: bytes) -> pa.Schema:
+    """Decode the Arrow schema that pyarrow and others keep, or FooterError."""
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
+
+
+def encode_arrow_schema(schema: pa.Schema) -> bytes:
+    """Encode an Arrow schema; the inverse of `decode_arrow_schema`."""
+    return base64.b64encode(schema.serialize())
+
+
+def join_arrow_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes:
+    """An Arrow schema that has the columns of these names, and new ones; FooterError as above."""
+    schema = decode_arrow_schema(value)
+    missing = [name for name in names if schema.get_field_index(name) < 0]
+    if missing:
+        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
+    kept = (schema.field(name) for name in names)
+    return encode_arrow_schema(pa.schema([*kept, *fields], schema.metadata))
+
+
+def join_table_metadata(
+    metadata: Mapping[bytes, bytes], names: Sequence[str], fields: pa.Schema
+) -> dict[bytes, bytes]:
+    """A table's metadata, where a Spark schema has the columns of these names, and new ones."""
+    told = dict(metadata)
+    value = told.pop(SPARK_SCHEMA, None)
+    joined = None if value is None else join_spark_schema(value, names, fields)
+    return told if joined is None else {**told, SPARK_SCHEMA: joined}
+
+
+def join_spark_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes | None:
+    """A Spark schema that has the columns of these names, and new ones.
+
+    Returns:
+        None where it can't be made; without one, Spark takes Parquet's own schema.
+    """
+    try:
+        schema = json.loads(value)
+        known = {field["name"]: field for field in schema["fields"]}
+        kept = [known[name] for name in names]
+        new = [_spark_field(field.name, field.type, null=field.nullable) for field in fields]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return json.dumps({**schema, "fields": [*kept, *new]}, separators=(",", ":")).encode()
+
+
+def _spark_field(name: str, kind: pa.DataType, *, null: bool) -> dict[str, Any]:
+    return {"name": name, "type": _spark_type(kind), "nullable": null, "metadata": {}}
+
+
+def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
+    """A column's type in Spark's words; KeyError where it has none that is plain."""
+    if pa.types.is_list(kind):
+        inner = kind.value_field
+        element = {"elementType": _spark_type(inner.type), "containsNull": inner.nullable}
+        return {"type": "array", **element}
+    return _SPARK_TYPES[kind]
+
+
 _ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
-_OFFSETS = (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
-_STAYING = (Chunk.META, *POINTERS)
+_OFFSETS = (ColumnMeta.DATA_PAGE, ColumnMeta.INDEX_PAGE, ColumnMeta.DICTIONARY_PAGE)
+_STAYING = (ColumnChunk.META, *POINTERS)
 
 
-class Planned(NamedTuple):
+class SplicePlan(NamedTuple):
     """What stays of a source."""
 
     names: list[str]
@@ -53,9 +123,9 @@ class Planned(NamedTuple):
     """The row groups whose page indexes stay."""
 
 
-def plan(
+def plan_splice(
     footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
-) -> Planned:
+) -> SplicePlan:
     """Check a footer against its file, cut it down to the columns that stay, join the new ones.
 
     Row groups keep the chunks of the columns that stay; `SpliceSink` adds the rest.
@@ -84,7 +154,9 @@ def plan(
     for group in groups:
         _cut(group, leaves)
     new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
-    root = Struct(elements[0]).put(Element.CHILDREN, Wire.I32, len(kept) + len(encoder.fields))
+    root = Struct(elements[0]).put(
+        SchemaElement.CHILDREN, Wire.I32, len(kept) + len(encoder.fields)
+    )
     schema = [root, *(element for column in kept for element in column.elements), *new]
     footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, schema)
     orders = footer.structs(FileMeta.COLUMN_ORDERS)
@@ -95,7 +167,7 @@ def plan(
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
     _join_kept_schemas(footer, names, encoder.fields)
-    return Planned(names, len(kept) == len(columns), indexed)
+    return SplicePlan(names, len(kept) == len(columns), indexed)
 
 
 def _join_kept_schemas(footer: Struct, names: list[str], fields: pa.Schema) -> None:
@@ -104,9 +176,9 @@ def _join_kept_schemas(footer: Struct, names: list[str], fields: pa.Schema) -> N
     for pair in [*pairs]:
         key = pair.binary(1)
         if key == ARROW_SCHEMA:
-            pair.put(2, Wire.BINARY, joined_arrow(pair.binary(2), names, fields))
+            pair.put(2, Wire.BINARY, join_arrow_schema(pair.binary(2), names, fields))
         elif key == SPARK_SCHEMA:
-            joined = joined_spark(pair.binary(2, b""), names, fields)
+            joined = join_spark_schema(pair.binary(2, b""), names, fields)
             if joined is None:
                 pairs.remove(pair)
             else:
@@ -129,46 +201,46 @@ def _top_level(elements: list[Struct]) -> list[_Column]:
         while pending > 0:
             if at == len(elements):
                 raise FooterError("its schema ends too early")
-            pending += max(elements[at].integer(Element.CHILDREN, 0), 0) - 1
-            leaf += Element.TYPE in elements[at]
+            pending += max(elements[at].integer(SchemaElement.CHILDREN, 0), 0) - 1
+            leaf += SchemaElement.TYPE in elements[at]
             at += 1
-        name = elements[begin].binary(Element.NAME)
+        name = elements[begin].binary(SchemaElement.NAME)
         try:
             columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
         except UnicodeDecodeError:
             raise FooterError(f"the column name {name!r} is not UTF-8") from None
-    if not elements or elements[0].integer(Element.CHILDREN, 0) != len(columns):
+    if not elements or elements[0].integer(SchemaElement.CHILDREN, 0) != len(columns):
         raise FooterError(f"its schema has {len(columns)} columns and says otherwise")
     return columns
 
 
-def extent(meta: Struct) -> tuple[int, int]:
+def chunk_extent(meta: Struct) -> tuple[int, int]:
     """Return where a column chunk begins and ends."""
-    size = meta.integer(Meta.COMPRESSED)
+    size = meta.integer(ColumnMeta.COMPRESSED)
     begin = min((at for f in _OFFSETS if (at := meta.integer(f, 0)) > 0), default=0)
     return begin, begin + size
 
 
 def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
     """Return where a row group's chunks and Bloom filters lie, or say what is wrong with one."""
-    chunks = group.structs(Group.COLUMNS)
-    if len(chunks) != leaves or group.integer(Group.ROWS) < 0:
+    chunks = group.structs(RowGroup.COLUMNS)
+    if len(chunks) != leaves or group.integer(RowGroup.ROWS) < 0:
         raise FooterError(f"a row group has {len(chunks)} columns, the schema {leaves}")
     extents = []
     for chunk in chunks:
-        if Chunk.CRYPTO in chunk:
+        if ColumnChunk.CRYPTO in chunk:
             raise EncryptedError("some of its columns are encrypted")
-        if Chunk.FILE_PATH in chunk:
+        if ColumnChunk.FILE_PATH in chunk:
             raise FooterError("some of its columns lie in other files")
-        meta = chunk.struct(Chunk.META)
-        begin, stop = extent(meta)
+        meta = chunk.struct(ColumnChunk.META)
+        begin, stop = chunk_extent(meta)
         last = max(meta.integer(offset, 0) for offset in _OFFSETS)
         if stop != begin and not len(MAGIC) <= begin <= last < stop <= end:
             raise DamagedError(f"a column chunk at bytes {begin} to {stop} is not in its data")
-        bloom = meta.integer(Meta.BLOOM, 0)
-        filtered = bloom + meta.integer(Meta.BLOOM_LENGTH, 0)
+        bloom = meta.integer(ColumnMeta.BLOOM, 0)
+        filtered = bloom + meta.integer(ColumnMeta.BLOOM_LENGTH, 0)
         if not len(MAGIC) <= bloom < filtered <= end:
-            meta.pop(Meta.BLOOM, None)
+            meta.pop(ColumnMeta.BLOOM, None)
             bloom = filtered = 0
         extents += [(begin, stop), (bloom, filtered)]
     return extents
@@ -195,34 +267,34 @@ def _sound_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> 
             _check_overlap([*extents, *indexes])
     except FooterError:
         drop_indexes(groups)
-    return indexed_groups(footer)
+    return indexed_row_groups(footer)
 
 
 def _cut(group: Struct, leaves: list[int]) -> None:
     """Leave a row group with some of its columns, and with pointers to nothing else."""
-    chunks = group.structs(Group.COLUMNS)
+    chunks = group.structs(RowGroup.COLUMNS)
     kept = []
     for leaf in leaves:
         fields = {field: value for field, value in chunks[leaf].items() if field in _STAYING}
-        kept.append(Struct(fields).put(Chunk.OFFSET, Wire.I64, 0))
-    group.put_list(Group.COLUMNS, Wire.STRUCT, kept)
+        kept.append(Struct(fields).put(ColumnChunk.OFFSET, Wire.I64, 0))
+    group.put_list(RowGroup.COLUMNS, Wire.STRUCT, kept)
     places = {leaf: place for place, leaf in enumerate(leaves)}
     order = []
-    for column in group.structs(Group.SORTING):
+    for column in group.structs(RowGroup.SORTING):
         if column.integer(1) not in places:
             break  # rows are sorted by what comes before a dropped column, not by what comes after
         order.append(Struct(column).put(1, Wire.I32, places[column.integer(1)]))
-    group.pop(Group.SORTING, None)
+    group.pop(RowGroup.SORTING, None)
     if order:
-        group.put_list(Group.SORTING, Wire.STRUCT, order)
+        group.put_list(RowGroup.SORTING, Wire.STRUCT, order)
 
 
-def metas_of(group: Struct) -> list[Struct]:
+def column_metas(group: Struct) -> list[Struct]:
     """Return the metadata of a row group's column chunks."""
-    return [chunk.struct(Chunk.META) for chunk in group.structs(Group.COLUMNS)]
+    return [chunk.struct(ColumnChunk.META) for chunk in group.structs(RowGroup.COLUMNS)]
 
 
-def move(meta: Struct, delta: int) -> None:
+def shift_offsets(meta: Struct, delta: int) -> None:
     """Shift a column chunk's offsets."""
     for offset in _OFFSETS:
         if meta.integer(offset, 0) > 0:
@@ -235,26 +307,26 @@ def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
     pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
     for pair in pairs:
         if pair.binary(1) == ARROW_SCHEMA and new:
-            schema = arrow_schema(pair.binary(2))
+            schema = decode_arrow_schema(pair.binary(2))
             schema = schema.with_metadata((schema.metadata or {}) | new)
-            pair.put(2, Wire.BINARY, arrow_value(schema))
+            pair.put(2, Wire.BINARY, encode_arrow_schema(schema))
     pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
     footer.pop(FileMeta.KEY_VALUES, None)
     if pairs:
         footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
 
 
-def joined_meta(metas: list[Struct]) -> Struct:
+def merge_chunks(metas: list[Struct]) -> Struct:
     """Return the metadata of a column chunk that is made of these pieces, in this order."""
     if len(metas) == 1:
         return Struct(metas[0])
-    joined = metas[0].without(Meta.STATISTICS, Meta.ENCODING_STATS, 16, 17)
-    for total in (Meta.VALUES, Meta.UNCOMPRESSED, Meta.COMPRESSED):
+    joined = metas[0].without(ColumnMeta.STATISTICS, ColumnMeta.ENCODING_STATS, 16, 17)
+    for total in (ColumnMeta.VALUES, ColumnMeta.UNCOMPRESSED, ColumnMeta.COMPRESSED):
         joined.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
-    encodings = {e for meta in metas for e in meta.values_of(Meta.ENCODINGS, Wire.I32)}
-    joined.put_list(Meta.ENCODINGS, Wire.I32, sorted(encodings))
-    if all(Meta.STATISTICS in meta for meta in metas):
-        statistics = [meta.struct(Meta.STATISTICS) for meta in metas]
-        order = _ORDERED.get(joined.integer(Meta.TYPE))
-        joined.put(Meta.STATISTICS, Wire.STRUCT, joined_statistics(statistics, order))
+    encodings = {e for meta in metas for e in meta.values_of(ColumnMeta.ENCODINGS, Wire.I32)}
+    joined.put_list(ColumnMeta.ENCODINGS, Wire.I32, sorted(encodings))
+    if all(ColumnMeta.STATISTICS in meta for meta in metas):
+        statistics = [meta.struct(ColumnMeta.STATISTICS) for meta in metas]
+        order = _ORDERED.get(joined.integer(ColumnMeta.TYPE))
+        joined.put(ColumnMeta.STATISTICS, Wire.STRUCT, merge_statistics(statistics, order))
     return joined

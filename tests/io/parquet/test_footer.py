@@ -21,8 +21,8 @@ from rlpost.io.parquet.footer import (
     Wire,
     decode,
     encode,
-    load,
-    seal,
+    file_end,
+    read_footer,
 )
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -102,9 +102,9 @@ def test_footers_of_real_writers_come_back_byte_for_byte(tmp_path, write):
     data = path.read_bytes()
     length = struct.unpack("<I", data[-8:-4])[0]
     with path.open("rb") as file:
-        footer, start = load(file.fileno(), len(data))
+        footer, start = read_footer(file.fileno(), len(data))
     assert start == len(data) - 8 - length
-    assert seal(footer) == data[start:]
+    assert file_end(footer) == data[start:]
     assert footer.integer(FileMeta.ROWS) == 60
 
 
@@ -149,7 +149,7 @@ def test_more_values_than_any_footer_has_raise_footer_error(monkeypatch):
         (b"PAR1" + b"\xff\xff\xff\x7fPAR1", FooterError, "does not fit a file of 12"),
         (b"PAR1" + b"\0\0\0\0PAR1", FooterError, "in the middle"),
         (b"PAR1\0\1\0\0\0PARE", EncryptedError, "encrypted"),
-        (b"PAR1" + seal(Struct().put(8, Wire.STRUCT, Struct())), EncryptedError, "columns"),
+        (b"PAR1" + file_end(Struct().put(8, Wire.STRUCT, Struct())), EncryptedError, "columns"),
         (b"some,text\n" * 9, FooterError, "does not end"),
     ],
 )
@@ -158,7 +158,7 @@ def test_files_that_are_not_parquet_say_why(tmp_path, data, error, reason):
     path.write_bytes(data)
     file = os.open(path, os.O_RDONLY)
     with pytest.raises(error, match=reason):
-        load(file, len(data))
+        read_footer(file, len(data))
     os.close(file)
 
 
@@ -183,5 +183,5 @@ def test_pyarrow_reads_what_the_codec_writes():
     data = out.getvalue()
     length = struct.unpack("<I", data[-8:-4])[0]
     footer, _ = decode(data[-8 - length : -8])
-    again = data[: -8 - length] + seal(footer)
+    again = data[: -8 - length] + file_end(footer)
     assert pq.read_metadata(io.BytesIO(again)).equals(pq.read_metadata(io.BytesIO(data)))

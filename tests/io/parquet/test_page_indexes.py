@@ -31,17 +31,17 @@ from splicing import (
 
 from rlpost.io.parquet import encode as page_module
 from rlpost.io.parquet import indexes
-from rlpost.io.parquet.encode import Encoder, Packer, unpacked
+from rlpost.io.parquet.encode import EncodedWriter, Encoder, read_encoded
 from rlpost.io.parquet.footer import (
-    Chunk,
+    ColumnChunk,
+    ColumnMeta,
     FileMeta,
-    Group,
-    Meta,
+    RowGroup,
     Struct,
     Wire,
     decode,
     encode,
-    seal,
+    file_end,
 )
 
 SMALL = {"write_page_index": True, "data_page_size": 64, "write_batch_size": 8}
@@ -203,19 +203,19 @@ def test_without_indexes_nothing_is_noted():
 
 def test_notes_of_pages_survive_packing():
     encoded = Encoder(FIELDS, indexed=True).encode(new_columns(40))
-    packer = Packer()
+    packer = EncodedWriter()
     packer.add(3, encoded)
-    ((group, came),) = unpacked(packer.finish())
+    ((group, came),) = read_encoded(packer.finish())
     assert group == 3
     assert [piece.index for piece in came.pieces] == [piece.index for piece in encoded.pieces]
     assert all(piece.index for piece in came.pieces)
 
 
 def test_an_index_is_never_made_of_other_pages():
-    pages = [indexes.Page(10, 1, 0, empty=False, low=b"", high=b"")]
-    meta = Struct().put(Meta.COMPRESSED, Wire.I64, 11)
+    pages = [indexes.PageStats(10, 1, 0, empty=False, low=b"", high=b"")]
+    meta = Struct().put(ColumnMeta.COMPRESSED, Wire.I64, 11)
     with pytest.raises(ValueError, match="are not those"):
-        indexes.new_indexes(Struct().put(Chunk.META, Wire.STRUCT, meta), 4, pages)
+        indexes.new_indexes(Struct().put(ColumnChunk.META, Wire.STRUCT, meta), 4, pages)
 
 
 # Files with indexes for some columns, and with wrong ones
@@ -228,7 +228,7 @@ def written(folder):
 
 
 def chunks_of(footer):
-    return [c for g in footer.structs(FileMeta.ROW_GROUPS) for c in g.structs(Group.COLUMNS)]
+    return [c for g in footer.structs(FileMeta.ROW_GROUPS) for c in g.structs(RowGroup.COLUMNS)]
 
 
 def edited(path, change):
@@ -237,7 +237,7 @@ def edited(path, change):
     footer, body = decode(data[begin:-8])[0], bytearray(data[:begin])
     for place, chunk in enumerate(chunks_of(footer)):
         change(place, chunk, body)
-    path.write_bytes(bytes(body) + seal(footer))
+    path.write_bytes(bytes(body) + file_end(footer))
     return path
 
 
@@ -261,35 +261,41 @@ def test_columns_with_an_index_may_be_beside_columns_without(tmp_path, fields, c
 
 
 def far(chunk, _):
-    chunk.put(Chunk.OFFSET_INDEX, Wire.I64, 10**12)
+    chunk.put(ColumnChunk.OFFSET_INDEX, Wire.I64, 10**12)
 
 
 def beyond(chunk, data):
-    chunk.put(Chunk.COLUMN_LENGTH, Wire.I32, len(data))
+    chunk.put(ColumnChunk.COLUMN_LENGTH, Wire.I32, len(data))
 
 
 def before(chunk, _):
-    chunk.put(Chunk.COLUMN_INDEX, Wire.I64, -5)
+    chunk.put(ColumnChunk.COLUMN_INDEX, Wire.I64, -5)
 
 
 def without_size(chunk, _):
-    chunk.pop(Chunk.OFFSET_LENGTH)
+    chunk.pop(ColumnChunk.OFFSET_LENGTH)
 
 
 def of_no_bytes(chunk, _):
-    chunk.put(Chunk.OFFSET_LENGTH, Wire.I32, 0)
+    chunk.put(ColumnChunk.OFFSET_LENGTH, Wire.I32, 0)
 
 
 def of_another_type(chunk, _):
-    chunk.put(Chunk.OFFSET_INDEX, Wire.BINARY, b"x")
+    chunk.put(ColumnChunk.OFFSET_INDEX, Wire.BINARY, b"x")
 
 
 def in_a_chunk(chunk, _):
-    chunk.put(Chunk.OFFSET_INDEX, Wire.I64, chunk.struct(Chunk.META).integer(Meta.DATA_PAGE))
+    chunk.put(
+        ColumnChunk.OFFSET_INDEX,
+        Wire.I64,
+        chunk.struct(ColumnChunk.META).integer(ColumnMeta.DATA_PAGE),
+    )
 
 
 def all_the_same(chunk, data):
-    chunk.put(Chunk.OFFSET_INDEX, Wire.I64, len(data) - 30).put(Chunk.OFFSET_LENGTH, Wire.I32, 30)
+    chunk.put(ColumnChunk.OFFSET_INDEX, Wire.I64, len(data) - 30).put(
+        ColumnChunk.OFFSET_LENGTH, Wire.I32, 30
+    )
 
 
 WRONG_POINTERS = [
@@ -314,12 +320,15 @@ def overwritten(make):
     """A change that replaces the OffsetIndex of a chunk by other bytes, of the same size."""
 
     def change(chunk, data):
-        begin, size = chunk.integer(Chunk.OFFSET_INDEX), chunk.integer(Chunk.OFFSET_LENGTH)
+        begin, size = (
+            chunk.integer(ColumnChunk.OFFSET_INDEX),
+            chunk.integer(ColumnChunk.OFFSET_LENGTH),
+        )
         index, _ = decode(bytes(data[begin : begin + size]))
         new = make(index, size)
         new = new if isinstance(new, bytes) else encode(new)
         data[begin : begin + size] = new[:size].ljust(size, b"\1")
-        chunk.put(Chunk.OFFSET_LENGTH, Wire.I32, min(len(new), size))
+        chunk.put(ColumnChunk.OFFSET_LENGTH, Wire.I32, min(len(new), size))
 
     return change
 

@@ -15,9 +15,19 @@ from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.io import staged
-from rlpost.io.parquet.footer import Chunk, Element, FileMeta, Group, Meta, Struct, Wire, load, seal
+from rlpost.io.parquet.footer import (
+    ColumnChunk,
+    ColumnMeta,
+    FileMeta,
+    RowGroup,
+    SchemaElement,
+    Struct,
+    Wire,
+    file_end,
+    read_footer,
+)
 from rlpost.io.parquet.sink import open_sink
-from rlpost.io.staged import Staged
+from rlpost.io.staged import StagedFile
 
 
 @pytest.fixture
@@ -36,17 +46,17 @@ def edited(path, edit):
     """Change a file's footer by a function of its FileMetaData."""
     data = path.read_bytes()
     with path.open("rb") as file:
-        footer, start = load(file.fileno(), len(data))
+        footer, start = read_footer(file.fileno(), len(data))
     edit(footer)
-    path.write_bytes(data[:start] + seal(footer))
+    path.write_bytes(data[:start] + file_end(footer))
 
 
 def first_chunk(footer):
-    return footer.structs(FileMeta.ROW_GROUPS)[0].structs(Group.COLUMNS)[0]
+    return footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0]
 
 
 def first_meta(footer):
-    return first_chunk(footer).struct(Chunk.META)
+    return first_chunk(footer).struct(ColumnChunk.META)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -147,7 +157,7 @@ def test_copying_works_where_the_kernel_cannot(source, target, monkeypatch, code
     enrich(source, target)
     expected = target.read_bytes()
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(staged, "COPY_STEP", 100)
+    monkeypatch.setattr(staged, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
@@ -167,7 +177,7 @@ def test_a_full_disk_names_the_target(source, target, monkeypatch):
 def test_a_source_that_shrinks_is_an_error(source, target):
     sink = open_sink(source, target, FIELDS, keep=[])
     sink.abort()
-    copied = Staged(target)
+    copied = StagedFile(target)
     copied.copy(os.open(source, os.O_RDONLY), [staged.ByteRange(source.stat().st_size - 10, 20, 0)])
     with pytest.raises(ReadWriteError, match="became shorter"):
         copied.complete()
@@ -191,7 +201,9 @@ def test_a_file_that_is_not_parquet_is_a_data_error(source, target, data):
 
 
 def test_an_encrypted_file_is_an_error(source, target):
-    edited(source, lambda footer: first_chunk(footer).put(Chunk.CRYPTO, Wire.STRUCT, Struct()))
+    edited(
+        source, lambda footer: first_chunk(footer).put(ColumnChunk.CRYPTO, Wire.STRUCT, Struct())
+    )
     with pytest.raises(ReadWriteError, match="encrypted; decrypt the file first"):
         open_sink(source, target, FIELDS)
     source.write_bytes(b"PAR1\0\0\0\0\1\0\0\0PARE")
@@ -202,12 +214,12 @@ def test_an_encrypted_file_is_an_error(source, target):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        (Meta.COMPRESSED, 1 << 40),
-        (Meta.COMPRESSED, -1),
-        (Meta.DATA_PAGE, 1 << 60),
-        (Meta.DATA_PAGE, 3),
-        (Meta.DICTIONARY_PAGE, 1 << 62),
-        (Meta.DICTIONARY_PAGE, 1),
+        (ColumnMeta.COMPRESSED, 1 << 40),
+        (ColumnMeta.COMPRESSED, -1),
+        (ColumnMeta.DATA_PAGE, 1 << 60),
+        (ColumnMeta.DATA_PAGE, 3),
+        (ColumnMeta.DICTIONARY_PAGE, 1 << 62),
+        (ColumnMeta.DICTIONARY_PAGE, 1),
     ],
 )
 def test_a_chunk_outside_of_its_file_is_a_data_error(source, target, field, value):
@@ -218,12 +230,12 @@ def test_a_chunk_outside_of_its_file_is_a_data_error(source, target, field, valu
 
 
 def overlap(footer):
-    chunk = footer.structs(FileMeta.ROW_GROUPS)[1].structs(Group.COLUMNS)[0]
-    chunk[Chunk.META] = first_chunk(footer)[Chunk.META]
+    chunk = footer.structs(FileMeta.ROW_GROUPS)[1].structs(RowGroup.COLUMNS)[0]
+    chunk[ColumnChunk.META] = first_chunk(footer)[ColumnChunk.META]
 
 
 def move_elsewhere(footer):
-    first_chunk(footer).put(Chunk.FILE_PATH, Wire.BINARY, b"other.parquet")
+    first_chunk(footer).put(ColumnChunk.FILE_PATH, Wire.BINARY, b"other.parquet")
 
 
 @pytest.mark.parametrize(
@@ -262,16 +274,16 @@ def test_an_arrow_schema_of_other_columns_is_a_reason_to_rewrite(source, target)
 
 def test_hostile_schemas_are_errors(source, target):
     def many_children(footer):
-        footer.structs(FileMeta.SCHEMA)[0].put(Element.CHILDREN, Wire.I32, 2**31 - 1)
+        footer.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 2**31 - 1)
 
     def negative_children(footer):
-        footer.structs(FileMeta.SCHEMA)[1].put(Element.CHILDREN, Wire.I32, -5)
+        footer.structs(FileMeta.SCHEMA)[1].put(SchemaElement.CHILDREN, Wire.I32, -5)
 
     def no_schema(footer):
         footer.pop(FileMeta.SCHEMA)
 
     def endless_group(footer):
-        footer.structs(FileMeta.SCHEMA)[-1].put(Element.CHILDREN, Wire.I32, 1000)
+        footer.structs(FileMeta.SCHEMA)[-1].put(SchemaElement.CHILDREN, Wire.I32, 1000)
 
     whole = source.read_bytes()
     for edit in (many_children, negative_children, no_schema, endless_group):

@@ -22,15 +22,12 @@ from test_cli import rollout, run, save
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.io import places as patience
-from rlpost.io import ranges, staged
-from rlpost.io import uploads as transfers
-from rlpost.io import uploads as upload
+from rlpost.io import paths, ranges, staged, uploads
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.sink import open_sink
 from rlpost.io.parquet.source import Source
-from rlpost.io.places import Remote, place_of
+from rlpost.io.paths import RemotePath, parse_path
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
 pytestmark = pytest.mark.filterwarnings(
@@ -73,10 +70,10 @@ def s3(server, aws):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Every loop over parts and ranges goes round several times with little data."""
-    monkeypatch.setattr(ranges, "PIECE", 3000)
-    monkeypatch.setattr(transfers, "PART", 20_000)
-    monkeypatch.setattr(staged, "STEP", 7000)
-    monkeypatch.setattr(upload, "STEP", 7000)
+    monkeypatch.setattr(ranges, "REQUEST_BYTES", 3000)
+    monkeypatch.setattr(uploads, "PART_BYTES", 20_000)
+    monkeypatch.setattr(staged, "READ_BYTES", 7000)
+    monkeypatch.setattr(uploads, "READ_BYTES", 7000)
 
 
 def long_rollout(count: int = 400) -> pa.Table:
@@ -144,12 +141,15 @@ def test_a_rewrite_on_s3_is_that_on_disk(s3, tmp_path):
     url = s3.put("in.parquet", source.read_bytes())
     new = pa.record_batch({"score": pa.array(range(60), pa.int64())})
     written = []
-    for one, target in ((source, tmp_path / "o.parquet"), (Remote(url), Remote("s3://lab/o"))):
+    for one, target in (
+        (source, tmp_path / "o.parquet"),
+        (RemotePath(url), RemotePath("s3://lab/o")),
+    ):
         sink = open_sink(one, target, new.schema, force_rewrite=True)
         for group, first in enumerate(range(0, 60, 17)):
             sink.write(group, new.slice(first, 17))
         sink.close({"by": "test"})
-        written.append(s3.get("o") if isinstance(target, Remote) else target.read_bytes())
+        written.append(s3.get("o") if isinstance(target, RemotePath) else target.read_bytes())
     assert written[0] == written[1]
 
 
@@ -191,14 +191,14 @@ def test_a_file_url_is_a_local_path(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     assert run("advantages", f"file://{source}", f"file://{tmp_path}/out.parquet", "-q").code == 0
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 12
-    assert place_of("a:b/c.parquet") == Path("a:b/c.parquet")
+    assert parse_path("a:b/c.parquet") == Path("a:b/c.parquet")
 
 
 def test_where_files_are_seen_as_they_grow_they_grow_under_another_name(monkeypatch):
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(memory, "store", {})
-    monkeypatch.setattr(transfers, "_RENAME", ("memory",))
-    begun = upload.stage(Remote("memory://d/out"))
+    monkeypatch.setattr(uploads, "_RENAME", ("memory",))
+    begun = uploads.stage_file(RemotePath("memory://d/out"))
     begun.path.write_bytes(b"all of it")
     begun.complete()
     (name,) = memory.store
@@ -207,7 +207,7 @@ def test_where_files_are_seen_as_they_grow_they_grow_under_another_name(monkeypa
     assert {name: file.getvalue() for name, file in memory.store.items()} == {
         "/d/out": b"all of it"
     }
-    again = upload.stage(Remote("memory://d/two"))
+    again = uploads.stage_file(RemotePath("memory://d/two"))
     again.complete()
     again.discard()
     assert [*memory.store] == ["/d/out"]
@@ -415,7 +415,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
         assert said.startswith(f"{url}: {url.partition('/')[0]}// needs ")
         assert said.endswith(f"pip install 'rlpost[{extra}]'")
     with pytest.raises(UsageError, match=r"^tape://a: Protocol not known: tape"):
-        place_of("tape://a")
+        parse_path("tape://a")
 
 
 def test_other_clients_that_are_missing_are_named_by_fsspec(monkeypatch):
@@ -424,7 +424,7 @@ def test_other_clients_that_are_missing_are_named_by_fsspec(monkeypatch):
 
     monkeypatch.setattr("fsspec.core.url_to_fs", missing)
     with pytest.raises(UnavailableError, match=r"^az://a/b: Install adlfs to access Azure"):
-        place_of("az://a/b")
+        parse_path("az://a/b")
 
 
 # Connections that are cut
@@ -519,7 +519,7 @@ def test_a_server_that_is_not_there(aws, tmp_path):
 def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # noqa: ARG001
     whole = [one for one in writers.made() if 0 not in one.mask]
     dump = writers.grail(tmp_path / "grail", whole)
-    place_of(f"{where}/{dump.name}").client.pipe(f"{where}/{dump.name}", dump.read_bytes())
+    parse_path(f"{where}/{dump.name}").client.pipe(f"{where}/{dump.name}", dump.read_bytes())
     near = tmp_path / "near.parquet"
     assert run("advantages", dump, near, "-q").code == 0
     for number, path in enumerate((f"{where}/{dump.name}", f"{where}/*.parquet", where)):
@@ -533,8 +533,8 @@ def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # n
 
 def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
     caplog.set_level("WARNING", "rlpost")
-    aws.setattr("rlpost.io.places.QUICK", 0.05)
-    aws.setattr(patience._Last, "time", float("-inf"))
+    aws.setattr("rlpost.io.paths.SLOW_LOOKUP", 0.05)
+    aws.setattr(paths._Last, "time", float("-inf"))
     silent = socket.create_server(("127.0.0.1", 0))  # connections are taken, and never answered
     aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
     aws.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -553,9 +553,9 @@ def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
 @pytest.mark.usefixtures("s3", "small_steps")
 def test_an_upload_that_fails_is_told_before_all_is_written(cut, monkeypatch):
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
-    monkeypatch.setattr(transfers, "PART", 5000)
+    monkeypatch.setattr(uploads, "PART_BYTES", 5000)
     cut(lambda head: (200, 1 << 60) if "partNumber" in head else None)
-    begun = upload.stage(Remote("s3://lab/out"))
+    begun = uploads.stage_file(RemotePath("s3://lab/out"))
 
     def write_on():
         at = 4
@@ -599,9 +599,9 @@ def test_announced_columns_are_fetched_in_few_requests_and_no_others(s3, cut, tm
 
 @pytest.mark.parametrize("piece", [700, 3000, 1 << 20])
 def test_ranges_give_the_bytes_of_the_file_in_whatever_order(s3, monkeypatch, piece):
-    monkeypatch.setattr(ranges, "PIECE", piece)
+    monkeypatch.setattr(ranges, "REQUEST_BYTES", piece)
     data = np.random.default_rng(1).bytes(40_000)
-    file = ranges.Ranges(ranges.RemoteFile(Remote(s3.put("data", data))))
+    file = ranges.PrefetchedFile(ranges.RemoteFile(RemotePath(s3.put("data", data))))
     file.announce(0, [(100, 9000), (9000, 30_000)])
     file.announce(1, [(30_000, 39_000)])
     for at, size in ((100, 10), (110, 5000), (9000, 50), (5110, 3890), (9050, 9000), (29_999, 2)):
@@ -618,7 +618,7 @@ def test_ranges_give_the_bytes_of_the_file_in_whatever_order(s3, monkeypatch, pi
 
 
 def test_an_object_that_shrinks_is_an_error(s3):
-    file = ranges.RemoteFile(Remote(s3.put("data", b"x" * 100)))
+    file = ranges.RemoteFile(RemotePath(s3.put("data", b"x" * 100)))
     s3.put("data", b"x" * 50)
     with pytest.raises(ReadWriteError, match=r"^s3://lab/data: changed while it was read"):
         file.read_at(60, 0)
@@ -626,7 +626,7 @@ def test_an_object_that_shrinks_is_an_error(s3):
 
 def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
     url = s3.put("in.parquet", save(long_rollout(), tmp_path / "in.parquet", 90).read_bytes())
-    with ParquetReader(Remote(url)) as reader:
+    with ParquetReader(RemotePath(url)) as reader:
         s3.client.delete_object(Bucket="lab", Key="in.parquet")
         with pytest.raises(ReadWriteError, match=r"in\.parquet: cannot be read: there is no such"):
             list(reader.batches(10, 0, ["reward", "old_log_probs"]))

@@ -1,6 +1,6 @@
-"""Places: local paths, and URLs of object stores and other file systems.
+"""Local paths, and URLs of object stores and other file systems.
 
-An `AnyPath` is a `Path` or a `Remote`. A `Remote` has the methods of `Path` that are used here, so
+An `AnyPath` is a `Path` or a `RemotePath`, which has the methods of `Path` that rlpost uses, so
 little code checks which of the two it has. fsspec and its clients speak to the stores, one client
 for reading and writing: credentials, endpoints and regions come from that client's own chain
 (AWS_PROFILE, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN ...), and it retries what
@@ -24,16 +24,16 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
-from rlpost.io.text import shown
+from rlpost.io.text import printable
 from rlpost.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-QUICK = 3.0  # seconds that a question about an object may take
-LONG = 10.0  # seconds that a range of some megabytes may take
-SLOW = 30.0  # seconds that sending a part of an upload may take
+SLOW_LOOKUP = 3.0  # seconds that a question about an object may take
+SLOW_READ = 10.0  # seconds that a range of some megabytes may take
+SLOW_UPLOAD = 30.0  # seconds that sending a part of an upload may take
 _APART = 30.0  # seconds between two such lines, for ranges are read several at a time
 _LOG = logging.getLogger("rlpost")  # without handlers of the user's, warnings go to stderr
 
@@ -46,7 +46,7 @@ class _Last:
 
 
 @contextmanager
-def waiting(url: str, seconds: float) -> Iterator[None]:
+def warn_if_slow(url: str, seconds: float) -> Iterator[None]:
     """Log a warning where the block takes longer than so many seconds, at most one in a while."""
     timer = threading.Timer(seconds, _say, (url, seconds))
     timer.daemon = True
@@ -65,7 +65,7 @@ def _say(url: str, seconds: float) -> None:
         _Last.time = now
     _LOG.warning(
         "rlpost: %s: no answer for %g s; waiting, and trying again where the connection fails",
-        shown(url),
+        printable(url),
         seconds,
     )
 
@@ -93,14 +93,14 @@ _STORES = {
 }
 
 
-class Size(NamedTuple):
+class FileSize(NamedTuple):
     """What is asked of `os.stat_result`."""
 
     st_size: int
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemotePath:
     """A URL, with the methods of `Path` that serve for one.
 
     Raises:
@@ -117,8 +117,8 @@ class Remote:
     def __str__(self) -> str:
         return self.url
 
-    def __truediv__(self, below: str | PurePath) -> Remote:
-        return Remote(f"{self.url.rstrip('/')}/{below}")
+    def __truediv__(self, below: str | PurePath) -> RemotePath:
+        return RemotePath(f"{self.url.rstrip('/')}/{below}")
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
@@ -175,13 +175,15 @@ class Remote:
         """The folders that have to be made before a file is: none, objects lie in no folders."""
         return ()
 
-    def sibling(self, path: str) -> Remote:
+    def sibling(self, path: str) -> RemotePath:
         """The place of another path of the same client."""
         url = self.url.rstrip("/")
         prefix = url.removesuffix(self.path)
-        return Remote(f"{prefix}{path}" if prefix != url else self.client.unstrip_protocol(path))
+        return RemotePath(
+            f"{prefix}{path}" if prefix != url else self.client.unstrip_protocol(path)
+        )
 
-    def resolve(self) -> Remote:
+    def resolve(self) -> RemotePath:
         """Itself: there are no links to follow."""
         return self
 
@@ -197,13 +199,13 @@ class Remote:
         """Whether there are objects below it; or its URL ends in a slash."""
         return self.url.endswith("/") or (self.info() or {}).get("type") == "directory"
 
-    def stat(self) -> Size:
+    def stat(self) -> FileSize:
         """Its size in bytes."""
-        return Size(int((self.info() or {}).get("size") or 0))
+        return FileSize(int((self.info() or {}).get("size") or 0))
 
     def info(self) -> dict[str, Any] | None:
         """What the store tells of it; None where there is nothing."""
-        with reaching(self, "cannot be looked at"), waiting(self.url, QUICK):
+        with remote_errors(self, "cannot be looked at"), warn_if_slow(self.url, SLOW_LOOKUP):
             try:
                 found: dict[str, Any] = self.client.info(self.path)
             except FileNotFoundError:
@@ -216,45 +218,45 @@ class Remote:
             self.client.invalidate_cache()
 
 
-AnyPath = Path | Remote
+AnyPath = Path | RemotePath
 
 
-def place_of(text: str | AnyPath) -> AnyPath:
+def parse_path(text: str | AnyPath) -> AnyPath:
     """The place that a path or a URL means; file:// is a local path.
 
     Raises:
-        UnavailableError, UsageError: as `Remote`.
+        UnavailableError, UsageError: as `RemotePath`.
     """
     if not isinstance(text, str) or not _URL.match(text):
         return Path(text) if isinstance(text, str) else text
     scheme, _, rest = text.partition("://")
-    return Path(rest) if scheme.lower() in ("file", "local") else Remote(text)
+    return Path(rest) if scheme.lower() in ("file", "local") else RemotePath(text)
 
 
-def files_below(top: AnyPath) -> list[tuple[AnyPath, Path]]:
+def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
     """The files of a directory and of those below it, sorted; and where they lie in it."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
-    with reaching(top, "cannot be listed"), waiting(top.url, LONG):
+    with remote_errors(top, "cannot be listed"), warn_if_slow(top.url, SLOW_READ):
         paths = sorted(top.client.find(top.path))
     own = PurePosixPath(top.path)
     relatives = [Path(PurePosixPath(path).relative_to(own)) for path in paths]
     return [(top.sibling(path), relative) for path, relative in zip(paths, relatives, strict=True)]
 
 
-def matching(pattern: AnyPath) -> list[AnyPath]:
+def glob_files(pattern: AnyPath) -> list[AnyPath]:
     """The files that a glob means, sorted."""
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
-    with reaching(pattern, "cannot be listed"), waiting(pattern.url, LONG):
+    with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern.url, SLOW_READ):
         found = pattern.client.glob(pattern.path, detail=True)
     return [
         pattern.sibling(path) for path, info in sorted(found.items()) if info.get("type") == "file"
     ]
 
 
-def below(pattern: AnyPath, match: AnyPath) -> Path:
+def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
     """Where a glob's match lies below the folder that the glob names without wildcards.
 
     >>> below(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
@@ -267,7 +269,7 @@ def below(pattern: AnyPath, match: AnyPath) -> Path:
     return Path(*match.parts[named:])
 
 
-def absence(place: AnyPath) -> str:
+def why_missing(place: AnyPath) -> str:
     """Why there is nothing at a place."""
     if isinstance(place, Path):
         return "no such file or directory"
@@ -278,7 +280,7 @@ def absence(place: AnyPath) -> str:
 
 
 @contextmanager
-def reaching(place: Remote, what: str) -> Iterator[None]:
+def remote_errors(place: RemotePath, what: str) -> Iterator[None]:
     """Turn whatever a client raises into an error that says which URL, what failed and why."""
     try:
         yield
@@ -292,7 +294,7 @@ def reaching(place: Remote, what: str) -> Iterator[None]:
         raise ReadWriteError(f"{place.url}: {what}: {_why(place, error)}") from error
 
 
-def _why(place: Remote, error: BaseException) -> str:
+def _why(place: RemotePath, error: BaseException) -> str:
     """One line on what a client complains of, and what to do."""
     text = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if isinstance(error, PermissionError) or _DENIED.search(f"{type(error).__name__} {text}"):
