@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ASKED = "_RLPOST_COMPLETE"
 """The environment variable by which a shell asks."""
 _JOINED = "_RLPOST_JOINED"
-_HOME = Path(__file__).parent
+_HOME = Path(__file__).parents[1]
 # name and formula, as `ESTIMATOR = Estimator("gae", ..., formula="...")` has them
 _DECLARED = re.compile(
     r'^\w+ = (?:Estimator|Loss)\(\s*"(\w+)".*?formula="(.*?)"', flags=re.DOTALL | re.MULTILINE
