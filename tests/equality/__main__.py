@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.equality import cases, inputs, trees
 from tests.equality.digest import Leaves, differences, digest, fingerprint
-from tests.equality.runner import Ended, Tree, run_all
+from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SHOWN = 6  # differing paths of a case
 
@@ -32,6 +34,21 @@ class Outcome(NamedTuple):
     leaves: Leaves
 
 
+class Row(NamedTuple):
+    """A case on both trees."""
+
+    name: str
+    old: Outcome
+    new: Outcome
+    wrong: str
+    """What an unexpected exit code came with."""
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each difference."""
+        return differences(self.old.leaves, self.new.leaves)
+
+
 def main() -> int:
     """Run, print a line for each case, and give the exit code."""
     asked = arguments()
@@ -39,6 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rlpost-equality-") as name:
         top = Path(name).resolve()
         inputs.make(top / "inputs", trees.TOP)
+        copy_harness(top)
         code = (shown_to_fail if asked.breaks else compared)(asked, top)
     print(f"{time.perf_counter() - begun:.0f} s")
     return code
@@ -70,18 +88,19 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
     ]
     print(f"old: {trees.named(asked.old)}\nnew: {trees.named(asked.new)}\n")
     chosen = chosen_cases(sides[0], asked.only)
-    found = outcomes(chosen, sides, asked.jobs)
-    lines = {
-        one.name: differences(*(found[side.name, one.name].leaves for side in sides))
-        for one in chosen
-    }
-    wrong = {one.name: unexpected(one, found, sides) for one in chosen}
-    table(chosen, found, lines, wrong, asked)
+    found: dict[tuple[str, str], Outcome] = {}
+    rows: list[Row] = []
+    for side, one, outcome in outcomes(chosen, sides, asked.jobs):
+        found[side.name, one.name] = outcome
+        pair = [found.get((side.name, one.name)) for side in sides]
+        if all(pair):
+            rows.append(Row(one.name, *pair, unexpected(one, *pair)))
+            show(rows[-1], SHOWN if not asked.verbose else None)
     if asked.out:
-        asked.out.write_text(json.dumps(everything(asked, found, lines, wrong), indent=1) + "\n")
-    different = sum(map(bool, lines.values()))
-    broken = sum(map(bool, wrong.values()))
-    print(f"\n{len(chosen)} cases: {len(chosen) - different} equal, {different} different", end="")
+        asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")
+    different = sum(bool(row.lines) for row in rows)
+    broken = sum(bool(row.wrong) for row in rows)
+    print(f"\n{len(rows)} cases: {len(rows) - different} equal, {different} different", end="")
     print(f", {broken} with an unexpected exit code" if broken else "")
     return int(bool(different or broken))
 
@@ -94,7 +113,7 @@ def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
         print(f"broken-{number}: {how.name}, in {trees.broken(tree, how)}")
         sides.append(Tree(f"broken-{number}", tree, top))
     chosen = chosen_cases(sides[0], asked.only)
-    found = outcomes(chosen, sides, asked.jobs)
+    found = {(x.name, one.name): out for x, one, out in outcomes(chosen, sides, asked.jobs)}
     missed = 0
     for side, how in zip(sides[1:], trees.BREAKS, strict=True):
         pair = (sides[0], side)
@@ -112,78 +131,93 @@ def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
 
 def chosen_cases(old: Tree, only: str) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
-    listed = json.loads(old.output("estimators", "--format", "json"))
+    listed = [row["estimator"] for row in json.loads(old.output("estimators", "--format", "json"))]
+    if gaps := without_case(old, listed):
+        raise SystemExit(f"no case in tests/equality/cases.py has {', '.join(gaps)}")
     chosen = []
-    for one in cases.all_cases([row["estimator"] for row in listed]):
+    for one in cases.all_cases(listed):
         if only not in one.name:
             continue
         if one.needs and importlib.util.find_spec(one.needs) is None:
             print(f"left out: {one.name}: {one.needs} is not installed")
             continue
         chosen.append(one)
-    twice = {one.name for one in chosen if [x.name for x in chosen].count(one.name) > 1}
+    twice = [name for name, count in Counter(one.name for one in chosen).items() if count > 1]
     assert not twice, twice
     return chosen
 
 
+def without_case(old: Tree, estimators: Sequence[str]) -> list[str]:
+    """What the old tree has and no case tries: estimators, losses, numerics, presets."""
+    schema = json.loads(old.output("schema"))
+    fields, options = schema["properties"], schema["$defs"]
+    loss = options["LossOptions"]["properties"]["loss"]
+    tried = [
+        *estimators,
+        *cases.LOSSES.split(),
+        *cases.PRESETS,
+        *(row[0] for row in cases.NUMERICS),
+    ]
+    for names in (*cases.PRESETS.values(), *cases.PRESET_LOSSES.values()):
+        tried += names.split()
+    there = [
+        *fields["estimator"]["anyOf"][0]["enum"], *loss["anyOf"][0]["enum"],
+        *fields["preset"]["enum"], *options["Numerics"]["properties"],
+    ]  # fmt: skip
+    return sorted({*there} - {*tried, *cases.LEFT_OUT})
+
+
 def outcomes(
     chosen: Sequence[cases.Case], sides: Sequence[Tree], jobs: int
-) -> dict[tuple[str, str], Outcome]:
-    """What each case came to on each tree, by names of tree and case."""
-    found = {}
+) -> Iterator[tuple[Tree, cases.Case, Outcome]]:
+    """What each case came to on each tree, in no certain order."""
     for side, one, folder, ended in run_all(chosen, sides, jobs):
         codes, prints = [x.code for x in ended], [x.out for x in ended]
-        found[side.name, one.name] = Outcome(ended, digest(folder, codes, prints, side.top))
-    return found
+        yield side, one, Outcome(ended, digest(folder, codes, prints, side.top))
+        shutil.rmtree(folder)
 
 
-def unexpected(one: cases.Case, found: dict, sides: Sequence[Tree]) -> str:
+def unexpected(one: cases.Case, *outcomes: Outcome) -> str:
     """What a case that ended with another exit code than it should printed; empty if it did not.
 
     A command that fails on both trees alike would compare nothing.
     """
-    for side in sides:
-        ended = found[side.name, one.name].ended
-        codes = [x.code for x in ended]
-        if codes != [*[0] * (len(codes) - 1), one.code]:
-            last = next((x.err for x in ended if x.err.strip()), "").strip()
-            return f"{side.name}: exit codes {codes}: {last[-600:]}"
+    for outcome in outcomes:
+        codes = [x.code for x in outcome.ended]
+        if codes != [*[0] * (max(len(one.steps), 1) - 1), one.code]:
+            return f"exit codes {codes}: {outcome.ended[-1].err.strip()[-600:]}"
     return ""
 
 
-def table(chosen, found, lines, wrong, asked) -> None:
-    """A line for each case, and the first paths that differ."""
-    for one in chosen:
-        old = found["old", one.name]
-        state = "DIFFERENT" if lines[one.name] else "equal"
-        seconds = sum(x.seconds for x in old.ended)
-        print(f"{state:9}  {len(old.leaves):6,} values  {seconds:5.2f} s  {one.name}")
-        if wrong[one.name]:
-            print(f"    unexpected: {wrong[one.name]}")
-        shown = lines[one.name] if asked.verbose else lines[one.name][:SHOWN]
-        for line in shown:
-            print(f"    {line}")
-        if len(lines[one.name]) > len(shown):
-            print(f"    and {len(lines[one.name]) - len(shown)} more")
+def show(row: Row, most: int | None) -> None:
+    """A line for a case, and the first paths that differ."""
+    state, lines = ("DIFFERENT" if row.lines else "equal"), row.lines[:most]
+    seconds = sum(x.seconds for x in row.old.ended)
+    print(f"{state:9}  {len(row.old.leaves):6,} values  {seconds:5.2f} s  {row.name}")
+    if row.wrong:
+        print(f"    unexpected: {row.wrong}")
+    for line in lines:
+        print(f"    {line}")
+    if len(row.lines) > len(lines):
+        print(f"    and {len(row.lines) - len(lines)} more")
+    sys.stdout.flush()
 
 
-def everything(asked, found, lines, wrong) -> dict:
+def everything(asked: argparse.Namespace, rows: Sequence[Row]) -> dict:
     """All that was found, for --out; what is equal on both trees stands once."""
-    rows = []
-    for (side, name), outcome in found.items():
-        if side == "new" and not lines[name]:
-            continue
-        rows.append(
-            {
-                "case": name,
-                "tree": side if lines[name] else "both",
-                "hash": fingerprint(outcome.leaves),
-                "unexpected": wrong[name],
-                "differences": lines[name],
-                "leaves": outcome.leaves,
-            }
-        )
-    return {"old": asked.old, "new": asked.new, "cases": rows}
+    found = [
+        {
+            "case": row.name,
+            "unexpected": row.wrong,
+            "differences": row.lines,
+            "old": fingerprint(row.old.leaves),
+            "new": fingerprint(row.new.leaves),
+            "old_values": row.old.leaves,
+            **({"new_values": row.new.leaves} if row.lines else {}),
+        }
+        for row in rows
+    ]
+    return {"old": asked.old, "new": asked.new, "cases": found}
 
 
 if __name__ == "__main__":

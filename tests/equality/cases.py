@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from dataclasses import dataclass, field
 
 ALWAYS = (
@@ -86,54 +87,65 @@ LOSS_OPTIONS = {
     "geo_mean": "--pg-clip 0.05",
     "ref_kl": "--prob-mask 0.05",
 }
-# A recipe in which each choice of numerics matters.
 GAE = "--estimator gae --kl-coef 0.1 --whiten-advantages"
 MASKED = "--estimator grpo --kl-coef 0.1 --kl-estimator k3 --reward-clip 0.8"
-CORRECTED = "--is-weight sequence --is-cap 2 --is-filter token:ratio:0.8:1.25"
-NUMERICS = {
-    "batch": ("step_domain all", f"{GAE} --norm-mean batch --norm-std batch"),
-    "penalty_length": ("row", "--overlong-penalty 20 10 1"),
-    "penalty_floor": ("factor", "--overlong-penalty 8 4 1"),
-    "norm_eps": ("0.1", ""),
-    "norm_ddof": ("0", ""),
-    "norm_floor": ("0.6", ""),
-    "single": ("zero_always raw normalise", ""),
-    "constant": ("divide", ""),
-    "empty": ("leave_out", ""),
-    "clip_stages": ("response", MASKED),
-    "log_ratio_clamp": ("0.1 never", MASKED),
-    "log_ratio_clamps": ("k3", "--kl-coef 0.1 --numerics log_ratio_clamp=0.1"),
-    "kl_clamp": ("0.01 never", MASKED),
-    "kl_clamps": ("all", "--kl-coef 0.1 --numerics kl_clamp=0.01"),
-    "kl_policy": ("current", MASKED),
-    "kl_credit": ("token response", GAE),
-    "terminal_reward": ("last_token", GAE),
-    "observations": ("states zero_states policy restart cut", f"{GAE} --gamma 0.9"),
-    "segment_reward": ("last", "--estimator agentic_reinforce --kl-coef 0.1 --gamma 0.9"),
-    "whiten_eps": ("0.1", GAE),
-    "whiten_floor": ("clamp", f"{GAE} --numerics whiten_eps=0.5"),
-    "whiten_ddof": ("0", GAE),
-    "whiten_scale": ("none", GAE),
-    "batch_eps": ("0.1", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
-    "otb_position": ("policy_token", "--estimator optimal_token_baseline"),
-    "otb_lone": ("none", "--estimator optimal_token_baseline"),
-    "otb_eps": ("0.1", "--estimator optimal_token_baseline"),
-    "episodes": ("row", "--estimator gigpo"),
-    "states": ("batch", "--estimator gigpo"),
-    "rae_order": ("group", "--estimator rae"),
-    "is_clamp": ("0.05 never", CORRECTED),
-    "is_clamp_at": ("token", f"{CORRECTED} --numerics is_clamp=0.05"),
-    "is_filter_clamp": ("0.05 never", CORRECTED),
-    "is_observations": ("one ratio", CORRECTED),
-}
+K1 = "--estimator gae --kl-coef 0.1 --kl-estimator k1"
+WEIGHED = "--is-weight sequence --is-cap 2"
+BATCH = "--norm-mean batch --norm-std batch"
+DEVIATION = "--norm-mean none --norm-std group"
+OTB = "--estimator optimal_token_baseline"
+# Values of numerics, an input and a recipe in which each of them matters.
+NUMERICS = (
+    ("batch", "step_domain all", "steps", f"{GAE} {BATCH}"),
+    ("penalty_length", "row", "multiturn", "--overlong-penalty 20 10 1"),
+    ("penalty_floor", "factor", "multiturn", "--overlong-penalty 8 4 1"),
+    ("norm_eps", "0.1", "ragged_groups", ""),
+    ("norm_ddof", "0", "multiturn", ""),
+    ("norm_floor", "0.6", "multiturn", ""),
+    ("single", "raw normalise", "ragged_groups", DEVIATION),
+    ("single", "zero_always", "ragged_groups", BATCH),
+    ("constant", "divide", "arithmetic", "--norm-mean batch --norm-std group"),
+    ("empty", "leave_out", "odd", ""),
+    ("missing_components", "skip", "incomplete", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("clip_stages", "response", "multiturn", MASKED),
+    ("log_ratio_clamp", "0.1 never", "wild", K1),
+    ("log_ratio_clamps", "k3", "wild", K1),
+    ("kl_clamp", "0.01 never", "wild", f"{MASKED} --numerics log_ratio_clamp=20"),
+    ("kl_clamps", "all", "wild", K1),
+    ("kl_policy", "current", "multiturn", MASKED),
+    ("kl_credit", "token response", "multiturn", GAE),
+    ("terminal_reward", "last_token", "multiturn", GAE),
+    ("observations", "states zero_states policy restart cut", "multiturn", f"{GAE} --gamma 0.9"),
+    ("segment_reward", "last", "multiturn", "--estimator agentic_reinforce --kl-coef 0.1"),
+    ("whiten_eps", "0.1", "multiturn", GAE),
+    ("whiten_floor", "clamp", "multiturn", f"{GAE} --numerics whiten_eps=0.5"),
+    ("whiten_ddof", "0", "multiturn", GAE),
+    ("whiten_scale", "none", "multiturn", GAE),
+    ("batch_eps", "0.1", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("otb_position", "policy_token", "multiturn", OTB),
+    ("otb_lone", "none", "ragged_groups", OTB),
+    ("otb_eps", "0.1", "multiturn", OTB),
+    ("episodes", "row", "agentic", "--estimator gigpo"),
+    ("states", "batch", "agentic", "--estimator gigpo"),
+    ("rae_order", "group", "shuffled", "--estimator rae"),
+    ("is_clamp", "0.05 never", "wild", WEIGHED),
+    ("is_clamp_at", "token", "multiturn", f"{WEIGHED} --numerics is_clamp=0.05"),
+    ("is_filter_clamp", "0.05", "wild", "--is-filter token:k1::20"),
+    ("is_filter_clamp", "never", "wild", "--is-filter token:k1::60"),
+    ("is_observations", "one ratio", "multiturn", "--is-weight token --is-cap 2"),
+)
+LEFT_OUT = {"default": "the name of rlpost's own numbers, which most cases have"}
 MASKS = {
-    "max length": "--max-len-mask --max-response-length 24",
-    "difficulty": "--difficulty-mask --difficulty-low 0.2 --difficulty-high 0.9",
-    "error length": "--error-max-len-clip 20",
-    "zero variance": "--drop-zero-variance",
-    "truncated": "--drop-truncated",
-    "before norm": "--drop-truncated --drop-zero-variance --mask-before-norm",
-    "several": "--drop-truncated --difficulty-mask --max-len-mask --max-response-length 24",
+    "max length": ("steps", "--max-len-mask --max-response-length 24"),
+    "difficulty": ("steps", "--difficulty-mask --difficulty-low 0.2 --difficulty-high 0.9"),
+    "error length": ("basic", "--error-max-len-clip 20"),
+    "zero variance": ("arithmetic", "--drop-zero-variance"),
+    "truncated": ("steps", "--drop-truncated"),
+    "before norm": ("calculator", "--drop-truncated --drop-zero-variance --mask-before-norm"),
+    "several": (
+        "steps",
+        "--drop-truncated --difficulty-mask --max-len-mask --max-response-length 24",
+    ),
 }
 REWARDS = {
     "components": "--reward-components reward_correctness,reward_format --component-weights 1,0.3",
@@ -157,7 +169,7 @@ def all_cases(estimators: list[str]) -> list[Case]:
     return [
         *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
         *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_dumps(), *of_lists(),
-        *of_python(),
+        *of_shards(), *of_python(), *of_ray(),
     ]  # fmt: skip
 
 
@@ -222,8 +234,10 @@ def of_presets() -> list[Case]:
 
 def of_recipes() -> list[Case]:
     made = [
-        advantages(f"sample mask {name}", "steps.parquet", f"{options} --emit {ALWAYS},sample_mask")
-        for name, options in MASKS.items()
+        advantages(
+            f"sample mask {name}", f"{source}.parquet", f"{options} --emit {ALWAYS},sample_mask"
+        )
+        for name, (source, options) in MASKS.items()
     ]
     made += [
         advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}")
@@ -301,22 +315,46 @@ def of_corrections() -> list[Case]:
     return made
 
 
-def of_numerics() -> list[Case]:
+def of_shards() -> list[Case]:
     made = []
-    for name, (values, options) in NUMERICS.items():
-        source = {"gigpo": "agentic", "batch": "steps", "states": "agentic"}
-        agentic = "gigpo" in options or "gdpo" in options
-        file = "agentic" if agentic else source.get(name, "multiturn")
-        if name in ("single", "constant", "empty", "norm_eps", "otb_lone"):
-            file = "odd" if name == "empty" else "ragged_groups"
-        made += [
-            advantages(
-                f"numerics {name}={value}", f"{file}.parquet",
-                f"{options} --numerics {name}={value} --emit {ALWAYS}",
+    for name, options in (
+        ("grpo", ""), ("gae, whitened", GAE), ("positions", OTB),
+        ("running norm", "--norm-mean running --norm-std running --state state.json"),
+    ):  # fmt: skip
+        # What a plan leaves for its shards is no one else's: a hidden folder is not compared.
+        shard = "advantages --state-dir .plan --num-shards 3 --summary-json {0}.json -q"
+        made.append(
+            case(
+                f"shards: {name}",
+                f"plan @parts out --state-dir .plan -q --summary-json plan.json {options}",
+                *(f"{shard.format(at)} --shard-index {at}" for at in range(3)),
+                "verify out --format json",
             )
-            for value in values.split()
-        ]  # fmt: skip
+        )
     return made
+
+
+def of_ray() -> list[Case]:
+    # Sockets of Ray need short paths.
+    env = {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": tempfile.gettempdir()}
+    how = {"fresh": True, "needs": "ray", "env": env}
+    line = f"advantages @parts out --engine ray {GAE} --summary-json summary.json -q"
+    return [
+        case("Ray: files", line, **how),
+        Case("Ray: a dataset", function="ray_dataset", **how),
+    ]
+
+
+def of_numerics() -> list[Case]:
+    return [
+        advantages(
+            f"numerics {name}={value}", f"{source}.parquet",
+            f"{options} --numerics {name}={value} --emit {ALWAYS}"
+            + ",is_weight" * ("--is-weight" in options),
+        )
+        for name, values, source, options in NUMERICS
+        for value in values.split()
+    ]  # fmt: skip
 
 
 def of_inputs() -> list[Case]:
@@ -448,7 +486,7 @@ def of_reading() -> list[Case]:
              "advantages @steps.parquet c.parquet -q --estimator rloo",
              "compare a.parquet b.parquet c.parquet --format json",
              "compare a.parquet --recipe ../../inputs/gae.toml --format json"),
-        case("verify a wrong file", "advantages @steps.parquet in.parquet -q --norm-std none",
+        case("verify what was centred", "advantages @steps.parquet in.parquet -q --norm-std none",
              "verify in.parquet --format json"),
         case("verify what was corrected", "advantages @steps.parquet in.parquet -q --is-weight "
              "token --is-cap 1.1 --is-filter sequence:k3::0.1 --difficulty-weight",

@@ -98,7 +98,7 @@ def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[
     elif isinstance(data, list):
         yield f"{path} length", len(data)
         if len(data) > 1 and all(isinstance(one, str) and " " not in one for one in data):
-            yield path, data
+            yield path, [one.replace(top, "") for one in data]
             return
         for place, value in enumerate(data):
             yield from _leaves(value, f"{path}[{place}]", top, ignored=ignored)
@@ -227,14 +227,14 @@ def renamed(leaves: Leaves) -> Leaves:
 def differences(old: Leaves, new: Leaves) -> list[str]:
     """A line for each path that differs."""
     old = renamed(old)
-    lines = [f"{path}: {_shown(old[path])} -> absent" for path in old if path not in new]
-    lines += [f"{path}: absent -> {_shown(new[path])}" for path in new if path not in old]
-    lines += [
+    lines = [
         f"{path}: {_shown(old[path])} -> {_shown(new[path])}"
         for path in old
         if path in new and _differ(old[path], new[path])
     ]
-    return lines
+    lines += [f"{path}: {_shown(old[path])} -> absent" for path in old if path not in new]
+    lines += [f"{path}: absent -> {_shown(new[path])}" for path in new if path not in old]
+    return sorted(lines, key=lambda line: " column " not in line)  # columns first
 
 
 def _differ(old: Any, new: Any) -> bool:

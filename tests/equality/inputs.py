@@ -81,6 +81,20 @@ def frames(folder: Path) -> None:
     broken = replaced(broken, "old_log_probs", pa.array(lists, pa.list_(pa.float32())))
     pq.write_table(broken, folder / "nonfinite.parquet")
 
+    # Log-probs so far apart that every clamp matters.
+    wild = steps
+    for name, factor in (("old_log_probs", 40), ("infer_log_probs", 10)):
+        rows = [[max(factor * x, -4e3) for x in row] for row in steps[name].to_pylist()]
+        wild = replaced(wild, name, pa.array(rows, pa.list_(pa.float32())))
+    pq.write_table(wild, folder / "wild.parquet")
+
+    # A part of the reward that was not scored everywhere.
+    parts = [
+        None if row % 7 == 3 else x for row, x in enumerate(steps["reward_format"].to_pylist())
+    ]
+    incomplete = replaced(steps, "reward_format", pa.array(parts, pa.float32()))
+    pq.write_table(incomplete, folder / "incomplete.parquet")
+
     # The same rows in another order and with other types.
     order = draw.permutation(arithmetic.num_rows)
     pq.write_table(arithmetic.take(order), folder / "shuffled.parquet", row_group_size=50)
@@ -111,7 +125,7 @@ def frames(folder: Path) -> None:
 
     # Empty responses, lonely rows, equal rewards.
     keep = pa.array([0, 1, 2, 8, 9, 16, 24, 25])
-    odd = basic.take(keep)
+    odd = replaced(basic, "reward", pa.array(draw.normal(size=basic.num_rows))).take(keep)
     lists = {
         one.name: [
             [] if row in (1, 4) else values for row, values in enumerate(odd[one.name].to_pylist())
@@ -159,7 +173,8 @@ def fixed(values: np.ndarray) -> pa.Array:
 
 def dumps(folder: Path, top: Path) -> None:
     """Dumps as frameworks write them."""
-    sys.path.insert(0, str(top / "tests"))
+    writers = next((top / "tests").rglob("format_writers.py"))
+    sys.path.insert(0, str(writers.parent))
     try:
         import format_writers as tokens
         import format_writers_text as texts

@@ -210,3 +210,20 @@ def functional_gradients() -> None:
     credit, _ = F.gae(tokens["adv_in"], values, offsets, mask, gamma=0.9)
     F.whiten(credit, mask).square().sum().backward()
     tensors(**found, values=values.grad if values.grad is not None else torch.zeros(1))
+
+
+def ray_dataset() -> None:
+    import ray
+    import ray.data
+
+    import rlpost
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    there = ray.get(ray.remote(lambda: __import__("rlpost").__file__).remote())
+    assert there == rlpost.__file__, there
+    given = ray.data.from_arrow(
+        [pq.read_table(path) for path in sorted((INPUTS / "parts").iterdir())]
+    )
+    made = rlpost.ray.advantages(given, recipe())
+    pq.write_table(pa.concat_tables(ray.get(made.to_arrow_refs())), "out.parquet")
+    ray.shutdown()

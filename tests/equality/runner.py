@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.equality.trees import TOP, entry_of
+from tests.equality.trees import entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from tests.equality.cases import Case
 
-HERE = TOP / "tests" / "equality"
+HERE = Path(__file__).parent
 FRESH = "import importlib, sys; sys.argv[0] = 'rlpost'; importlib.import_module({!r}).{}()"
+CALL = "import runpy; runpy.run_path({!r})[{!r}]()"
+LONGEST = 600  # seconds of a command in a new process
 
 
 class Ended(NamedTuple):
@@ -42,8 +46,9 @@ class Tree:
         Args:
             name: what it is called.
             files: its files.
-            top: the folder with `inputs`; results go below it.
+            top: the folder with `inputs` and `harness`; results go below it.
         """
+        self.harness = top / "harness"
         self.name, self.files, self.top = name, files, top / name
         self.entry = entry_of(files)
         self.top.mkdir()
@@ -76,9 +81,9 @@ class Worker:
 
     def __init__(self, tree: Tree) -> None:
         """Start it."""
-        self._tree = tree
+        self._tree, self._python = tree, tree.harness / "python_cases.py"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", HERE / "worker.py", tree.files, tree.entry],
+            [sys.executable, "-P", tree.harness / "worker.py", tree.files, tree.entry],
             env=tree.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -90,9 +95,7 @@ class Worker:
         ended: list[Ended] = []
         for number, words in enumerate(steps):
             files = [folder / f".{kind}-{number}" for kind in ("out", "err")]
-            placed = [
-                word.replace("@", "../../inputs/", 1) if word[:1] == "@" else word for word in words
-            ]
+            placed = [re.sub("^@", "../../inputs/", word) for word in words]
             begin = self._fresh if one.fresh else self._forked
             begun = time.perf_counter()
             code = begin(one, folder, placed, *files)
@@ -106,7 +109,7 @@ class Worker:
     def _forked(self, one: Case, folder: Path, words: list[str], out: Path, err: Path) -> int:
         request = {
             "folder": str(folder), "words": words, "out": str(out), "err": str(err),
-            "env": one.env, "function": one.function, "file": str(HERE / "python_cases.py"),
+            "env": one.env, "function": one.function, "file": str(self._python),
         }  # fmt: skip
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -116,10 +119,14 @@ class Worker:
         return json.loads(answer)["code"]
 
     def _fresh(self, one: Case, folder: Path, words: list[str], out: Path, err: Path) -> int:
+        program = self._tree.program(words)
+        if one.function:
+            call = CALL.format(str(self._python), one.function)
+            program = [sys.executable, "-P", "-c", call]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             done = subprocess.run(
-                self._tree.program(words), env=self._tree.env | one.env, cwd=folder, check=False,
-                stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, timeout=300,
+                program, env=self._tree.env | one.env, cwd=folder, check=False,
+                stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, timeout=LONGEST,
             )  # fmt: skip
         return done.returncode
 
@@ -129,6 +136,13 @@ class Worker:
             self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(30)
+
+
+def copy_harness(top: Path) -> None:
+    """Keep what workers load as it is now: it may be edited while they run."""
+    (top / "harness").mkdir()
+    for name in ("worker.py", "python_cases.py"):
+        shutil.copy(HERE / name, top / "harness" / name)
 
 
 def run_all(
