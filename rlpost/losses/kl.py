@@ -32,11 +32,11 @@ def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
     return kl * _ratio(tokens, options) if options.kl_loss_ratio else kl
 
 
-def clamped(kl: Tensor, options: LossOptions) -> int:
-    """How many of these estimates, from `estimated`, were clamped."""
+def clamped(kl: Tensor, options: LossOptions) -> Tensor:
+    """Return which of these estimates, from `estimated`, were clamped, [T] bool."""
     if options.kl_loss_clamps not in (options.kl_loss_estimator, "all"):
-        return 0
-    return int((kl.abs() >= options.kl_loss_clamp).sum())
+        return torch.zeros_like(kl, dtype=torch.bool)
+    return kl.abs() >= options.kl_loss_clamp
 
 
 def estimated(tokens: Tokens, options: LossOptions) -> Tensor:

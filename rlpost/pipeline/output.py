@@ -42,6 +42,7 @@ TYPES = {
     "group_size": pa.int32(),
     "group_pass_rate": pa.float32(),
 }
+LOSS_COLUMNS = ("pg_loss", "clip_state")
 _FINITE = frozenset(
     name for name, kind in TYPES.items() if kind in (FLOATS, pa.float32()) and name != "pg_loss"
 )  # a loss is infinite where nothing bounds its ratio, as was asked for

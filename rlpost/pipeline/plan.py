@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.io.parquet.inputs import MISSING_ROLES
+from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
+from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import count_advantages
+from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
+from rlpost.pipeline.stages.loss import loss_stage, stages_before_loss
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.recipe import GROUP_COLUMNS
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -170,6 +176,89 @@ def plan_of(
     return Plan(
         source, columns, resolved, tuple(stages_of(resolved, running)), lists, present, count
     )
+
+
+_LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
+
+
+def loss_plan(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+    *,
+    write: bool,
+) -> Plan:
+    """Bind policy losses to an input; the recipe computes advantages if the input has none.
+
+    Args:
+        source: the input.
+        columns: which column serves each role.
+        recipe: how advantages are computed. Of an input that has them, only `columns`, `nonfinite`
+            and what the output keeps are used.
+        configs: the losses.
+        write: the plan writes the loss and the clip state of tokens, of the first config.
+
+    Raises:
+        DataError: a role that is needed has no column, or one of another type.
+    """
+    _check_loss_roles(source, columns, recipe, configs)
+    resolved, rewarded = resolve_recipe(recipe, columns), "reward" in columns
+    reads = frozenset(role for role in LOG_PROBS if role in columns)
+    stages: Sequence[Stage]
+    if "advantages" in columns:
+        reads |= {role for role in ("advantages", "is_weight") if role in columns}
+        stages = stages_before_loss(
+            reads,
+            mask_nonfinite=recipe.nonfinite == "mask",
+            sample_mask="sample_mask" in columns,
+        )
+        lists = "mask" if "mask" in columns else "log_probs"
+        rows = tuple(role for role in _LOSS_ROWS if role in columns)
+    else:
+        plan = plan_of(source, columns, resolved, {})
+        stages, lists, rows = plan.stages, plan.lists, plan.row_roles
+        stages = [
+            replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
+            for stage in stages
+        ]
+    last = loss_stage(resolved, reads, configs[0] if write else None, rewarded=rewarded)
+    return Plan(
+        source,
+        columns,
+        resolved,
+        (*stages, last),
+        lists,
+        rows,
+        partial(count_losses, configs=configs, rewarded=rewarded),
+        LossTotals(len(configs)),
+    )
+
+
+def _check_loss_roles(
+    source: Source | TableSource, columns: ColumnMap, recipe: Recipe, configs: Sequence[LossConfig]
+) -> None:
+    """Raise DataError for roles that losses need and that have no column, or one of other type."""
+    needed = {"log_probs": "the policy being trained, whose loss is computed"}
+    if behaviour_of(configs) != "infer":
+        needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
+    if "reward" not in columns and not recipe.reward_components:
+        needed["advantages"] = (
+            "the loss multiplies by them, and there is no reward to compute them from"
+        )
+    for config in configs:
+        options, name = config.options, config.loss.name
+        for role, why, needs in (
+            ("infer_log_probs", "behaviour infer", options.behaviour == "infer"),
+            ("ref_log_probs", f"loss {name}", name == "ref_kl"),
+            ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
+        ):
+            if needs:
+                needed.setdefault(role, why)
+    missing = {role: why for role, why in needed.items() if role not in columns}
+    if missing:
+        raise absent(source, missing, lacks_of(source))
+    check_log_probs(source, columns, sorted(LOG_PROBS))
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import run_identity_of
 from rlpost.pipeline.output import constant_per_response, emitted, schema_of
 from rlpost.pipeline.outputs import check_writable, run_identity
-from rlpost.pipeline.plan import Plan, plan_of
+from rlpost.pipeline.plan import Plan, loss_plan, plan_of
 from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.kernels.rewards import RunningMoments
+    from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.file_metadata import Part, Whole
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.outputs import Outputs
     from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
 
 
 Json = dict[str, Any]
@@ -115,11 +117,22 @@ def beside(plan: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
 def bind(
     source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
 ) -> Plan:
-    """The job of a recipe on an open source; raises as `plan`."""
+    """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`."""
+    columns = _columns(source, recipe)
+    return plan_of(source, columns, resolve_recipe(recipe, columns), running)
+
+
+def bind_losses(
+    source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
+) -> Plan:
+    """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
+    return loss_plan(source, _columns(source, recipe), recipe, configs, write=write)
+
+
+def _columns(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
     if source.rows == 0:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
-    columns = columns_of(source, recipe)
-    return plan_of(source, columns, resolve_recipe(recipe, columns), running)
+    return columns_of(source, recipe)
 
 
 def engine_for(plan: Plan, options: Options) -> Engine:

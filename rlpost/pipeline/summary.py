@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlpost.display.text import counted
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.groups import group_statistics
 from rlpost.pipeline.metrics import facts as correction_facts
@@ -241,21 +242,16 @@ def warnings_of(
 ) -> list[str]:
     """What users lose days to, said before they train on it."""
     columns, rows = plan.columns, summary["responses"]
-    groups, advantage = summary["groups"] or {"single": 0, "count": 0}, summary["advantage"]
+    groups = summary["groups"] or {"single": 0, "count": 0}
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     empty = facts.empty
     nonfinite = summary["masked"]["nonfinite"]["responses"]
     sums_kl = plan.resolved.recipe.kl_coef > 0 and plan.resolved.estimator.name == "raw"
     said = [
-        ("mask" not in columns, "no mask column: every token counts as the policy's own"),
         (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
         (
             "ref_log_probs" in columns and old is None,
             "KL not measured: no column for old_log_probs (--map old_log_probs=COLUMN)",
-        ),
-        (
-            advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0,
-            "all advantages are zero: nothing would be learnt from this file",
         ),
         (
             edges["padded"] * 2 > rows,
@@ -277,9 +273,29 @@ def warnings_of(
         ),
         (sums_kl, "kl_coef has its effect through token rewards only; raw sums them"),
         (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
-        (nonfinite > 0, f"{nonfinite} responses left out: a number in them is not finite"),
     ]
-    return [text for true, text in said if true]
+    return [
+        *common_warnings(plan, summary["advantage"], nonfinite),
+        *(text for true, text in said if true),
+    ]
+
+
+def common_warnings(plan: Plan, advantage: Json, nonfinite: int) -> list[str]:
+    """Return the warnings of every run that has advantages, computed or read.
+
+    Args:
+        plan: of the run.
+        advantage: the statistics of advantages.
+        nonfinite: how many responses were left out because a number is not finite.
+    """
+    texts = []
+    if "mask" not in plan.columns:
+        texts.append("no mask column: every token counts as a policy token")
+    if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
+        texts.append("all advantages are zero: training on this file would learn nothing")
+    if nonfinite:
+        texts.append(f"{counted(nonfinite, 'response')} left out: a number is not finite")
+    return texts
 
 
 def _unwhitened(number: int) -> list[str]:
@@ -290,14 +306,20 @@ def _unwhitened(number: int) -> list[str]:
 
 
 def _positive(plan: Plan, totals: Totals) -> list[str]:
-    """Log-probs above 0, of the roles that were read: there are none."""
+    """Return a warning for each role that was read and has log-probs above 0."""
     return [
-        f"`{plan.columns.column(role)}` ({role}) is above 0 at "
-        f"{totals.count(f'positive:{role}'):,} tokens, up to {totals.highs[role]:.4g}: no "
-        "log-prob is; are these probabilities, or negated?"
+        positive_warning(plan, role, totals.count(f"positive:{role}"), totals.highs[role])
         for role in LOG_PROBS
         if totals.count(f"positive:{role}")
     ]
+
+
+def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
+    """Return the warning of a column with log-probs above 0."""
+    return (
+        f"`{plan.columns.column(role)}` ({role}) is above 0 at {counted(tokens, 'token')}, up to "
+        f"{highest:.4g}: no log-prob is; are these probabilities, or negated?"
+    )
 
 
 def _single_rows(plan: Plan, groups: Json) -> str:

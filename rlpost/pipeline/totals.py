@@ -43,6 +43,10 @@ class Totals:
         """A sum of whole numbers."""
         return int(self.sums.get(name, 0))
 
+    def total(self, name: str) -> Fraction:
+        """Return a sum; 0 if nothing was added."""
+        return self.sums.get(name, Fraction(0))
+
     def share(self, part: str, whole: str) -> float:
         """One sum over another, 0 where the latter is 0."""
         base = self.sums.get(whole, Fraction(0))

@@ -14,10 +14,11 @@ import torch
 from test_cli import Ran, run, strict_json
 
 import rlpost
-from rlpost.analysis.loss import api as loss_api
+from rlpost.analysis.loss.run import loss
 from rlpost.kernels.quantiles import BINS, ERROR, bins_of, quantile
 from rlpost.kernels.segments import PLACES, Stretches, bounds
 from rlpost.losses import LOSSES
+from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -476,6 +477,22 @@ def test_several_files_are_written_to_a_directory(tmp_path):
         assert "pg_loss" in table.schema.names
 
 
+def test_a_file_without_responses_among_others_gets_an_empty_summary(tmp_path):
+    table = dump(8)
+    save(table, tmp_path / "in" / "some.parquet")
+    save(table.slice(0, 0), tmp_path / "in" / "none.parquet")
+    want = told(tmp_path / "in" / "some.parquet")
+    assert told(tmp_path / "in") == want
+    for words in ((), ("--map", "advantages=none", "--replace")):
+        out = tmp_path / f"out{len(words)}"
+        ran = run("loss", tmp_path / "in", out, *words)
+        assert ran.code == 0, ran.err
+        metadata = pq.read_metadata(out / "none.parquet").metadata
+        noted = json.loads(metadata[b"rlpost.loss_summary"])
+        assert noted["responses"] == noted["tokens"]["policy"] == 0
+        assert noted["settings"][0]["batches"] == noted["settings"][0]["positions"] == []
+
+
 # Errors
 
 
@@ -512,7 +529,7 @@ def test_without_advantages_and_rewards_both_are_said_to_be_missing(tmp_path):
     ran = run("loss", path)
     assert ran.code == 3
     assert "no column for advantages" in ran.err
-    assert "no reward to make them of" in ran.err
+    assert "no reward to compute them from" in ran.err
 
 
 def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
@@ -694,8 +711,8 @@ def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
 
 def test_python_gives_the_same(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    settings = [loss_api.LossConfig(LossOptions(pg_clip=0.1))]
-    got = loss_api.loss(path, None, rlpost.Recipe(), settings)
+    settings = [LossConfig(LossOptions(pg_clip=0.1))]
+    got = loss(path, None, rlpost.Recipe(), settings)
     assert got["settings"] == told(path, "--pg-clip", 0.1)["settings"]
 
 

@@ -17,11 +17,11 @@ from test_cli import run, strict_json
 from test_loss_command import FLOATS, SAMPLE, dump, frame, save, told, warnings
 
 import rlpost
-from rlpost.analysis.loss import api as loss_api
 from rlpost.analysis.loss import render as render_loss
-from rlpost.analysis.loss.resolved import resolved
+from rlpost.analysis.loss import run as loss_run
 from rlpost.losses import LOSSES
-from rlpost.pipeline.stages.loss import LossConfig
+from rlpost.losses.config import LossConfig
+from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, AGGREGATIONS, DEFAULTS, LossOptions
 
 
@@ -45,8 +45,8 @@ def bounded(table):
 def calls(path, settings):
     """How many functions a run calls."""
     profile = cProfile.Profile()
-    options = loss_api.Options(device="cpu", workers=1)
-    profile.runcall(loss_api.loss, path, None, None, settings, options)
+    options = Options(device="cpu", workers=1)
+    profile.runcall(loss_run.loss, path, None, None, settings, options)
     return pstats.Stats(profile).total_calls
 
 
@@ -209,7 +209,7 @@ def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypa
         for low in FIVE["pg_clip_low"]
         for how in FIVE["aggregation"]
     ]
-    summary = loss_api.loss(path, None, None, [LossConfig(LossOptions(**x), x) for x in values])
+    summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(**x), x) for x in values])
     shown = Screen(monkeypatch, width).show(summary)
     assert "…" not in shown
     words = shown.split()
@@ -224,7 +224,7 @@ def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypa
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
     path = save(dump(moved=1.5), tmp_path / "in.parquet")
-    summary = loss_api.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
+    summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = Screen(monkeypatch, 80).show(summary)
     one = summary["settings"][0]
     assert f"rlpost loss · {name}" in shown
@@ -310,7 +310,7 @@ def test_recipe_options_beside_given_advantages_are_told_of(tmp_path):
     recipe.write_text('estimator = "rloo"\nreward_clip = 2.0\n')
     said = warnings(path, "--config", recipe)
     assert "estimator, reward_clip: without effect, since the input has advantages" in said
-    assert "--map advantages=none makes them anew" in said
+    assert "--map advantages=none computes them anew" in said
     anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
     assert "made here by rloo; the input's advantages are left aside" in anew.out
     assert "since the input has none" not in anew.out
@@ -322,7 +322,7 @@ def test_advantages_of_a_dump_are_pointed_out(tmp_path):
     names = ["dumped_advantages" if x == "advantages" else x for x in table.schema.names]
     path = save(table.rename_columns(names), tmp_path / "in.parquet")
     said = warnings(path)
-    assert "--map advantages=dumped_advantages takes them" in said
+    assert "--map advantages=dumped_advantages uses them" in said
     taken = told(path, "--map", "advantages=dumped_advantages")
     assert taken["advantages_from"] == "dumped_advantages"
     assert "dumped_advantages" not in " ".join(taken["warnings"])
@@ -345,7 +345,7 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
     assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
     for name in LOSSES:
         setting = LossConfig(LossOptions(loss=name))
-        values = resolved(setting)
+        values = setting.resolved()
         mine = {x: values[x] for x in values if x in setting.loss.knobs or x == "aggregation"}
         assert mine == DEFAULTS[name]
 
@@ -366,13 +366,13 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
 )
 def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options):
     path = save(dump(), tmp_path / "in.parquet")
-    want = loss_api.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
+    want = loss_run.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
     values = want["options"]
     assert [name for name, value in values.items() if value is None] == (
         ["agg_length"] if "sum-norm" in values["aggregation"] else []
     )
     again = LossConfig(LossOptions.of(json.loads(json.dumps(values))))
-    assert loss_api.loss(path, None, None, [again])["settings"][0] == want
+    assert loss_run.loss(path, None, None, [again])["settings"][0] == want
 
 
 def test_the_screen_names_the_numbers_behind_a_formula(tmp_path):
@@ -512,8 +512,8 @@ def test_clamped_kl_and_left_out_responses_are_called_so(tmp_path):
     got = told(broken, "--nonfinite", "mask")
     assert got["nonfinite"] == 1
     said = " ".join(got["warnings"])
-    assert "1 responses left out: a number in them is not finite" in said
-    assert f"{got['left_out'] - 1} responses have no token that counts" in said
+    assert "1 response left out: a number is not finite" in said
+    assert f"{got['left_out'] - 1} responses without a token in the loss" in said
 
 
 def test_markdown_is_a_page_that_stands_alone():
@@ -535,5 +535,5 @@ def test_markdown_is_a_page_that_stands_alone():
 
 def test_python_has_the_resolved_options(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    got = strict_json(json.dumps(loss_api.loss(path, None, rlpost.Recipe())))
+    got = strict_json(json.dumps(loss_run.loss(path, None, rlpost.Recipe())))
     assert got["settings"][0]["options"]["dual_clip"] == "never"

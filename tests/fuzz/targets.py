@@ -25,7 +25,7 @@ from typer.main import get_command
 
 from rlpost import api
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.loss.api import loss
+from rlpost.analysis.loss.run import loss
 from rlpost.analysis.verify import verify
 from rlpost.cli.app import COMMANDS
 from rlpost.errors import DataError, RlpostError

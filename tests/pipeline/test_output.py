@@ -243,7 +243,7 @@ def test_without_a_mask_every_token_counts_and_that_is_said(tmp_path):
     source = save(rollout().drop_columns(["response_mask"]), tmp_path / "in.parquet")
     ran = run("advantages", source, tmp_path / "out.parquet")
     assert ran.code == 0
-    assert "no mask column: every token counts as the policy's own" in " ".join(ran.err.split())
+    assert "no mask column: every token counts as a policy token" in " ".join(ran.err.split())
 
 
 def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):

@@ -282,7 +282,7 @@ padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
             "old and infer log-probs are the same column, `old_log_probs`",
         ),
         ({"response_mask": [[1, 1], [0, 0, 0], [1], [1, 1]]}, {}, "1 responses have no policy"),
-        ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 responses left out"),
+        ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 response left out"),
     ],
 )
 def test_each_warning_has_its_cause(columns, options, text):

@@ -148,16 +148,17 @@ def loss(
     recipe = recipe_of(asked, config, preset)
     chosen = settings_of(options, sweep or [], config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.loss import api as loss_api  # noqa: PLC0415
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
-    from rlpost.analysis.loss.warnings import without_effect  # noqa: PLC0415
+    from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
+    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.losses.config import LossConfig  # noqa: PLC0415
+    from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
-    from rlpost.pipeline.stages.loss import LossConfig  # noqa: PLC0415
 
-    settings = [LossConfig(made, swept) for made, swept in chosen]
+    configs = [LossConfig(made, swept) for made, swept in chosen]
     check_writable(None if summary_json == "-" else summary_json)
     tell = say if not quiet else None
     target = None if output is None else parse_path(output)
@@ -165,12 +166,12 @@ def loss(
         canonical_inputs([source], target, overwrite=overwrite, tell=tell) as inputs,
         progress(quiet=quiet) as reporter,
     ):
-        run = loss_api.Options(device, chunk_tokens, workers, overwrite, None, reporter)
-        summary = loss_api.loss(inputs, output, recipe, settings, run)
+        how_run = Options(device, chunk_tokens, workers, overwrite, None, reporter)
+        summary = loss_run.loss(inputs, output, recipe, configs, how_run)
     if inputs != [source]:
         summary["inputs"] = [source]  # what was converted for this run is gone
     summary |= asked_for(options, config, preset)
-    summary["warnings"] += without_effect(summary, settings, *given_by_hand(options, config))
+    summary["warnings"] += unused_options(summary, configs, *given_by_hand(options, config))
     if summary_json is not None:
         write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is Format.table):

@@ -2,102 +2,102 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from rlpost.losses import loss_named
 from rlpost.losses.base import Tokens
-from rlpost.pipeline.stages.tokens import kept_mask
+from rlpost.pipeline.output import token_column
+from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.responses import leave_out_nonfinite
+from rlpost.pipeline.stages.tokens import finite, kept_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from rlpost.losses import Loss
+    from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.recipe.loss import LossOptions
+    from rlpost.pipeline.resolved import ResolvedRecipe
 
 
-_BLOCK = 1 << 18  # tokens whose temporaries stay near the core, yet pay for the calls
+_BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
 
 
-@dataclass(frozen=True)
-class LossConfig:
-    """One loss with all its options."""
+def loss_stage(
+    resolved: ResolvedRecipe, reads: frozenset[str], config: LossConfig | None, *, rewarded: bool
+) -> Stage:
+    """Return the stage that adds the loss of each token, behind all stages of the recipe.
 
-    options: LossOptions
-    swept: Mapping[str, Any] = field(default_factory=dict)
-    """The options that tell it from the other settings of a sweep."""
+    Args:
+        resolved: the recipe that computes the advantages.
+        reads: the token roles that losses read.
+        config: the loss that is written; None if nothing is written.
+        rewarded: the input has rewards.
+    """
+    apply = partial(add_loss, resolved=resolved, config=config, rewarded=rewarded)
+    return Stage("loss", reads, apply=apply)
 
-    @cached_property
-    def loss(self) -> Loss:
-        """The loss itself; raises UsageError for a name that is none."""
-        return loss_named(self.options.loss)
 
-    def own_ratio(self, behaviour: str) -> bool:
-        """The ratio that it clips is another than the token's, current over `behaviour`."""
-        return self.options.behaviour != behaviour or self.loss.name in ("gspo", "geo_mean")
+def stages_before_loss(
+    reads: frozenset[str], *, mask_nonfinite: bool, sample_mask: bool
+) -> list[Stage]:
+    """Return the stages before the loss of an input that has advantages.
 
-    @cached_property
-    def kl_name(self) -> str:
-        """What its KL from the reference is called, which settings share that agree on it."""
-        options = self.options
-        fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
-        own = [str(getattr(options, name)) for name in fields if name != "kl_loss_coef"]
-        return " ".join(("kl", options.behaviour, self.aggregation, *own))
-
-    @property
-    def clamp(self) -> float:
-        """The bound on |log ratio| of a token, nats; inf for none."""
-        own = self.loss.knobs.get("ratio_clamp", math.inf)
-        asked = self.options.ratio_clamp
-        return float(own if asked is None or "ratio_clamp" not in self.loss.knobs else asked)
-
-    @property
-    def aggregation(self) -> str:
-        """How the losses of tokens become one number."""
-        return self.options.aggregation or self.loss.aggregation
+    Args:
+        reads: the token roles that losses read.
+        mask_nonfinite: leave out responses with numbers that are not finite.
+        sample_mask: the input has sample masks.
+    """
+    stages = []
+    if mask_nonfinite:
+        stages.append(
+            Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
+        )
+    if sample_mask:
+        stages.append(Stage("sample mask", reduce=drop_masked))
+    return stages
 
 
 def drop_masked(responses: Responses) -> Responses:
-    """Drops the responses whose `sample_mask` in the file is 0."""
+    """Drop the responses whose `sample_mask` in the input is 0."""
     return responses.with_(kept=responses["kept"] & (responses["sample_mask"] != 0))
 
 
-def as_written(batch: Batch, *, column: Callable[[Batch], Tensor]) -> Batch:
-    """Adds `advantages`, and rounds `is_weight`, as a file would hold them: in float32.
+def add_loss(
+    batch: Batch, *, resolved: ResolvedRecipe, config: LossConfig | None, rewarded: bool
+) -> Batch:
+    """Add `advantages` as a file stores them, and with a config `pg_loss` and `clip_state`.
 
-    The loss of a file is then the same whether its advantages were written before or are made in
-    the same run.
+    `pg_loss` is the loss of each token before any mean, `clip_state` is 0 to 3. Advantages and
+    `is_weight` are rounded to float32, so that the loss is the same whether the advantages are
+    computed in this run or read from a file.
 
     Args:
-        batch: all stages of the recipe were applied to it.
-        column: makes the advantages of such a batch, [T].
+        batch: all other stages were applied to it.
+        resolved: the recipe that computes the advantages.
+        config: the loss that is written; None if nothing is written.
+        rewarded: the input has rewards.
     """
-    made = {"advantages": column(batch)}
-    made |= {"is_weight": batch["is_weight"]} if "is_weight" in batch else {}
-    return batch.with_(**{name: x.to(torch.float32).to(torch.float64) for name, x in made.items()})
-
-
-def add_loss(batch: Batch, *, setting: LossConfig, rewarded: bool) -> Batch:
-    """Adds `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 3."""
-    found = setting.loss(tokens_of(batch, rewarded=rewarded), setting.options)
-    return batch.with_(pg_loss=found.values, clip_state=found.clip)
+    columns = {"advantages": token_column(batch, resolved, "advantages")}
+    columns |= {"is_weight": batch["is_weight"]} if "is_weight" in batch else {}
+    rounded = {name: x.to(torch.float32).to(torch.float64) for name, x in columns.items()}
+    batch = batch.with_(**rounded)
+    if config is None:
+        return batch
+    surrogate = config.loss(tokens_of(batch, rewarded=rewarded), config.options)
+    return batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
 
 
 def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
-    """What a loss sees of a batch; its mask leaves out dropped responses and rejected tokens.
+    """Return the tokens of a batch; their mask is 0 for dropped responses and rejected tokens.
 
     Args:
         batch: has `advantages`.
-        rewarded: the input has rewards, which some losses ask for.
+        rewarded: the input has rewards, which some losses read.
     """
     infer = batch.tokens.get("infer_log_probs")
-    # Where a loss divides by the engine's alone, nothing else may be there.
+    # An input without old log-probs is valid if all losses divide by those of the rollout engine.
     old = batch.tokens.get("old_log_probs", infer)
     assert old is not None, "a batch without log-probs of a policy before the update"
     return Tokens(
@@ -114,10 +114,10 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
 
 
 def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
-    """The same tokens in parts of whole responses, and which responses these are.
+    """Yield the tokens in blocks of whole responses, each with the slice of its responses.
 
-    On a CPU a part is small enough for its temporaries to stay in the cache, which makes many
-    settings cheap; a GPU gets all at once.
+    On a CPU the intermediate results of a block fit into the cache, which makes a sweep fast. On a
+    GPU all tokens are one block.
     """
     count = tokens.offsets.numel() - 1
     if tokens.mask.device.type != "cpu":

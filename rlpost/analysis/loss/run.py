@@ -1,0 +1,110 @@
+"""The Python interface of `rlpost loss`: policy-loss diagnostics of rollout files."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlpost._version import __version__
+from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
+from rlpost.io.parquet.fingerprint import check_overwritable
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.paths import parse_path
+from rlpost.losses.config import LossConfig
+from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.options import Options
+from rlpost.pipeline.output import LOSS_COLUMNS, emitted
+from rlpost.pipeline.outputs import Outputs, targets_of
+from rlpost.pipeline.run import bind_losses, check_clash, engine_for, run_facts, write_files
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.loss_totals import LossTotals
+    from rlpost.pipeline.plan import Plan
+
+
+Json = dict[str, Any]
+
+
+def loss(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    recipe: Recipe | None = None,
+    configs: Sequence[LossConfig] = (),
+    options: Options | None = None,
+) -> Json:
+    """Compute what policy losses clip, and where they leave no gradient, in one pass.
+
+    Args:
+        inputs: Parquet files, directories or globs, with `log_probs` and `old_log_probs`.
+        output: gets `pg_loss` and `clip_state` of the first config beside the input's columns, and
+            the columns of `advantages` if these are computed; None writes nothing.
+        recipe: how advantages are computed if the input has none; the default is plain GRPO.
+        configs: the losses; the default is PPO's.
+        options: how the run is done.
+
+    Returns:
+        The summary, as `rlpost loss --format json` prints it.
+
+    Raises:
+        UsageError: options, input and output do not fit together.
+        DataError: the data is bad: file, row and column are named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: the device is not there.
+    """
+    recipe, options = recipe or Recipe(), options or Options()
+    configs = list(configs) or [LossConfig(LossOptions())]
+    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    source = Source(find_inputs([str(path) for path in paths]))
+    targets: list[AnyPath] = []
+    if output is not None:
+        targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
+        check_overwritable(targets)
+    with closing(source), Outputs(targets) as outputs:
+        plan = bind_losses(source, recipe, configs, write=bool(targets))
+        computed = () if "advantages" in plan.columns else emitted(plan.resolved)
+        names = (*computed, *LOSS_COLUMNS) if targets else ()
+        check_clash(plan, names)
+        engine = engine_for(plan, options)
+        with single_threaded_torch():
+            responses = engine.responses()
+            engine.reporter.start("loss", source.rows)
+            with engine.clock.wall("loss"):
+                metadata = partial(_metadata, configs=configs)
+                totals, rewritten = write_files(engine, responses, outputs, names, metadata)
+        summary = summarise_losses(plan, responses, totals, configs)
+        warnings = [
+            *loss_warnings(plan, summary, totals, configs),
+            *responses.notes.get("warnings", []),
+        ]
+        facts = run_facts(engine, outputs, rewritten)
+    return {**summary, "warnings": warnings, **facts, "seconds": engine.clock.seconds}
+
+
+def _metadata(
+    plan: Plan,
+    index: int,
+    responses: Responses,
+    totals: LossTotals,
+    *,
+    configs: Sequence[LossConfig],
+) -> dict[str, str]:
+    """Return the metadata of a file; the same bytes for the same input and options."""
+    summary = summarise_losses(plan, responses, totals, configs)
+    recipe = {"rlpost.recipe": plan.resolved.recipe.model_dump_json()}
+    return {
+        "rlpost.version": __version__,
+        **(recipe if summary["estimator"] else {}),
+        "rlpost.input": plan.source.files[index].path.name,
+        "rlpost.loss": json.dumps(configs[0].resolved()),
+        "rlpost.loss_summary": json.dumps(summary),
+    }

@@ -1,0 +1,405 @@
+"""The summary of `rlpost loss` as plain data, with its warnings: what `--format json` prints."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlpost.display.text import counted
+from rlpost.kernels.quantiles import quantiles
+from rlpost.kernels.segments import PLACES, bounds
+from rlpost.losses.base import DUAL, HIGH, LOW
+from rlpost.losses.config import behaviour_of
+from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
+from rlpost.pipeline.metrics import MOST_NATS
+from rlpost.pipeline.summary import common_warnings, positive_warning
+from rlpost.pipeline.totals import cells_of
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import LOG_PROBS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from fractions import Fraction
+
+    from torch import Tensor
+
+    from rlpost.losses.config import LossConfig
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.loss_totals import LossTotals, TokenTotals
+    from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.totals import Totals
+
+
+SCHEMA_VERSION = 1
+SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
+BRANCHES = {"low": LOW, "high": HIGH, "dual": DUAL}
+DUMPED = "dumped_advantages"  # the name that `rlpost convert` gives to advantages of a framework
+LEAST_ESS = 0.1
+_OF_EVERY_RUN = {"columns", "nonfinite", "numerics", "emit_only", "replace"}
+Json = dict[str, Any]
+
+
+def summarise_losses(
+    plan: Plan, responses: Responses, totals: LossTotals, configs: Sequence[LossConfig]
+) -> Json:
+    """Return the summary of an input or of one of its files.
+
+    A single config has details by step, domain and position; a sweep has only the losses by batch.
+
+    Args:
+        plan: of the run.
+        responses: the responses that the totals are of.
+        totals: by step and domain, by position and by batch.
+        configs: the losses.
+    """
+    whole = totals.total()
+    parts = _parts(responses, totals) if len(configs) == 1 else {}
+    sums = whole.sums
+    given = "advantages" in plan.columns
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "roles": {
+            role: {"column": plan.columns.column(role), "found_by": plan.columns.how[role]}
+            for role in plan.roles
+        },
+        "responses": sums.count("rows"),
+        "left_out": sums.count("rows") - sums.count("valid"),
+        "nonfinite": int((~responses["valid"]).sum()),
+        "behaviour": behaviour_of(configs),
+        "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")},
+        "advantage": sums.statistic("advantage"),
+        **_divergence(whole),
+        "settings": [
+            {
+                **_loss(index, config, responses, totals),
+                "ratio_clamped": sums.count(f"beyond {config.clamp}"),
+                "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
+                **_outcomes(whole, index),
+                **{
+                    name: [_row(part, index) for part in of_kind] for name, of_kind in parts.items()
+                },
+            }
+            for index, config in enumerate(configs)
+        ],
+        "advantages_from": plan.columns.column("advantages") if given else "recipe",
+        "estimator": None if given else plan.resolved.estimator.name,
+        "advantages_aside": None if given else _unused_advantages(plan),
+    }
+
+
+def _unused_advantages(plan: Plan) -> str | None:
+    """Return the column of the input that has advantages, if the recipe computes others."""
+    names = ("advantages", DUMPED)
+    return next((name for name in names if name in plan.source.columns), None)
+
+
+class _Part(NamedTuple):
+    """A part of the tokens: its label and its totals."""
+
+    label: Json
+    totals: TokenTotals
+
+
+def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
+    """Return the tokens by position, step and domain."""
+    return {
+        "positions": _by_position(totals),
+        "steps": _by_column(responses, totals, "step"),
+        "domains": _by_column(responses, totals, "domain"),
+    }
+
+
+def _by_position(totals: LossTotals) -> list[_Part]:
+    """Return the ranges of positions that have policy tokens."""
+    parts = []
+    for position in range(PLACES) if totals.positions else ():
+        first, last = bounds(position)
+        part = _Part({"from": first, "to": last}, totals.at(position))
+        if part.totals.policy_tokens:
+            parts.append(part)
+    return parts
+
+
+def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_Part]:
+    """Return each step or domain, if the input has that column."""
+    labels = responses.labels
+    if labels[column] == ["all"]:
+        return []
+    return [
+        _Part({column: label}, totals.over(cells))
+        for label, cells in cells_of(labels, totals.cells.keys, column)
+    ]
+
+
+def _row(part: _Part, index: int) -> Json:
+    """Return the numbers of a part of the tokens under one config."""
+    totals = part.totals
+    return {
+        **part.label,
+        "tokens": totals.policy_tokens,
+        **_divergence(totals),
+        **_outcomes(totals, index),
+    }
+
+
+def _loss(index: int, config: LossConfig, responses: Responses, totals: LossTotals) -> Json:
+    """Return a config and its loss."""
+    batches = _batches(index, config, responses, totals)
+    return {
+        "swept": dict(config.swept),
+        "options": config.resolved(),
+        "formula": config.loss.formula,
+        "source": config.loss.source,
+        "bounds": dict(zip(("low", "high"), config.ratio_bounds, strict=True)),
+        "aggregation": config.aggregation,
+        "loss": {name: _mean([one[name] for one in batches]) for name in ("policy", "kl", "total")},
+        "batches": batches,
+    }
+
+
+def _batches(
+    index: int, config: LossConfig, responses: Responses, totals: LossTotals
+) -> list[Json]:
+    """Return the aggregated loss of each batch, and its KL loss."""
+    options, labels = config.options, responses.labels["batch"]
+    if not totals.batches:
+        return []
+
+    def aggregated(name: str) -> list[float]:
+        loss = totals.parts(name, len(labels)).loss(
+            how=config.aggregation,
+            count_rows=options.agg_rows,
+            norm=options.agg_norm,
+            length=options.agg_length,
+        )
+        return [float(one) for one in loss.tolist()]
+
+    policy_losses = aggregated(f"{index}.policy")
+    has_kl = config.kl_name in totals.batches.sums
+    kl_losses = aggregated(config.kl_name) if has_kl else [None] * len(labels)
+    counts = totals.parts(f"{index}.policy", len(labels)).rows.tolist()
+    return [
+        {
+            "batch": label,
+            "policy": policy,
+            "kl": kl,
+            "total": policy + options.kl_loss_coef * (kl or 0.0),
+        }
+        for label, policy, kl, count in zip(labels, policy_losses, kl_losses, counts, strict=True)
+        if count  # a file need not have responses of each batch
+    ]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def _divergence(totals: TokenTotals) -> Json:
+    """Return the ratio and the divergence between policies, which no config changes."""
+    sums, count = totals.sums, totals.policy_tokens
+    weight, squares = (sums.total(name) + count for name in ("excess", "excess2"))
+    engine = "engine.k3" in sums
+    return {
+        "ratio": _ratio(totals),
+        "kl": {
+            "k1": _over(-sums.total("log_ratio"), count),
+            "k3": _over(sums.total("k3"), count),
+        },
+        "engine_kl": {
+            "k1": _over(-sums.total("engine.log_ratio"), count),
+            "k3": _over(sums.total("engine.k3"), count),
+        }
+        if engine
+        else None,
+        "ess": float(weight * weight / (count * squares)) if count and squares else None,
+    }
+
+
+def _ratio(totals: TokenTotals) -> Json:
+    """Return the mean, the extremes and quantiles of the ratio of a token.
+
+    The log ratio of a quantile is within 1/64 of itself, and within the extremes.
+    """
+    count = totals.policy_tokens
+    if not count:
+        return {"mean": None, "min": None, "max": None, "quantiles": None}
+    ends = (totals.sums.lows["log_ratio"], totals.sums.highs["log_ratio"])
+    low, high = (min(max(end, -MOST_NATS), MOST_NATS) for end in ends)
+    shares = None
+    if totals.bins is not None:
+        found = zip(SHARES, quantiles(totals.bins, SHARES), strict=True)
+        shares = {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in found}
+    return {
+        "mean": _over(totals.sums.total("excess") + count, count),
+        "min": math.exp(low),
+        "max": math.exp(high),
+        "quantiles": shares,
+    }
+
+
+def _outcomes(totals: TokenTotals, index: int) -> Json:
+    """Return the tokens that a config clips, and those whose gradient is 0."""
+    kinds, count, sums = totals.kinds[index], totals.policy_tokens, totals.sums
+    by_sign = kinds[:OUTSIDE].sum((1, 2)).tolist()
+    flat = kinds[:OUTSIDE, 1].sum(1).tolist()
+    clipped = int(kinds[[POSITIVE, NEGATIVE], 1, 1:].sum())
+    no_gradient: Json = {
+        "tokens": sum(flat),
+        "fraction": sum(flat) / count if count else 0.0,
+        "zero_advantage": flat[ZERO],
+        "clipped": clipped,
+        "other": flat[POSITIVE] + flat[NEGATIVE] - clipped,
+    }
+    if f"{index}.live" in sums:
+        valid = sums.count("valid")
+        zero = valid - sums.count(f"{index}.live")
+        no_gradient |= {
+            "responses": zero,
+            "response_fraction": zero / valid if valid else 0.0,
+        }
+    clip = {name: _clip(kinds[:, :, state].sum(1), by_sign) for name, state in BRANCHES.items()}
+    return {
+        "own_ratio": _own_ratio(totals, index),
+        "token_loss": _over(sums.total(f"{index}.value"), count),
+        "clip": {**clip, "any": _clip(kinds[:, :, 1:].sum((1, 2)), by_sign)},
+        "no_gradient": no_gradient,
+    }
+
+
+def _own_ratio(totals: TokenTotals, index: int) -> Json | None:
+    """Return the ratio that the loss uses, if that is not the ratio of a token."""
+    name, count = f"{index}.ratio", totals.policy_tokens
+    if name not in totals.sums.lows or not count:
+        return None
+    return {
+        "mean": _over(totals.sums.total(f"{index}.excess") + count, count),
+        "min": totals.sums.lows[name],
+        "max": totals.sums.highs[name],
+    }
+
+
+def _clip(clipped: Tensor, by_sign: list[int]) -> Json:
+    """Return the clipped tokens and their share, of all tokens and by sign of the advantage."""
+    counts = clipped[:OUTSIDE].tolist()
+
+    def share(count: int, whole: int) -> Json:
+        return {"tokens": count, "fraction": count / whole if whole else 0.0}
+
+    return {
+        **share(sum(counts), sum(by_sign)),
+        "positive": share(counts[POSITIVE], by_sign[POSITIVE]),
+        "negative": share(counts[NEGATIVE], by_sign[NEGATIVE]),
+    }
+
+
+def _over(total: Fraction, count: int) -> float | None:
+    """Return a mean, rounded once; None if the count is 0."""
+    return float(total / count) if count else None
+
+
+def loss_warnings(
+    plan: Plan, summary: Json, totals: LossTotals, configs: Sequence[LossConfig]
+) -> list[str]:
+    """Return what makes the numbers of a run less reliable than they seem."""
+    columns, ratio, ess = plan.columns, summary["ratio"], summary["ess"]
+    old = columns.column(f"{summary['behaviour']}_log_probs")
+    new = columns.column("log_probs")
+    empty, sums = summary["left_out"] - summary["nonfinite"], totals.cells.total()
+    texts = [
+        (old == new, f"current and old log-probs are the same column, `{new}`"),
+        (
+            old != new and ratio["min"] == ratio["max"] == 1,
+            (
+                f"`{new}` equals `{old}` for every token: every ratio is 1, so nothing is clipped. "
+                "Were both dumped before the update?"
+            ),
+        ),
+        (
+            ess is not None and ess < LEAST_ESS,
+            (
+                f"effective sample size {100 * (ess or 0):.2g} % of the tokens: a few ratios "
+                f"outweigh all others; do `{new}` and `{old}` belong to the same tokens?"
+            ),
+        ),
+        (
+            empty > 0,
+            f"{counted(empty, 'response')} without a token in the loss: masked, dropped or empty",
+        ),
+    ]
+    return [
+        *common_warnings(plan, summary["advantage"], summary["nonfinite"]),
+        *(text for true, text in texts if true),
+        *_wrong_log_probs(plan, sums),
+        *_clamped_ratios(sums, configs, new, old),
+    ]
+
+
+def _wrong_log_probs(plan: Plan, sums: Totals) -> Iterator[str]:
+    """Yield a warning for each column with positive numbers, which no log-prob is."""
+    for role in LOG_PROBS:
+        count = sums.count(f"positive:{role}")
+        if role not in plan.columns or not count:
+            continue
+        low, high = sums.lows[role], sums.highs[role]
+        if low >= 0 and high <= 1:
+            yield (
+                f"`{plan.columns.column(role)}` ({role}) is between {low:.4g} and {high:.4g} for "
+                "every token: these are probabilities; log-probs, their logarithms, are needed"
+            )
+        else:
+            yield positive_warning(plan, role, count, high)
+
+
+def _clamped_ratios(
+    sums: Totals, configs: Sequence[LossConfig], new: str, old: str
+) -> Iterator[str]:
+    """Yield a warning for each clamp that bounds log ratios."""
+    for clamp in sorted({config.clamp for config in configs}):
+        count = sums.count(f"beyond {clamp}")
+        if count and not math.isinf(clamp):
+            most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
+            yield (
+                f"|{new} - {old}| is above {clamp:g} at {counted(count, 'token')}, up to "
+                f"{most:.4g} nats: --ratio-clamp bounds it there, and stops the gradient"
+            )
+
+
+def unused_options(
+    summary: Json,
+    configs: Sequence[LossConfig],
+    of_recipe: Collection[str],
+    of_loss: Collection[str],
+) -> list[str]:
+    """Return warnings of options that had no effect, and of advantages that were not used.
+
+    Args:
+        summary: of the run.
+        configs: its losses.
+        of_recipe: the fields of Recipe that the command line or its file sets.
+        of_loss: likewise the fields of LossOptions, except those of a sweep.
+    """
+    texts = []
+    column = summary["advantages_from"]
+    fields = sorted(x for x in of_recipe if x in Recipe.model_fields and x not in _OF_EVERY_RUN)
+    if summary["estimator"] is None and fields:
+        texts.append(
+            f"{', '.join(fields)}: without effect, since the input has advantages, "
+            f"`{column}`; --map advantages=none computes them anew"
+        )
+    if summary["advantages_aside"] == DUMPED:
+        texts.append(
+            f"the input has {DUMPED}, which its framework computed: "
+            f"--map advantages={DUMPED} uses them"
+        )
+    reasons: dict[str, dict[str, None]] = {}
+    for config in configs:
+        asked = {*of_loss, *config.swept} - {"loss"}
+        for name, why in config.ignored(asked).items():
+            reasons.setdefault(name, {})[why] = None
+    if all(one["loss"]["kl"] is None for one in summary["settings"]):
+        for name in sorted(of_loss):
+            if name.startswith("kl_loss_"):
+                reasons[name] = {"this file, which has no ref_log_probs": None}
+    texts += [f"{name}: without effect on {', '.join(whys)}" for name, whys in reasons.items()]
+    return texts

@@ -1,0 +1,173 @@
+"""A policy loss with its options: the values that it uses, and the options that it ignores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rlpost.losses import loss_named
+from rlpost.losses.base import limits
+from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
+from rlpost.recipe.loss import DEFAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rlpost.losses.base import Loss
+    from rlpost.recipe.loss import LossOptions
+
+
+_WITHOUT_RATIO = ("pg", "gpg")  # A and log π are all that they read
+_SIDES = {
+    "pg_clip": ("pg_clip_low", "pg_clip_high"),
+    "prob_mask": ("prob_mask_low", "prob_mask_high"),
+}
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """One loss with all its options."""
+
+    options: LossOptions
+    swept: Mapping[str, Any] = field(default_factory=dict)
+    """The options of a sweep, with the values of this config."""
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss function; raises UsageError if no loss has this name."""
+        return loss_named(self.options.loss)
+
+    @property
+    def aggregation(self) -> str:
+        """How token losses are aggregated to one number."""
+        return self.options.aggregation or self.loss.aggregation
+
+    @property
+    def clamp(self) -> float:
+        """The bound on |log ratio| of a token, nats; inf for none."""
+        own = self.loss.knobs.get("ratio_clamp", math.inf)
+        asked = self.options.ratio_clamp
+        return float(own if asked is None or "ratio_clamp" not in self.loss.knobs else asked)
+
+    def own_ratio(self, behaviour: str) -> bool:
+        """Whether the loss clips another ratio than the token's current over `behaviour`."""
+        return self.options.behaviour != behaviour or self.loss.name in ("gspo", "geo_mean")
+
+    @cached_property
+    def kl_name(self) -> str:
+        """The name of its KL loss: configs with the same name have the same KL loss."""
+        options = self.options
+        fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
+        own = [str(getattr(options, name)) for name in fields if name != "kl_loss_coef"]
+        return " ".join(("kl", options.behaviour, self.aggregation, *own))
+
+    @property
+    def ratio_bounds(self) -> tuple[float | None, float | None]:
+        """The lowest and the highest ratio that the loss does not clip.
+
+        The ratio is the one that the loss uses, that of a response for gspo. None if there is no
+        bound, or if the loss does not clip a ratio.
+        """
+        name, options = self.loss.name, self.options
+        if name in ("tis", "topr"):
+            knobs = self.loss.knobs
+            least = knobs["tis_low"] if options.tis_low is None else options.tis_low
+            most = knobs["tis_high"] if options.tis_high is None else options.tis_high
+        elif name == "geo_mean":
+            low, high = self._offsets
+            least, most = math.exp(-low), math.exp(high)
+        elif "pg_clip_low" in DEFAULTS[name]:
+            meaning = "offset"
+            if name == "cispo" and options.cispo_bounds:
+                meaning = options.cispo_bounds
+            least, most = limits(
+                options.pg_clip_low, options.pg_clip_high, options.pg_clip, self._own_clip, meaning
+            )
+        else:
+            return None, None
+        return least if least > 0 else None, most if math.isfinite(most) else None
+
+    @property
+    def _own_clip(self) -> tuple[float, float]:
+        """The clip range below and above that the loss has by default."""
+        low, high = (DEFAULTS[self.loss.name][name] for name in _SIDES["pg_clip"])
+        return (math.inf if low == "never" else low), high
+
+    @property
+    def _offsets(self) -> tuple[float, float]:
+        """The clip range below and above, in the units of pg_clip_low and pg_clip_high."""
+        options = self.options
+        low, high = self._own_clip
+        if options.pg_clip is not None:
+            low = high = options.pg_clip
+        elif self.loss.name == "cispo" and options.cispo_bounds == "ratio":
+            high += 1  # the defaults of the loss are offsets from 1
+        low = low if options.pg_clip_low is None else options.pg_clip_low
+        return low, high if options.pg_clip_high is None else options.pg_clip_high
+
+    def resolved(self) -> Values:
+        """Return the values of the options that the loss reads, by field of LossOptions.
+
+        LossOptions of these values give the same loss. The clip range is in pg_clip_low and
+        pg_clip_high; pg_clip is there if both are equal. `agg_length` is None if the longest
+        response's length is used.
+        """
+        options, knobs = self.options, self.loss.knobs
+        values: Values = {"loss": self.loss.name, "behaviour": options.behaviour}
+        for name, default in knobs.items():
+            asked = getattr(options, name)
+            values[name] = default if asked is None else asked
+        if "pg_clip" in knobs:
+            low, high = self._offsets
+            values |= {"pg_clip": low, "pg_clip_low": low, "pg_clip_high": high}
+            if low != high:
+                del values["pg_clip"]
+        if "dual_clip" in knobs:
+            clip = DEFAULT_CLIP if options.pg_clip is None else options.pg_clip
+            values["dual_clip"] = dual_bound(options.dual_clip, clip)
+        for name in _SIDES["prob_mask"]:
+            if name in knobs and values[name] is None:
+                values[name] = float(values["prob_mask"])
+        values["aggregation"] = self.aggregation
+        ignored = self.ignored(type(options).model_fields)
+        for name in type(options).model_fields:
+            if name.startswith(("agg_", "kl_loss_")) and name not in ignored:
+                values[name] = getattr(options, name)
+        return {name: "never" if value == math.inf else value for name, value in values.items()}
+
+    def ignored(self, asked: Collection[str]) -> dict[str, str]:
+        """Return the options that do not change the loss: name -> what ignores it.
+
+        Args:
+            asked: the fields of LossOptions to check.
+        """
+        options, name, knobs = self.options, self.loss.name, self.loss.knobs
+        how = self.aggregation
+        by_length = how == "seq-mean-token-sum-norm"
+        over_responses = not by_length and how != "token-mean"
+        fields = set() if by_length else {"agg_length", "agg_norm"}
+        if not over_responses and not (by_length and options.agg_norm == "rows"):
+            fields.add("agg_rows")
+        reasons = dict.fromkeys(fields, f"{name} with aggregation {how}")
+        for both, sides in _SIDES.items():
+            own = [side for side in sides if side in knobs]
+            if own and all(getattr(options, side) is not None for side in own):
+                reasons[both] = f"{name}, since {' and '.join(own)} are given"
+        of_every_loss = ("loss", "behaviour", "aggregation")
+        for one in type(options).model_fields:
+            of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
+            if not of_every and one not in knobs:
+                reasons[one] = name
+        if name in _WITHOUT_RATIO and not options.kl_loss_ratio:
+            reasons["behaviour"] = f"{name}, which has no ratio"
+        if options.dual_clip == "twice" and "dual_clip" in knobs:
+            reasons.pop("pg_clip", None)  # the dual clip is computed from it
+        return {one: why for one, why in reasons.items() if one in asked}
+
+
+def behaviour_of(configs: Sequence[LossConfig]) -> str:
+    """Return the policy that common ratios of these configs divide by: `old` or `infer`."""
+    return "infer" if all(one.options.behaviour == "infer" for one in configs) else "old"
