@@ -20,7 +20,7 @@ from rlpost.io.parquet.source import (
     check_unchanged,
     row_group_ranges,
 )
-from rlpost.kernels.moments import dense
+from rlpost.kernels.moments import dense_codes
 from rlpost.pipeline.data import Responses
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
@@ -230,7 +230,7 @@ def assemble_responses(
     columns = {name: column[order] for name, column in columns.items()}
     domains = len(labels["domain"])
     code = columns["step"] * domains + columns["domain"]
-    cells, columns["cell"] = dense(code, len(labels["step"]) * domains)
+    cells, columns["cell"] = dense_codes(code, len(labels["step"]) * domains)
     found: Labels = {**labels, "cell": cells.tolist()}
     if alone:
         found["batch"] = only.labels["batch"]
@@ -253,4 +253,4 @@ def _apart(codes: Sequence[Tensor], tables: Sequence[int]) -> Tensor:
         sizes[table] = max(sizes.get(table, 0), size)
     firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     shifted = [part + firsts[table] for part, table in zip(codes, tables, strict=False)]
-    return dense(torch.cat(shifted), max(sum(sizes.values()), 1))[1]
+    return dense_codes(torch.cat(shifted), max(sum(sizes.values()), 1))[1]

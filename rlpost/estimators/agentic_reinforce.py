@@ -8,7 +8,13 @@ import torch
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import bounds_of, keep, policy_starts, segment_sum, spread
+from rlpost.kernels.segments import (
+    compact_offsets,
+    offsets_of_starts,
+    policy_starts,
+    segment_sum,
+    spread,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +50,10 @@ def agentic_reinforce(
     """
     policy = torch.ones_like(token_rewards, dtype=torch.bool) if mask is None else mask
     starts = policy_starts(policy, offsets)
-    bounds = bounds_of(starts[policy])
+    bounds = offsets_of_starts(starts[policy])
     rewards = token_rewards[policy]
     earned = segment_sum(rewards, bounds) if segment_reward == "sum" else rewards[bounds[1:] - 1]
-    returns = reverse_scan(earned, keep(starts, offsets), gamma)
+    returns = reverse_scan(earned, compact_offsets(starts, offsets), gamma)
     out = torch.zeros_like(token_rewards)
     out[policy] = spread(returns, bounds)
     return Credit(out, out)

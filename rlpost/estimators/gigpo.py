@@ -9,8 +9,8 @@ import torch
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
 from rlpost.estimators.step_reinforce import step_returns, trajectories
-from rlpost.kernels.moments import canonical_order, group_offsets
-from rlpost.kernels.rewards import joint_codes, z_scores
+from rlpost.kernels.moments import canonical_order, group_offsets, joint_codes
+from rlpost.kernels.rewards import z_scores
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,6 +8,7 @@ import torch
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.moments import group_moments
+from rlpost.kernels.rewards import divisor
 from rlpost.kernels.segments import lengths
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def grpo_passk(
     best = (offsets[1:] - 1)[several]
     lead = rewards[best] - rewards[best - 1]
     if norm_std != "none":
-        lead = lead / (group_moments(rewards, offsets).std[several] + norm_eps)
+        lead = lead / divisor(group_moments(rewards, offsets), "group", norm_eps=norm_eps)[several]
     advantages = torch.zeros_like(rewards).index_copy(0, best, lead)
     return Credit(advantages, advantages)
 

@@ -8,8 +8,7 @@ import torch
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
-from rlpost.kernels.moments import canonical_order, group_offsets
-from rlpost.kernels.rewards import joint_codes
+from rlpost.kernels.moments import canonical_order, group_offsets, joint_codes
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:

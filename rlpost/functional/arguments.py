@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from rlpost.errors import DataError, UsageError
-from rlpost.kernels.segments import keep
+from rlpost.kernels.segments import compact_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -134,6 +134,8 @@ def on_policy_tokens(
         columns: [T] each; what stands on observations is never looked at.
     """
     chosen = where.mask.nonzero().squeeze(1)
-    found = function(*(column[chosen] for column in columns), keep(where.mask, where.offsets))
+    found = function(
+        *(column[chosen] for column in columns), compact_offsets(where.mask, where.offsets)
+    )
     size = where.mask.numel()
     return tuple(one.new_zeros(size).index_copy(0, chosen, one) for one in found)

@@ -8,6 +8,7 @@ import torch
 
 from rlpost.errors import UsageError
 from rlpost.functional.arguments import floats, per_response, ragged
+from rlpost.kernels.aggregate import denominator
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
@@ -181,11 +182,15 @@ def aggregate(
         sums = sums / tokens.clamp(min=1)
     if weights is not None:
         sums = sums * per_response("weights", weights, count).detach()
-    rows = int((tokens > 0).sum()) if count_rows == "valid" else count
-    below = rows
-    if how == "token-mean":
-        below = int(tokens.sum())
-    elif how == "seq-mean-token-sum-norm":
-        longest = int(lengths(where.offsets).max()) if count else 0
-        below = (longest if length is None else length) * (rows if norm == "rows" else 1)
-    return (sums.sum() / max(below, 1)).to(values.dtype)
+    sizes = lengths(where.offsets)
+    below = denominator(
+        how=how,
+        tokens=tokens.sum(),
+        valid=(tokens > 0).sum(),
+        rows=torch.tensor(count, device=values.device),
+        longest=sizes.amax() if count else sizes.new_zeros(()),
+        count_rows=count_rows,
+        norm=norm,
+        length=length,
+    )
+    return (sums.sum() / below.clamp(min=1)).to(values.dtype)

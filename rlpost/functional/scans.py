@@ -11,7 +11,7 @@ from rlpost.estimators import Credit
 from rlpost.estimators.gae import gae as _gae
 from rlpost.functional.arguments import floats, on_policy_tokens, per_response, ragged
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import last_true, lengths, put_at
+from rlpost.kernels.segments import add_at, last_true, lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,7 +129,7 @@ def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) 
     tokens = rewards.new_zeros(int(offsets[-1]) if offsets.numel() else 0)
     where = ragged(offsets, mask, tokens)
     per_response("rewards", rewards, where.offsets.numel() - 1)
-    return put_at(tokens, last_true(where.mask, where.offsets), rewards)
+    return add_at(tokens, last_true(where.mask, where.offsets), rewards)
 
 
 def to_tokens(numbers: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
-"""From the losses of tokens to one number: means over tokens or over responses.
+"""Aggregation of token losses to one number: means over tokens or over responses.
 
-What a response adds depends on its own tokens alone, and such numbers add up exactly, so that
-neither order nor pieces can change a result.
+What a response contributes depends on its own tokens only, and contributions are summed exactly, so
+neither the order nor the chunking of responses changes a result.
 """
 
 from __future__ import annotations
@@ -11,48 +11,65 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlpost.kernels.moments import add_digits, exact_digits, rounded
-from rlpost.kernels.segments import count_true, lengths, segment_sum
-from rlpost.kernels.weights import keyed_extremes
+from rlpost.kernels.moments import add_digits, exact_digits, keyed_extremes, round_digits
+from rlpost.kernels.segments import count_true, lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def numerators(
-    values: Tensor, mask: Tensor, offsets: Tensor, *, how: str, weights: Tensor | None = None
+def denominator(
+    *,
+    how: str,
+    tokens: Tensor,
+    valid: Tensor,
+    rows: Tensor,
+    longest: Tensor,
+    count_rows: str = "valid",
+    norm: str = "length",
+    length: int | None = None,
 ) -> Tensor:
-    """What each response adds above the fraction bar, [n] float64.
+    """Return what the sum of the responses' contributions is divided by, int64, like `tokens`.
 
-    Its sum over policy tokens, or with seq-mean-token-mean their mean; 0 without one.
+        token-mean               Σ over responses of Σ loss           / policy tokens
+        seq-mean-token-sum       Σ over responses of Σ loss           / responses
+        seq-mean-token-mean      Σ over responses of Σ loss / tokens  / responses
+        seq-mean-token-sum-norm  Σ over responses of Σ loss           / length [/ responses]
 
     Args:
-        values: [T] losses of tokens, finite where the mask is 1.
-        mask: [T] bool.
-        offsets: [n+1].
-        how: token-mean, seq-mean-token-sum, seq-mean-token-mean or seq-mean-token-sum-norm.
-        weights: [n] sample weights, which multiply; the denominator takes no notice of them.
+        how: one of the four.
+        tokens: number of policy tokens.
+        valid: number of responses with a policy token.
+        rows: number of responses.
+        longest: length of the longest response, observation tokens included.
+        count_rows: which responses count: `valid` ones or `all`.
+        norm: seq-mean-token-sum-norm divides by `length` (verl, ROLL), or by length and number of
+            responses (`rows`; Dr. GRPO, arXiv 2503.20783).
+        length: the length of seq-mean-token-sum-norm; None for `longest`.
     """
-    found = segment_sum(torch.where(mask, values.detach().to(torch.float64), 0.0), offsets)
-    if how == "seq-mean-token-mean":
-        found = found / count_true(mask, offsets).clamp(min=1)
-    return found if weights is None else found * weights
+    responses = valid if count_rows == "valid" else rows
+    if how == "token-mean":
+        return tokens
+    if how != "seq-mean-token-sum-norm":
+        return responses
+    divisor = longest if length is None else torch.full_like(responses, length)
+    return divisor * responses if norm == "rows" else divisor
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Parts of aggregated losses by key (a batch), which add up with `+`; [keys] each."""
+class AggregateTotals:
+    """Totals from which losses are aggregated by key (a batch); they add with `+`; [keys] each."""
 
     total: Tensor
-    """[keys, digits]: exact sums of numerators."""
+    """[keys, digits]: exact sums of contributions."""
     tokens: Tensor
-    """Policy tokens."""
+    """Number of policy tokens."""
     valid: Tensor
-    """Responses with a policy token."""
+    """Number of responses with a policy token."""
     rows: Tensor
-    """Responses."""
+    """Number of responses."""
     longest: Tensor
-    """Length of the longest response, observations with it; 0 for none."""
+    """Length of the longest response, observation tokens included; 0 for no response."""
 
     @classmethod
     def of(
@@ -62,15 +79,16 @@ class Parts:
         offsets: Tensor,
         keys: Tensor | None = None,
         count: int = 1,
-    ) -> Parts:
-        """The parts of some responses.
+    ) -> AggregateTotals:
+        """Return the totals of some responses.
 
         Args:
-            added: [n] from `numerators`.
-            mask: [T] bool.
-            offsets: [n+1].
-            keys: [n] int64 in [0, count); None for all 0.
-            count: how many keys there are.
+            added: [n] contribution of each response: the sum of the losses of its policy tokens,
+                or with seq-mean-token-mean their mean.
+            mask: [T] bool, true on policy tokens.
+            offsets: [n+1] of the responses.
+            keys: [n] int64 in [0, count); None if all are 0.
+            count: the number of keys.
         """
         sizes, tokens = lengths(offsets).cpu(), count_true(mask, offsets).cpu()
         keys = torch.zeros_like(sizes) if keys is None else keys.cpu()
@@ -84,8 +102,8 @@ class Parts:
             longest.clamp(min=0).to(torch.int64),
         )
 
-    def __add__(self, other: Parts) -> Parts:
-        return Parts(
+    def __add__(self, other: AggregateTotals) -> AggregateTotals:
+        return AggregateTotals(
             add_digits(self.total, other.total),
             self.tokens + other.tokens,
             self.valid + other.valid,
@@ -101,48 +119,18 @@ class Parts:
         norm: str = "length",
         length: int | None = None,
     ) -> Tensor:
-        """The aggregated loss of each key, [keys] float64, rounded once; 0 where nothing counts.
+        """Return the aggregated loss of each key, [keys] float64, rounded once; 0 for no tokens.
 
-            token-mean               Σ tokens / tokens
-            seq-mean-token-sum       Σ rows Σ tokens / rows
-            seq-mean-token-mean      Σ rows (Σ tokens / tokens of the row) / rows
-            seq-mean-token-sum-norm  Σ rows Σ tokens / length [/ rows]
-
-        Args:
-            how: the same that the numerators were made with.
-            count_rows: a mean over rows counts `valid` ones or `all`.
-            norm: seq-mean-token-sum-norm divides by `length` (verl, ROLL) or by `rows` times it
-                (Dr. GRPO, arXiv 2503.20783).
-            length: the divisor of seq-mean-token-sum-norm; None for the longest response's.
+        The arguments are those of `denominator`; `how` is the one of the contributions.
         """
-        rows = self.valid if count_rows == "valid" else self.rows
-        if how == "token-mean":
-            below = self.tokens
-        elif how == "seq-mean-token-sum-norm":
-            below = self.longest if length is None else torch.full_like(rows, length)
-            below = below * rows if norm == "rows" else below
-        else:
-            below = rows
-        return torch.where(below > 0, rounded(self.total, below.clamp(min=1)), 0.0)
-
-
-def aggregate(
-    values: Tensor,
-    mask: Tensor,
-    offsets: Tensor,
-    *,
-    how: str,
-    weights: Tensor | None = None,
-    count_rows: str = "valid",
-    norm: str = "length",
-    length: int | None = None,
-) -> float:
-    """The aggregated loss of one batch, as `numerators` and `Parts.loss` have it.
-
-    >>> values, mask = torch.tensor([1.0, 2.0, 6.0]), torch.ones(3, dtype=torch.bool)
-    >>> aggregate(values, mask, torch.tensor([0, 2, 3]), how="seq-mean-token-mean")
-    3.75
-    """
-    added = numerators(values, mask, offsets, how=how, weights=weights)
-    parts = Parts.of(added, mask, offsets)
-    return float(parts.loss(how=how, count_rows=count_rows, norm=norm, length=length))
+        below = denominator(
+            how=how,
+            tokens=self.tokens,
+            valid=self.valid,
+            rows=self.rows,
+            longest=self.longest,
+            count_rows=count_rows,
+            norm=norm,
+            length=length,
+        )
+        return torch.where(below > 0, round_digits(self.total, below.clamp(min=1)), 0.0)

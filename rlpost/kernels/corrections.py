@@ -1,8 +1,8 @@
-"""How far the trainer's policy is from the rollout engine's: ratios, weights, what to reject.
+"""Off-policy correction: ratios of trainer to rollout engine, importance weights, divergences.
 
-Tokens are ragged, `values` [T] and `offsets` [N+1]; `mask` [T] tells the policy's own from
-observations. A level says what one number is about: a token; a segment, which is a run of policy
-tokens without an observation in between; or a response.
+Tokens are ragged: `values` [T], `offsets` [N+1], and `mask` [T], true on policy tokens. A level is
+the unit that one number describes: a token; a policy segment, which is a run of policy tokens with
+no observation token in between; or a response.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from rlpost.kernels.segments import (
-    bounds_of,
     count_true,
     lengths,
+    offsets_of_starts,
     policy_starts,
     segment_max,
     segment_sum,
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 
 RESPONSE_LEVELS = ("sequence", "geometric", "max")
-LARGEST = math.log(torch.finfo(torch.float32).max)  # beyond it a weight has no float32
+MAX_LOG_WEIGHT = math.log(torch.finfo(torch.float32).max)  # a larger weight overflows float32
 
-# Each takes d = log π_trainer - log π_engine of a token that the engine sampled.
+# Functions of d = log π_trainer - log π_engine of a token that the engine sampled.
 _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": torch.neg,
     "k2": lambda d: d.square() / 2,
-    # exp(d) - 1 - d with expm1, which keeps its digits where the policies nearly agree
+    # exp(d) - 1 - d with expm1, which keeps its digits if the policies nearly agree
     "k3": lambda d: torch.expm1(d) - d,
     "tv": lambda d: torch.expm1(d).abs(),
     "error": lambda d: d.abs().exp(),
 }
 
 
-def over_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
-    """The sum, mean or maximum over each response's policy tokens, [N]; 0 where it has none.
+def reduce_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
+    """Return the sum, mean or maximum over each response's policy tokens, [N]; 0 for no token.
 
     Args:
-        values: [T]; what stands on observations is not looked at.
+        values: [T]; values of observation tokens are not used, NaN or not.
         mask: [T] bool.
-        offsets: [N+1].
+        offsets: [N+1] of the responses.
         level: sequence (the sum), geometric (the mean) or max.
     """
     if level == "max":
@@ -59,27 +59,27 @@ def over_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str)
     return total / count_true(mask, offsets).clamp(min=1)
 
 
-def over_runs(values: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
-    """The mean over the run of policy tokens that each belongs to, [T]; 0 on observations."""
-    runs = bounds_of(policy_starts(mask, offsets)[mask])
-    means = segment_sum(values[mask], runs) / lengths(runs)
-    return torch.zeros_like(values).masked_scatter_(mask, spread(means, runs))
+def segment_means(values: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
+    """Return the mean over the policy segment of each token, [T]; 0 on observation tokens."""
+    segments = offsets_of_starts(policy_starts(mask, offsets)[mask])
+    means = segment_sum(values[mask], segments) / lengths(segments)
+    return torch.zeros_like(values).masked_scatter_(mask, spread(means, segments))
 
 
 def at_level(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
-    """What each token's own level comes to, [T]: a response's number is repeated.
+    """Return the number of each token's level at the token, [T].
 
     Args:
         values: [T].
         mask: [T] bool.
-        offsets: [N+1].
-        level: token (the values as they are), segment, sequence, geometric or max.
+        offsets: [N+1] of the responses.
+        level: token (the values unchanged), segment, sequence, geometric or max.
     """
     if level == "token":
         return values
     if level == "segment":
-        return over_runs(values, mask, offsets)
-    return spread(over_responses(values, mask, offsets, level=level), offsets)
+        return segment_means(values, mask, offsets)
+    return spread(reduce_responses(values, mask, offsets, level=level), offsets)
 
 
 def log_weights(
@@ -92,21 +92,26 @@ def log_weights(
     clamp: float = math.inf,
     clamp_at: str = "level",
 ) -> Tensor:
-    """Logarithms of importance weights at each token, [T] float64.
+    """Return the logarithm of the importance weight at each token, [T] float64.
 
-    With d = old - infer: token d; segment the mean of d over the run; geometric its mean over
-    the response; sequence its sum (truncated importance sampling, Yao et al. 2025; a geometric
-    mean as in GSPO, arXiv 2507.18071). An observation has its own d at the level of tokens, 0 at
-    that of segments, and its response's number at the others.
+    With d = old - infer:
+
+        token      d
+        segment    mean of d over the policy segment
+        geometric  mean of d over the response's policy tokens (as in GSPO, arXiv 2507.18071)
+        sequence   sum of d over the response's policy tokens (Yao et al. 2025)
+
+    An observation token has its own d at level token, 0 at level segment, and the number of its
+    response at the other levels.
 
     Args:
-        old: [T] log-probabilities of the trainer.
-        infer: [T] log-probabilities of the rollout engine.
+        old: [T] log-probs of the trainer.
+        infer: [T] log-probs of the rollout engine.
         mask: [T] bool.
-        offsets: [N+1].
+        offsets: [N+1] of the responses.
         level: token, segment, geometric or sequence.
-        clamp: bound on the absolute value, nats.
-        clamp_at: `level` bounds what is returned, `token` each d before it is added up.
+        clamp: bound on the absolute value, in nats.
+        clamp_at: `level` bounds the result, `token` bounds each d before it is reduced.
     """
     ratios = old - infer
     if clamp_at == "token":
@@ -115,13 +120,14 @@ def log_weights(
 
 
 class Weights(NamedTuple):
-    """Importance weights, and where they are not the plain ratio, [T] each."""
+    """Importance weights, and where they differ from the plain ratio, [T] each."""
 
     values: Tensor
+    """Importance weight of each token."""
     truncated: Tensor
-    """Bool: at the cap or the floor."""
+    """Bool: the ratio is above the cap or below the floor."""
     masked: Tensor
-    """Bool: 0 since the ratio is outside the bounds."""
+    """Bool: the weight is 0, since the ratio is outside the bounds."""
 
 
 def importance_weights(
@@ -131,10 +137,10 @@ def importance_weights(
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
 ) -> Weights:
-    """min(max(exp(log), floor), cap); 0 where exp(log) is outside the bounds, which belong to it.
+    """Return min(max(exp(log), floor), cap), and 0 if exp(log) is outside the inclusive bounds.
 
-    Truncation is TIS (Ionides 2008), a weight of 0 IcePop (arXiv 2510.18855). Weights stay
-    finite in float32.
+    Truncation is TIS (Ionides 2008), masking IcePop (arXiv 2510.18855). Weights are finite in
+    float32.
 
     Args:
         logs: [T] from `log_weights`.
@@ -148,7 +154,7 @@ def importance_weights(
     >>> importance_weights(logs, bounds=(0.6, 5.0)).values.round(decimals=3).tolist()
     [0.0, 2.0, 0.0]
     """
-    ratios = logs.clamp(max=LARGEST).exp()
+    ratios = logs.clamp(max=MAX_LOG_WEIGHT).exp()
     masked = (ratios < bounds[0]) | (ratios > bounds[1])
     truncated = ((ratios > cap) | (ratios < floor)) & ~masked
     return Weights(torch.where(masked, 0.0, ratios.clamp(floor, cap)), truncated, masked)
@@ -164,22 +170,29 @@ def divergence(
     level: str,
     clamp: float = math.inf,
 ) -> Tensor:
-    """What a filter compares with its bounds: [T] at the level of tokens and segments, else [N].
+    """Return what a filter compares with its bounds: [T] for levels token and segment, else [N].
 
-    With d = old - infer, the tokens' values are: k1 -d, k2 d²/2 and k3 exp(d) - d - 1, estimates
-    of KL(engine ‖ trainer) from the engine's tokens; tv |exp(d) - 1|; error exp(|d|); diff
-    exp(old) - exp(infer). A segment has their mean, a response their mean (geometric), sum
-    (sequence) or max. `ratio` is the exponential of the level's d. Of a response without policy
-    tokens it is 0, and 1 for ratio. On observations it means nothing.
+    With d = old - infer, the value of a token is:
+
+        k1     -d                      estimates of KL(engine ‖ trainer) from the engine's tokens
+        k2     d²/2
+        k3     exp(d) - d - 1
+        tv     |exp(d) - 1|
+        error  exp(|d|)
+        diff   exp(old) - exp(infer)
+
+    A segment has the mean of its tokens, a response the mean (geometric), sum (sequence) or
+    maximum (max). `ratio` is the exponential of d at the level. A response without policy tokens
+    has 0, and 1 for `ratio`. Values on observation tokens are undefined.
 
     Args:
-        old: [T] log-probabilities of the trainer.
-        infer: [T] log-probabilities of the rollout engine.
+        old: [T] log-probs of the trainer.
+        infer: [T] log-probs of the rollout engine.
         mask: [T] bool.
-        offsets: [N+1].
+        offsets: [N+1] of the responses.
         measure: ratio, diff, k1, k2, k3, tv or error.
         level: token, segment, sequence, geometric or max.
-        clamp: bound on each token's |d|, nats.
+        clamp: bound on |d| of each token, in nats.
     """
     if measure == "diff":
         values = old.exp() - infer.exp()
@@ -187,17 +200,19 @@ def divergence(
         values = (old - infer).clamp(-clamp, clamp)
         values = values if measure == "ratio" else _DISTANCES[measure](values)
     if level in RESPONSE_LEVELS:
-        values = over_responses(values, mask, offsets, level=level)
+        values = reduce_responses(values, mask, offsets, level=level)
     else:
         values = at_level(values, mask, offsets, level=level)
     return values.exp() if measure == "ratio" else values
 
 
 def chi_square(excess: Tensor) -> Tensor:
-    """exp(2d) - 1, from exp(d) - 1: its mean on engine tokens estimates χ²(trainer ‖ engine)."""
+    """Return exp(2d) - 1 for exp(d) - 1; its engine-token mean estimates χ²(trainer ‖ engine)."""
     return excess * (excess + 2)
 
 
-def sure_but_wrong(old: Tensor, infer: Tensor, *, sure: float = 0.5, nats: float = 2.0) -> Tensor:
-    """Tokens that the engine gave at least this probability, more than so many nats off, [T]."""
-    return (infer >= math.log(sure)) & ((old - infer).abs() > nats)
+def confident_disagreement(
+    old: Tensor, infer: Tensor, *, probability: float = 0.5, nats: float = 2.0
+) -> Tensor:
+    """Return tokens of at least this engine probability and this |old - infer|, [T] bool."""
+    return (infer >= math.log(probability)) & ((old - infer).abs() > nats)

@@ -1,9 +1,8 @@
-"""Means and deviations over groups, batches and tokens, none of which depends on order.
+"""Exact sums, and means and standard deviations that do not depend on the order of responses.
 
-Sums of float64 numbers without rounding, so that neither order nor chunking can change them.
-
-A sum is held as integer digits in base 2³², spread over the whole exponent range of float64.
-Partial sums of any rows add exactly, on one machine or many, and are rounded once, at the end.
+An exact sum is stored as integer digits in base 2³² that cover the exponent range of float64.
+Partial sums add exactly, on one machine or many, and are rounded once, at the end. Sums over a
+batch are exact; sums within a group run over its responses in canonical order.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_BIAS = 1152  # lifts the smallest subnormal's last bit (2^-1074) to a positive exponent
+_BIAS = 1152  # makes the exponent of the smallest subnormal's last bit (2^-1074) positive
 DIGITS = 70  # digits of 32 bits: 2^-1152 to beyond 2^1024, with room for carries
 _LOW = 0xFFFFFFFF
 _MANTISSA = 53
 
 
-def exact_zero(keys: int) -> Tensor:
-    """The digits of `keys` sums that are 0, [keys, digits] int64."""
+def zero_digits(keys: int) -> Tensor:
+    """Return the digits of `keys` sums of nothing, [keys, digits] int64."""
     return torch.zeros(keys, DIGITS, dtype=torch.int64)
 
 
 def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Exact sums of `values` by key.
+    """Return the exact sums of `values` by key.
 
     Args:
         values: [N] float64, finite.
@@ -49,17 +48,17 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
         count: the number of keys.
 
     Returns:
-        [count, digits] int64: add such tensors with `add_digits`, round them with `rounded`.
+        [count, digits] int64; `add_digits` adds two of them, `round_digits` rounds one.
     """
     values, keys = values.to("cpu", torch.float64), keys.to("cpu")
     fraction, exponent = torch.frexp(values)
     mantissa = torch.ldexp(fraction, torch.tensor(_MANTISSA)).to(torch.int64)
     sign, mantissa = mantissa.sign(), mantissa.abs()
-    place = exponent.to(torch.int64) - _MANTISSA + _BIAS
-    digit, shift = place // 32, place % 32
+    bit = exponent.to(torch.int64) - _MANTISSA + _BIAS
+    digit, shift = bit // 32, bit % 32
     low = (mantissa & _LOW) << shift
     high = (mantissa >> 32) << shift
-    flat = exact_zero(count).view(-1)
+    flat = zero_digits(count).view(-1)
     slot = keys * DIGITS + digit
     flat.index_add_(0, slot, sign * (low & _LOW))
     flat.index_add_(0, slot + 1, sign * ((low >> 32) + (high & _LOW)))
@@ -68,14 +67,14 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
 
 
 def add_digits(left: Tensor, right: Tensor) -> Tensor:
-    """The exact sum of two sets of digits."""
+    """Return the exact sum of two sets of digits."""
     return _carried(left + right)
 
 
 def _carried(digits: Tensor) -> Tensor:
-    """The same numbers with every digit but the last in [-2³¹, 2³³): adding cannot overflow then.
+    """Return the same sums with all digits but the last in [-2³¹, 2³³), so adding cannot overflow.
 
-    One step of carrying is enough for that; it need not ripple through.
+    One step of carries is enough for that bound.
     """
     out = digits & _LOW
     out[..., -1] = digits[..., -1]
@@ -83,28 +82,23 @@ def _carried(digits: Tensor) -> Tensor:
     return out
 
 
-def rounded(digits: Tensor, divisors: Tensor | None = None) -> Tensor:
-    """Each sum, over a whole number if given, rounded once to float64 (half to even).
+def round_digits(digits: Tensor, divisors: Tensor | None = None) -> Tensor:
+    """Return each sum, divided by a whole number if there is one, rounded once (half to even).
 
     Args:
         digits: [keys, digits].
         divisors: [keys], whole and positive; None for 1.
 
     Returns:
-        [keys]; ±inf beyond the range of float64.
+        [keys] float64; ±inf beyond its range.
     """
-    whole = [1] * len(digits) if divisors is None else [int(one) for one in divisors.tolist()]
+    whole = [1] * len(digits) if divisors is None else [int(x) for x in divisors.tolist()]
     rows = zip(digits.tolist(), whole, strict=True)
     return torch.tensor([_round(row, divisor) for row, divisor in rows], dtype=torch.float64)
 
 
-def _whole(row: list[int]) -> int:
-    """The sum in units of 2^-1152."""
-    return sum(digit << (32 * place) for place, digit in enumerate(row) if digit)
-
-
 def _round(row: list[int], divisor: int) -> float:
-    total = _whole(row)
+    total = sum(digit << (32 * index) for index, digit in enumerate(row) if digit)
     try:
         return total / (divisor << _BIAS)
     except OverflowError:
@@ -112,32 +106,32 @@ def _round(row: list[int], divisor: int) -> float:
 
 
 def fractions_of(digits: Tensor) -> list[Fraction]:
-    """Sums, [n, digits], as exact fractions."""
-    used = digits.ne(0).any(0).nonzero().squeeze(1)  # numbers of one kind fill few digits
+    """Return sums [n, digits] as exact fractions."""
+    used = digits.ne(0).any(0).nonzero().squeeze(1)  # numbers of one magnitude use few digits
     shifts = (32 * used).tolist()
     rows = (zip(row, shifts, strict=True) for row in digits[:, used].tolist())
     return [Fraction(sum(digit << shift for digit, shift in row), 1 << _BIAS) for row in rows]
 
 
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Correctly rounded sums of finite float64 values by key, [count]; 0 for an absent key."""
-    return rounded(exact_digits(values, keys, count))
+    """Return correctly rounded sums of finite float64 values by key, [count]; 0 for no value."""
+    return round_digits(exact_digits(values, keys, count))
 
 
 def exact_means(values: Tensor, keys: Tensor, numbers: Tensor) -> Tensor:
-    """Correctly rounded sums by key over `numbers`, [count]; 0 where the number is 0."""
-    return rounded(exact_digits(values, keys, numbers.numel()), numbers.clamp(min=1))
+    """Return correctly rounded sums by key, divided by `numbers` [count]; 0 if the number is 0."""
+    return round_digits(exact_digits(values, keys, numbers.numel()), numbers.clamp(min=1))
 
 
 _MOST_BITS = 63
-_MOST_GAPS = 4  # more of them than of rows, and sorting is quicker than counting
+_MOST_GAPS = 4  # with more possible codes per row than this, sorting is faster than counting
 
 
 def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
-    """The order of rows by code, then by the columns' values, [N].
+    """Return the order of rows by code, then by the values of the columns, [N].
 
-    Rows that compare equal are interchangeable, so anything computed front to back in this
-    order is the same for every order of the input.
+    Rows that compare equal have equal values, so a computation that reads rows in this order has
+    the same result for every order of the input.
     """
     order: Tensor | None = None
     for key in (*reversed(columns), codes):
@@ -147,7 +141,7 @@ def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
 
 
 def _sorted_by(key: Tensor, order: Tensor | None) -> Tensor:
-    """Rows, in an order so far, by a key; rows of equal key stay in that order."""
+    """Return a stable sort of the rows, in the order so far, by a key."""
     if key.device.type == "cpu" and not key.is_floating_point() and key.numel():
         return _sorted_by_code(key.numpy(), order)
     if order is not None:
@@ -158,66 +152,73 @@ def _sorted_by(key: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _sorted_by_code(key: NDArray[np.int64], order: Tensor | None) -> Tensor:
-    """`_sorted_by` of whole numbers: key and place are sorted as one number, where they fit in."""
-    places = len(key).bit_length()
+    """Return `_sorted_by` for integers: sort key and index as one number, if 63 bits are enough."""
+    index_bits = len(key).bit_length()
     low, high = int(key.min()), int(key.max())
     rows = np.arange(len(key)) if order is None else order.numpy()
-    if (high - low).bit_length() + places > _MOST_BITS:
+    if (high - low).bit_length() + index_bits > _MOST_BITS:
         return torch.from_numpy(rows[np.argsort(key[rows], kind="stable")])
     both = key[rows]
     both -= low
-    both <<= places
+    both <<= index_bits
     both += np.arange(len(key))
     both.sort()
-    both &= (1 << places) - 1
+    both &= (1 << index_bits) - 1
     return torch.from_numpy(rows[both])
 
 
-def dense(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The codes that occur, ascending, and each row's place among them, [N].
+def dense_codes(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the codes that occur, ascending, and the index of each row's code in them, [N].
 
     Args:
         codes: [N] int64 in [0, count).
-        count: how many there could be.
+        count: the number of possible codes.
     """
     if count > _MOST_GAPS * max(len(codes), 1):
-        found: tuple[Tensor, Tensor] = torch.unique(codes, return_inverse=True)
-        return found
-    there = torch.bincount(codes, minlength=count) > 0
-    if bool(there.all()):
+        unique: tuple[Tensor, Tensor] = torch.unique(codes, return_inverse=True)
+        return unique
+    occurs = torch.bincount(codes, minlength=count) > 0
+    if bool(occurs.all()):
         return torch.arange(count), codes
-    rank = there.cumsum(0) - 1
-    return there.nonzero().squeeze(1), rank[codes]
+    rank = occurs.cumsum(0) - 1
+    return occurs.nonzero().squeeze(1), rank[codes]
+
+
+def joint_codes(*codes: Tensor) -> Tensor:
+    """Return one code for each tuple of codes that occurs, from 0 without gaps, [N]."""
+    unique: tuple[Tensor, Tensor] = torch.unique(torch.stack(codes), dim=1, return_inverse=True)
+    return unique[1]
 
 
 def group_offsets(codes: Tensor, count: int) -> Tensor:
-    """Offsets [count+1] of the groups once rows are sorted by code."""
+    """Return the offsets [count+1] of the groups in rows sorted by code."""
     return offsets_of(torch.bincount(codes, minlength=count))
 
 
 class Moments(NamedTuple):
-    """How many numbers, mean and standard deviation of sets of numbers, each [K] float64."""
+    """Number, mean and standard deviation of sets of numbers, each [K] float64."""
 
     number: Tensor
     mean: Tensor
     std: Tensor
 
     def at(self, codes: Tensor) -> Moments:
-        """The moments of each row's own set."""
+        """Return the moments of the set of each row."""
         return Moments(*(part[codes] for part in self))
 
 
 def group_moments(values: Tensor, offsets: Tensor, constant: Tensor | None = None) -> Moments:
-    """Mean and Bessel standard deviation of each group, in two passes.
+    """Return mean and standard deviation (Bessel, ddof 1) of each group, in two passes.
 
     Args:
         values: [N] in canonical order.
         offsets: [G+1].
-        constant: [G] as `is_constant` has it, where that is known.
+        constant: [G] from `is_constant`, if the caller has it.
 
     Returns:
-        [G] each. The deviation of a group of one is 0; the mean of an empty group is 0. Where
-        all values are equal the mean is that value and the deviation 0, without rounding noise.
+        [G] each. The mean of an empty group is 0. The standard deviation of a single value is 0.
+        If all values are equal, the mean is that value and the standard deviation 0, without
+        rounding noise.
     """
     count = lengths(offsets).to(values.dtype)
     mean = segment_sum(values, offsets) / count.clamp(min=1)
@@ -228,7 +229,7 @@ def group_moments(values: Tensor, offsets: Tensor, constant: Tensor | None = Non
 
 
 def first_values(values: Tensor, offsets: Tensor) -> Tensor:
-    """The first value of each segment, [N]; 0 for an empty one."""
+    """Return the first value of each segment, [N]; 0 for an empty segment."""
     if values.numel() == 0:
         return values.new_zeros(offsets.numel() - 1)
     first = values[offsets[:-1].clamp(max=values.numel() - 1)]
@@ -236,7 +237,7 @@ def first_values(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def last_values(values: Tensor, offsets: Tensor) -> Tensor:
-    """The last value of each segment, [N]; 0 for an empty one."""
+    """Return the last value of each segment, [N]; 0 for an empty segment."""
     if values.numel() == 0:
         return values.new_zeros(offsets.numel() - 1)
     last = values[(offsets[1:] - 1).clamp(min=0)]
@@ -244,14 +245,14 @@ def last_values(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def is_constant(values: Tensor, offsets: Tensor) -> Tensor:
-    """Whether all values of a segment are equal, [N] bool; true for empty ones and for one."""
+    """Return whether all values of a segment are equal, [N] bool; true for 0 or 1 value."""
     return segment_max(values, offsets) <= segment_min(values, offsets)
 
 
 def keyed_moments(values: Tensor, keys: Tensor, count: int) -> Moments:
-    """Mean and Bessel standard deviation of the values of each key, from exact sums.
+    """Return mean and standard deviation (Bessel, ddof 1) by key, [count] each, from exact sums.
 
-    The deviation of a single value is 0, the mean of none is 0.
+    The mean of no value is 0, the standard deviation of a single value 0.
     """
     rows = torch.bincount(keys, minlength=count).to(torch.float64)
     mean = exact_means(values, keys, rows)
@@ -260,7 +261,7 @@ def keyed_moments(values: Tensor, keys: Tensor, count: int) -> Moments:
 
 
 class TokenMoments(NamedTuple):
-    """Per segment: how many numbers, their sum, their squared distance from their own mean."""
+    """Number, sum and sum of squared deviations of the values of each segment, [N] each."""
 
     number: Tensor
     total: Tensor
@@ -268,23 +269,26 @@ class TokenMoments(NamedTuple):
 
 
 def token_moments(values: Tensor, mask: Tensor | None, offsets: Tensor) -> TokenMoments:
-    """Moments of each segment's masked-in values, [N] float64 each; zeros where there are none.
+    """Return the moments of each segment's values whose mask is true, [N] float64 each; 0 for none.
 
-    Without a mask all values count.
+    Args:
+        values: [T].
+        mask: [T] bool; None for all values.
+        offsets: [N+1].
     """
     inside, count = values.to(torch.float64), lengths(offsets).to(torch.float64)
     if mask is not None:
         inside, count = torch.where(mask, inside, 0.0), count_true(mask, offsets).to(torch.float64)
     total = segment_sum(inside, offsets)
     # In place, on memory that was just written and is still in the cache.
-    distance = spread(total / count.clamp(min=1), offsets).sub_(inside).square_()
+    squares = spread(total / count.clamp(min=1), offsets).sub_(inside).square_()
     if mask is not None:
-        distance = torch.where(mask, distance, 0.0)
-    return TokenMoments(count, total, segment_sum(distance, offsets))
+        squares = torch.where(mask, squares, 0.0)
+    return TokenMoments(count, total, segment_sum(squares, offsets))
 
 
-def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
-    """Join the moments of segments by key, in exact sums.
+def pooled_moments(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
+    """Combine the moments of segments by key, with exact sums.
 
     Args:
         parts: [N] each.
@@ -292,7 +296,8 @@ def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
         count: the number of keys.
 
     Returns:
-        Moments over all numbers of a key, [count]; Bessel. No number: mean 0; one: deviation 0.
+        Moments (Bessel, ddof 1) over all numbers of a key, [count]. No number: mean 0; one number:
+        standard deviation 0.
     """
     number = exact_sums(parts.number, keys, count)
     mean = exact_means(parts.total, keys, number)
@@ -300,3 +305,11 @@ def pooled(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
     between = parts.number * (own - mean[keys]).square()
     squares = exact_sums(parts.squares + between, keys, count)
     return Moments(number, mean, (squares / (number - 1).clamp(min=1)).sqrt())
+
+
+def keyed_extremes(values: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the smallest and largest value of each key, [count] each; inf and -inf for none."""
+    low = torch.full((count,), torch.inf, dtype=values.dtype)
+    high = torch.full((count,), -torch.inf, dtype=values.dtype)
+    low = low.scatter_reduce(0, keys, values, "amin")
+    return low, high.scatter_reduce(0, keys, values, "amax")

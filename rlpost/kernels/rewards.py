@@ -1,7 +1,4 @@
-"""Reward shaping and normalisation, one number per response.
-
-Rewards against the mean and deviation of their group, or of the others of their group.
-"""
+"""Numbers of whole responses: sample masks, reward shaping, normalisation, sample weights."""
 
 from __future__ import annotations
 
@@ -24,43 +21,163 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# Sample masks
+
+
+def not_at_max_length(tokens: Tensor, *, max_response_length: int) -> Tensor:
+    """Keep responses whose number of policy tokens is not exactly the limit, [N] bool."""
+    return tokens != max_response_length
+
+
+def within_difficulty(mean: Tensor, size: Tensor, *, low: float, high: float) -> Tensor:
+    """Keep groups with low < mean raw reward < high, and single-response groups, [N] bool.
+
+    Args:
+        mean: [N] mean raw reward of the response's group.
+        size: [N] size of the response's group.
+        low: lower bound, exclusive.
+        high: upper bound, exclusive.
+    """
+    return ((mean > low) & (mean < high)) | (size == 1)
+
+
+def error_max_len_clip(rewards: Tensor, tokens: Tensor, *, threshold: int) -> Tensor:
+    """Keep reward 1, and reward 0 below `threshold` policy tokens; drop the others, [N] bool."""
+    return (rewards == 1) | ((rewards == 0) & (tokens < threshold))
+
+
+# Reward shaping
+
+
+def component_sum(components: Tensor, weights: Tensor) -> Tensor:
+    """Return Σₖ wₖ·cₖ over the components that are not NaN, [N]; NaN if all are.
+
+    Args:
+        components: [N, K] float64; NaN: not scored.
+        weights: [K].
+    """
+    scored = ~components.isnan()
+    total = torch.where(scored, components * weights, 0.0).sum(1)
+    return torch.where(scored.any(1), total, torch.nan)
+
+
+def rescale(rewards: Tensor, *, scale: tuple[float, float, float, float]) -> Tensor:
+    """Clamp rewards to [low, high] and map that interval linearly onto [to_low, to_high], [N]."""
+    low, high, to_low, to_high = scale
+    return to_low + (rewards.clamp(low, high) - low) / (high - low) * (to_high - to_low)
+
+
+def overlong_penalty(
+    tokens: Tensor, *, max_len: int, buffer: int, factor: float, floor: str = "none"
+) -> Tensor:
+    """Return min(0, -(n - (max_len - buffer)) / buffer · factor), [N] float64.
+
+    Source: DAPO, arXiv 2503.14476.
+
+    Args:
+        tokens: [N] tokens of each response, n.
+        max_len: length at which the penalty is -factor, in tokens.
+        buffer: length over which the penalty grows, in tokens.
+        factor: absolute value of the penalty at max_len.
+        floor: beyond max_len the penalty falls further (`none`) or stays at -factor (`factor`).
+    """
+    over = tokens.to(torch.float64) - (max_len - buffer)
+    lowest = -factor if floor == "factor" else -torch.inf
+    return (-over / buffer * factor).clamp(min=lowest, max=0.0)
+
+
+def truncation_penalty(rewards: Tensor, truncated: Tensor, *, penalty: float) -> Tensor:
+    """Return rewards in which a truncated response has r·penalty, or penalty if negative, [N]."""
+    penalised = rewards * penalty if penalty >= 0 else torch.full_like(rewards, penalty)
+    return torch.where(truncated, penalised, rewards)
+
+
+def group_length_penalty(
+    rewards: Tensor, lengths: Tensor, offsets: Tensor, *, weights: tuple[float, ...]
+) -> Tensor:
+    """Return mean(r) · Σₖ wₖ · xₖ / max(xₖ), mean and maximum over the group, [N].
+
+    Args:
+        rewards: [N], sorted by group.
+        lengths: [N, K] lengths x: output tokens, input tokens, turns.
+        offsets: [G+1] of the groups.
+        weights: K weights.
+
+    A length that is 0 in the whole group adds nothing.
+    """
+    share = torch.zeros_like(rewards)
+    for length, weight in zip(lengths.unbind(1), weights, strict=True):
+        longest = spread(segment_max(length, offsets), offsets)
+        share = share + weight * length / torch.where(longest > 0, longest, 1.0)
+    return spread(group_moments(rewards, offsets).mean, offsets) * share
+
+
+# Normalisation
+
+
+def divisor(
+    moments: Moments,
+    scope: str,
+    *,
+    norm_eps: float,
+    norm_floor: float = 0.0,
+    norm_ddof: int = 1,
+) -> Tensor:
+    """Return max(std, floor) + ε, by which centred rewards are divided, [K].
+
+    Args:
+        moments: [K] of the sets of rewards, with Bessel's correction (ddof 1).
+        scope: what the sets are. With `others` the divisor is 1 if std is 0: the other responses
+            of the group agree, so their spread has no scale for this response.
+        norm_eps: ε.
+        norm_floor: smallest standard deviation.
+        norm_ddof: 0 converts std to the population's, dividing by n in place of n - 1.
+    """
+    std = moments.std
+    if norm_ddof == 0:
+        std = std * ((moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)).sqrt()
+    floored = std.clamp(min=norm_floor) + norm_eps
+    return torch.where(std == 0, 1.0, floored) if scope == "others" else floored
+
+
+def standardise(values: Tensor, moments: Moments, *, eps: float) -> Tensor:
+    """Return (x - mean) / (std + ε) with the moments of each row's set; 0 if std is 0, [N]."""
+    scaled = (values - moments.mean) / divisor(moments, "batch", norm_eps=eps)
+    return torch.where(moments.std > 0, scaled, 0.0)
+
+
 def others_moments(values: Tensor, offsets: Tensor) -> Moments:
-    """Number, mean and Bessel deviation of the others of each row's group, [N] each.
+    """Return the moments of the other values of each row's group, Bessel's correction, [N] each.
 
     Args:
         values: [N] float64, ascending within each group.
-        offsets: [G+1].
+        offsets: [G+1] of the groups.
 
     Returns:
-        Moments over the group without the row itself. Without others the mean is the row's own
-        value; with one other, or equal ones, the deviation is 0, without rounding noise.
+        Moments of the group without the row. If there are no others, the mean is the row's own
+        value and the standard deviation 0. The standard deviation is 0, without rounding noise,
+        if there is one other or if the others are equal.
     """
     size, mean = lengths(offsets), group_moments(values, offsets).mean
     others = spread(size - 1, offsets).clamp(min=1).to(values.dtype)
-    away = values - spread(mean, offsets)
-    squares = spread(segment_sum(away.square(), offsets), offsets)
-    squares = (squares - away.square() * (1 + 1 / others)).clamp(min=0)
-    lowest, highest = _ends_of_others(values, offsets)
+    deviation = values - spread(mean, offsets)
+    squares = spread(segment_sum(deviation.square(), offsets), offsets)
+    squares = (squares - deviation.square() * (1 + 1 / others)).clamp(min=0)
+    lowest, highest = _extremes_of_others(values, offsets)
     equal = lowest == highest
     std = torch.where(equal, 0.0, (squares / (others - 1).clamp(min=1)).sqrt())
     single = spread(size == 1, offsets)
-    centre = torch.where(equal, lowest, values - away * (1 + 1 / others))
-    return Moments(others, torch.where(single, values, centre), torch.where(single, 0.0, std))
+    mean = torch.where(equal, lowest, values - deviation * (1 + 1 / others))
+    return Moments(others, torch.where(single, values, mean), torch.where(single, 0.0, std))
 
 
-def _ends_of_others(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest of the others of each row, [N] each, of ascending groups."""
-    first, last = (spread(at, offsets) for at in (offsets[:-1], offsets[1:] - 1))
-    place = torch.arange(values.numel(), device=values.device)
-    low = torch.where(place == first, torch.minimum(first + 1, last), first)
-    high = torch.where(place == last, torch.maximum(last - 1, first), last)
+def _extremes_of_others(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest other value of each row, [N] each; ascending groups."""
+    first, last = (spread(ends, offsets) for ends in (offsets[:-1], offsets[1:] - 1))
+    index = torch.arange(values.numel(), device=values.device)
+    low = torch.where(index == first, torch.minimum(first + 1, last), first)
+    high = torch.where(index == last, torch.maximum(last - 1, first), last)
     return values[low], values[high]
-
-
-def joint_codes(*codes: Tensor) -> Tensor:
-    """One code for each tuple of codes that occurs, from 0 without gaps, [N]."""
-    found: tuple[Tensor, Tensor] = torch.unique(torch.stack(codes), dim=1, return_inverse=True)
-    return found[1]
 
 
 def z_scores(
@@ -71,24 +188,24 @@ def z_scores(
     norm_std: str = "group",
     norm_eps: float = 1e-6,
 ) -> Tensor:
-    """(x - mean) / (std + ε) among the rows of equal key, [N], whatever their order.
+    """Return (x - mean) / (std + ε) over the rows with the same key, [N], in any order of rows.
 
     Args:
-        values: [N] float64; NaN takes no part and gets 0.
+        values: [N] float64; NaN is left out and gets 0.
         keys: [N] int64 codes.
-        norm_mean: mean of the `group`, of the `others` of it, or `none`.
-        norm_std: deviation (Bessel) of the same; a row whose others agree is not divided.
+        norm_mean: mean of the `group`, of the `others` of the group, or `none`.
+        norm_std: standard deviation (Bessel) of the same scopes; `others` that agree divide by 1.
         norm_eps: ε.
 
-    Rows that are alone, or whose group is constant, get 0 where anything is divided.
+    With a norm_std, rows that are alone and rows whose group has equal values get 0.
     """
-    there = values.isfinite()
-    order = canonical_order(keys[there], values[there])
-    rows = there.nonzero().squeeze(1)[order]
-    sorted_values, codes = values[rows], keys[rows]
+    finite = values.isfinite()
+    order = canonical_order(keys[finite], values[finite])
+    rows = finite.nonzero().squeeze(1)[order]
+    codes = keys[rows]
     offsets = group_offsets(codes, int(codes.max()) + 1 if codes.numel() else 0)
-    found = _sorted_scores(sorted_values, offsets, norm_mean, norm_std, norm_eps)
-    return torch.zeros_like(values).index_copy(0, rows, found)
+    scores = _sorted_scores(values[rows], offsets, norm_mean, norm_std, norm_eps)
+    return torch.zeros_like(values).index_copy(0, rows, scores)
 
 
 def _sorted_scores(
@@ -98,81 +215,19 @@ def _sorted_scores(
     moments = {"group": Moments(*(spread(part, offsets) for part in group))}
     if "others" in (norm_mean, norm_std):
         moments["others"] = others_moments(values, offsets)
-    out = values if norm_mean == "none" else values - moments[norm_mean].mean
+    centred = values if norm_mean == "none" else values - moments[norm_mean].mean
     if norm_std == "none":
-        return out
-    std = moments[norm_std].std
-    divided = out / torch.where((std == 0) & (norm_std == "others"), 1.0, std + eps)
-    return torch.where(spread(is_constant(values, offsets), offsets), 0.0, divided)
-
-
-def component_sum(components: Tensor, weights: Tensor) -> Tensor:
-    """Σₖ wₖ·cₖ of the components that are there, [N]; NaN where none is.
-
-    Args:
-        components: [N, K] float64; NaN: not scored.
-        weights: [K].
-    """
-    there = ~components.isnan()
-    total = torch.where(there, components * weights, 0.0).sum(1)
-    return torch.where(there.any(1), total, torch.nan)
-
-
-def rescaled(rewards: Tensor, *, scale: tuple[float, float, float, float]) -> Tensor:
-    """Rewards clamped to [low, high], and that interval mapped onto [to_low, to_high], [N]."""
-    low, high, to_low, to_high = scale
-    return to_low + (rewards.clamp(low, high) - low) / (high - low) * (to_high - to_low)
-
-
-def overlong_penalty(
-    tokens: Tensor, *, max_len: int, buffer: int, factor: float, floor: str = "none"
-) -> Tensor:
-    """min(0, -(n - (max_len - buffer)) / buffer · factor), [N] float64 (DAPO, arXiv 2503.14476).
-
-    Args:
-        tokens: [N] tokens of each response.
-        max_len: length at which the penalty reaches -factor.
-        buffer: tokens over which it grows.
-        factor: penalty at max_len.
-        floor: `none` lets it go on falling beyond max_len, `factor` stops it at -factor.
-    """
-    over = tokens.to(torch.float64) - (max_len - buffer)
-    lowest = -factor if floor == "factor" else -torch.inf
-    return (-over / buffer * factor).clamp(min=lowest, max=0.0)
-
-
-def truncation_penalty(rewards: Tensor, truncated: Tensor, *, penalty: float) -> Tensor:
-    """Truncated responses: their reward times the penalty, or a negative penalty itself, [N]."""
-    instead = rewards * penalty if penalty >= 0 else torch.full_like(rewards, penalty)
-    return torch.where(truncated, instead, rewards)
-
-
-def group_length_penalty(
-    rewards: Tensor, lengths: Tensor, offsets: Tensor, *, weights: tuple[float, ...]
-) -> Tensor:
-    """mean(r) · Σₖ wₖ · xₖ / max(xₖ) over the response's group, [N]; to be taken from rewards.
-
-    Args:
-        rewards: [N] sorted by group.
-        lengths: [N, K] what is penalised: output tokens, input tokens, turns.
-        offsets: [G+1] of the groups.
-        weights: K of them.
-
-    A length that is 0 throughout a group costs nothing.
-    """
-    share = torch.zeros_like(rewards)
-    for length, weight in zip(lengths.unbind(1), weights, strict=True):
-        longest = spread(segment_max(length, offsets), offsets)
-        share = share + weight * length / torch.where(longest > 0, longest, 1.0)
-    return spread(group_moments(rewards, offsets).mean, offsets) * share
+        return centred
+    scores = centred / divisor(moments[norm_std], norm_std, norm_eps=eps)
+    return torch.where(spread(is_constant(values, offsets), offsets), 0.0, scores)
 
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """Mean and variance of all rewards seen, in batches, that can be carried over calls.
+    """Mean and variance of all rewards so far, updated batch by batch and saved between runs.
 
-    The count starts at 1e-24 instead of 0, with mean 0 and variance 1: the first batch then
-    outweighs the start by 24 digits and no division by zero can happen.
+    The count starts at 1e-24 in place of 0, with mean 0 and variance 1: the first batch outweighs
+    the start by 24 digits, and nothing is divided by 0.
     """
 
     count: float = 1e-24
@@ -180,7 +235,7 @@ class RunningMoments:
     variance: float = 1.0
 
     def merged(self, count: float, mean: float, variance: float) -> RunningMoments:
-        """These moments and a batch's (population variance), by Chan's pairwise update."""
+        """Return these moments with a batch (population variance), by Chan's pairwise update."""
         if count == 0:
             return self
         total = self.count + count
@@ -191,7 +246,7 @@ class RunningMoments:
 
     @property
     def std(self) -> float:
-        """Standard deviation with Bessel's correction; 0 until two rewards were seen."""
+        """Standard deviation with Bessel's correction; 0 for fewer than two rewards."""
         if self.count <= 1:
             return 0.0
         return float((self.variance * self.count / (self.count - 1)) ** 0.5)
@@ -200,24 +255,43 @@ class RunningMoments:
 def running_statistics(
     batches: Moments, domains: list[int], start: Mapping[int, RunningMoments]
 ) -> tuple[Tensor, Tensor, dict[int, RunningMoments]]:
-    """Running mean and deviation as each batch is normalised with them.
+    """Return the running mean and standard deviation that normalise each batch.
 
-    A batch is folded in before it is normalised, as the reference pipeline does.
+    A batch is merged before it is normalised, as ROLL does.
 
     Args:
-        batches: moments of each (batch, domain) set, [K], in batch order.
+        batches: [K] moments of each (batch, domain) set, in batch order.
         domains: the domain of each set.
-        start: where each domain's moments stand; absent ones begin anew.
+        start: moments of each domain before the first batch; a missing domain starts anew.
 
     Returns:
         mean [K], std [K], and the moments of each domain after the last batch.
     """
     state = dict(start)
     mean, std = torch.zeros_like(batches.mean), torch.zeros_like(batches.std)
-    for place, domain in enumerate(domains):
-        count, own_mean, own_std = (float(part[place]) for part in batches)
+    for index, domain in enumerate(domains):
+        count, own_mean, own_std = (float(part[index]) for part in batches)
         population = own_std**2 * (count - 1) / count if count > 0 else 0.0
         moments = state.get(domain, RunningMoments()).merged(count, own_mean, population)
         state[domain] = moments
-        mean[place], std[place] = moments.mean, moments.std
+        mean[index], std[index] = moments.mean, moments.std
     return mean, std, state
+
+
+# Sample weights
+
+
+def difficulty_weights(difficulty: Tensor) -> Tensor:
+    """Return 0.5 + 1.5·clamp(difficulty, 0, 1), [N]: 0.5 for the easiest, 2 for the hardest."""
+    return 0.5 + 1.5 * difficulty.clamp(0.0, 1.0)
+
+
+def length_weights(tokens: Tensor, shortest: Tensor, longest: Tensor) -> Tensor:
+    """Return 1.5 - (n - shortest) / (longest - shortest + 1e-8), [N]: at most 1.5.
+
+    Args:
+        tokens: [N] policy tokens of each response, n.
+        shortest: [N] fewest policy tokens of a response of the batch.
+        longest: [N] most policy tokens of a response of the batch.
+    """
+    return 1.5 - (tokens - shortest) / (longest - shortest + 1e-8)

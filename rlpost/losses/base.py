@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from rlpost.kernels.corrections import over_responses
+from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Tokens:
 
     def response_mean(self, values: Tensor) -> Tensor:
         """[T] the mean over the response's masked-in tokens at each; a constant for gradients."""
-        means = over_responses(values.detach(), self.mask, self.offsets, level="geometric")
+        means = reduce_responses(values.detach(), self.mask, self.offsets, level="geometric")
         return spread(means, self.offsets)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlpost.io.arrow import to_numpy
-from rlpost.kernels.moments import dense
+from rlpost.kernels.moments import dense_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths
 
@@ -275,7 +275,7 @@ def _batches(
 def _cells(step: Tensor, steps: int, domain: Tensor, domains: int) -> tuple[Tensor, Tensor]:
     """The pairs of step and domain that occur, as one number each, and the place of each row's."""
     both = step if domains == 1 else step * domains + domain
-    return dense(both, steps * domains)
+    return dense_codes(both, steps * domains)
 
 
 def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:
@@ -283,4 +283,4 @@ def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:
     if batches == 1:
         return group
     groups = int(group.max()) + 1 if group.numel() else 1
-    return dense(batch * groups + group, batches * groups)[1]
+    return dense_codes(batch * groups + group, batches * groups)[1]

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import DataError
-from rlpost.kernels.aggregate import Parts
-from rlpost.kernels.moments import rounded
+from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.moments import round_digits
 from rlpost.kernels.quantiles import BINS, bins_of
 from rlpost.kernels.segments import (
-    PLACES,
-    Stretches,
+    POSITION_RANGES,
+    PositionSegments,
     count_true,
     lengths,
     segment_max,
@@ -119,7 +119,7 @@ class LossTotals:
         (kinds,) = self.positions.counted([position])
         return TokenTotals(self.positions.over([position]), _by_kind(kinds), None)
 
-    def parts(self, name: str, batches: int) -> Parts:
+    def parts(self, name: str, batches: int) -> AggregateTotals:
         """Return the sum of each batch, with the numbers that it may be divided by.
 
         Args:
@@ -127,11 +127,11 @@ class LossTotals:
             batches: how many batches the whole input has.
         """
         tokens, valid, rows = (
-            rounded(self.batches.digits(one, batches)).to(torch.int64)
+            round_digits(self.batches.digits(one, batches)).to(torch.int64)
             for one in ("tokens", "valid", "rows")
         )
         longest = self.batches.highest("length", batches).clamp(min=0).to(torch.int64)
-        return Parts(self.batches.digits(name, batches), tokens, valid, rows, longest)
+        return AggregateTotals(self.batches.digits(name, batches), tokens, valid, rows, longest)
 
 
 def _by_kind(counts: Tensor) -> Tensor:
@@ -232,8 +232,8 @@ class _Block:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
         self.configs, self.behaviour = configs, behaviour_of(configs)
         self.base = tokens.on_engine if self.behaviour == "infer" else tokens
-        self.positions = PLACES if len(configs) == 1 else 1
-        self.stretches = Stretches.of(lengths(tokens.offsets))
+        self.positions = POSITION_RANGES if len(configs) == 1 else 1
+        self.stretches = PositionSegments.of(lengths(tokens.offsets))
         self.sums: dict[str, Tensor] = {}
         self.spans: Spans = {}
         self.rows: dict[str, Tensor] = {}

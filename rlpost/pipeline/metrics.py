@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlpost.kernels.corrections import chi_square, over_responses, sure_but_wrong
+from rlpost.kernels.corrections import chi_square, confident_disagreement, reduce_responses
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
@@ -65,13 +65,13 @@ def _apart(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
     distance = torch.where(mask, old - infer, 0.0)
     clamped = distance.clamp(-most, most)
-    whole = over_responses(distance, mask, batch.offsets, level="sequence").clamp(-most, most)
+    whole = reduce_responses(distance, mask, batch.offsets, level="sequence").clamp(-most, most)
     excess = torch.expm1(clamped)
     values = {"k1": -clamped, "k3": excess - clamped, "chi2": chi_square(excess)}
     return {
         **{f"is.{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
         "is.chi2_sequence": chi_square(torch.expm1(whole)),
-        "is.sure_but_wrong": count_true(sure_but_wrong(old, infer) & mask, batch.offsets),
+        "is.sure_but_wrong": count_true(confident_disagreement(old, infer) & mask, batch.offsets),
         "is.identical": count_true((old == infer) & mask, batch.offsets),
     }
 

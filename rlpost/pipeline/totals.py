@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from rlpost.kernels.moments import DIGITS, add_digits, exact_digits, exact_zero, fractions_of
-from rlpost.kernels.weights import keyed_extremes
+from rlpost.kernels.moments import (
+    DIGITS,
+    add_digits,
+    exact_digits,
+    fractions_of,
+    keyed_extremes,
+    zero_digits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +94,7 @@ class Block:
         sums, spans = len(self.digits), len(self.lows)
         joined = Block(
             keys,
-            exact_zero(sums * len(keys)).view(sums, len(keys), DIGITS),
+            zero_digits(sums * len(keys)).view(sums, len(keys), DIGITS),
             torch.full((spans, len(keys)), torch.inf, dtype=torch.float64),
             torch.full((spans, len(keys)), -torch.inf, dtype=torch.float64),
             tuple(one.new_zeros(len(keys), *one.shape[1:]) for one in self.counts),
@@ -200,7 +206,7 @@ class ExactTotals:
 
     def digits(self, name: str, count: int) -> Tensor:
         """A sum of each key in [0, count), [count, digits]: 0 for those that do not occur."""
-        found = exact_zero(count)
+        found = zero_digits(count)
         found[self.joined.keys] = self.joined.digits[self.sums.index(name)]
         return found
 

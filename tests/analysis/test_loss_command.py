@@ -16,7 +16,7 @@ from test_cli import Ran, run, strict_json
 import rlpost
 from rlpost.analysis.loss.run import loss
 from rlpost.kernels.quantiles import BINS, ERROR, bins_of, quantile
-from rlpost.kernels.segments import PLACES, Stretches, bounds
+from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, position_range
 from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
@@ -738,11 +738,11 @@ def test_quantiles_count_from_the_least():
 
 def test_stretches_cut_responses_at_fixed_positions():
     lengths = torch.tensor([0, 5, 8, 9, 100])
-    made = Stretches.of(lengths)
+    made = PositionSegments.of(lengths)
     assert made.offsets.diff().tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
     assert made.places.tolist() == [0, 0, 0, 1, 0, 1, 2, 3, 4]
     assert made.rows.tolist() == [0, 0, 1, 2, 4, 9]
-    edges = [bounds(place) for place in range(PLACES)]
+    edges = [position_range(place) for place in range(POSITION_RANGES)]
     assert all(first[1] + 1 == second[0] for first, second in pairwise(edges))
     assert edges[-1][1] is None
     values = torch.arange(122, dtype=torch.float64)

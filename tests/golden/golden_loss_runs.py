@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from golden_cases import column_of
 
-from rlpost.kernels.aggregate import aggregate
-from rlpost.kernels.corrections import importance_weights, log_weights, over_responses
+from rlpost.functional import aggregate
+from rlpost.kernels.corrections import importance_weights, log_weights, reduce_responses
 from rlpost.kernels.segments import segment_sum
 from rlpost.losses import HIGH, LOW, Surrogate, Tokens, kl_loss, loss_named
 
@@ -111,7 +111,7 @@ class Came:
         chosen = self.run.options
         given = {"count_rows": chosen.agg_rows, "norm": chosen.agg_norm, **options}
         values = self.values if values is None else values
-        return aggregate(values, self.tokens.mask, self.tokens.offsets, how=how, **given)
+        return float(aggregate(values, self.tokens.offsets, self.tokens.mask, how=how, **given))
 
     @property
     def usual(self) -> str:
@@ -163,7 +163,7 @@ def loss_differences(entry: Entry, run: LossRun, table, expected) -> list[str]:
         if column.level == "rows":
             chosen = np.ones(len(theirs), dtype=bool)
             if len(mine) == len(mask):
-                mine = over_responses(mine, came.tokens.mask, offsets, level="geometric")
+                mine = reduce_responses(mine, came.tokens.mask, offsets, level="geometric")
         # a framework computes in float32, and overflows there
         mine = mine.numpy().astype(np.float32).astype(np.float64)
         wrong = chosen & ~np.isclose(mine, theirs, rtol=RTOL, atol=ATOL)

@@ -7,7 +7,7 @@ import torch
 from golden_loss_runs import LossRun, Metrics, engine_weights
 from golden_runs import limit
 
-from rlpost.kernels.corrections import over_responses
+from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
 from rlpost.losses import DUAL, HIGH, LOW, loss_named
 from rlpost.recipe.presets import loss_preset
@@ -78,7 +78,7 @@ def of_kept_responses(low, high):
 
     def weigh(tokens):
         logs = tokens.old - tokens.infer
-        means = over_responses(logs, tokens.mask, tokens.offsets, level="geometric").exp()
+        means = reduce_responses(logs, tokens.mask, tokens.offsets, level="geometric").exp()
         return logs.exp() * spread((means >= low) & (means <= high), tokens.offsets)
 
     return weigh

@@ -10,9 +10,9 @@ import torch
 from golden_loss_runs import Came, LossRun, Metrics, engine_weights
 from golden_runs import limit
 
-from rlpost.kernels.corrections import over_responses
+from rlpost.kernels.corrections import reduce_responses
+from rlpost.kernels.rewards import length_weights
 from rlpost.kernels.segments import count_true, spread
-from rlpost.kernels.weights import length_weights
 from rlpost.losses import HIGH, LOW
 from rlpost.recipe.presets import loss_preset
 
@@ -136,7 +136,7 @@ def ratio_clips(came: Came) -> dict[str, float]:
     ratio = came.whole.ratio()
     if came.run.options.loss == "gspo":
         tokens = came.tokens
-        rows = over_responses(tokens.log_ratio, tokens.mask, tokens.offsets, level="geometric")
+        rows = reduce_responses(tokens.log_ratio, tokens.mask, tokens.offsets, level="geometric")
         ratio = rows.exp().repeat_interleave(limit(came.table) + 1)
     found = clips(ratio, 1 - low, 1 + high, "", float(came.tokens.mask.sum()))
     names = {"low": "low_clipfrac", "high": "high_clipfrac", "total": "clipfrac"}

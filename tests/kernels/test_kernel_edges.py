@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
-from rlpost.kernels import aggregate, corrections, quantiles, scans, segments, weights
+from rlpost.kernels import aggregate, corrections, quantiles, rewards, scans, segments
 from rlpost.kernels import moments as exact
 from rlpost.kernels import scans as decays
 from rlpost.kernels import segments as runs
@@ -58,7 +58,7 @@ def test_levels_of_a_response_leave_observations_out_and_are_0_without_a_token()
     values = double([-5.0, 99.0, -3.0])
     levels = {"sequence": -8.0, "geometric": -4.0, "max": -3.0}
     for level, want in levels.items():
-        got = corrections.over_responses(values, MASK, BOUNDS, level=level)
+        got = corrections.reduce_responses(values, MASK, BOUNDS, level=level)
         assert got.tolist() == [want, 0.0]
 
 
@@ -71,11 +71,11 @@ def test_chi_square_of_a_ratio_is_its_square_less_one():
     assert corrections.chi_square(double([0.5, -1.0])).tolist() == [1.25, -1.0]
 
 
-def test_sure_but_wrong_is_at_least_half_and_over_two_nats_off_either_way():
+def test_confident_disagreement_is_probability_at_least_half_and_over_two_nats_apart():
     half = math.log(0.5)
     infer = double([half, half, -0.1, -0.8, -2.0, 0.0, 0.0])
     old = double([-3.0, -2.0, -2.2, -9.0, -0.0, -2.0, 2.5])
-    found = corrections.sure_but_wrong(old, infer)
+    found = corrections.confident_disagreement(old, infer)
     assert found.tolist() == [True, False, True, False, False, False, True]
 
 
@@ -84,7 +84,9 @@ def test_sure_but_wrong_is_at_least_half_and_over_two_nats_off_either_way():
 
 def test_parts_of_no_tokens_are_0_and_so_is_their_loss():
     for offsets in (NONE, torch.tensor([0, 0, 0])):
-        found = aggregate.Parts.of(torch.zeros(len(offsets) - 1, dtype=DOUBLE), flags([]), offsets)
+        found = aggregate.AggregateTotals.of(
+            torch.zeros(len(offsets) - 1, dtype=DOUBLE), flags([]), offsets
+        )
         counts = (found.tokens, found.valid, found.longest)
         assert [part.tolist() for part in counts] == [[0], [0], [0]]
         assert found.rows.tolist() == [len(offsets) - 1]
@@ -126,11 +128,11 @@ def test_the_derivative_of_a_scan_is_the_scan_of_the_derivative():
 
 def test_one_value_for_all_segments_is_not_repeated():
     offsets = torch.tensor([0, 2, 2, 5])
-    assert segments.beside(double([3, 3, 3]), offsets).tolist() == [3]
-    assert segments.beside(double([3, 3, 4]), offsets).tolist() == [3, 3, 4, 4, 4]
-    assert segments.beside(double([3, 4, 3]), offsets).tolist() == [3, 3, 3, 3, 3]
-    assert segments.beside(double([1, 2, 3]), offsets).tolist() == [1, 1, 3, 3, 3]
-    assert segments.beside(double([]), NONE).tolist() == []
+    assert segments.spread_or_scalar(double([3, 3, 3]), offsets).tolist() == [3]
+    assert segments.spread_or_scalar(double([3, 3, 4]), offsets).tolist() == [3, 3, 4, 4, 4]
+    assert segments.spread_or_scalar(double([3, 4, 3]), offsets).tolist() == [3, 3, 3, 3, 3]
+    assert segments.spread_or_scalar(double([1, 2, 3]), offsets).tolist() == [1, 1, 3, 3, 3]
+    assert segments.spread_or_scalar(double([]), NONE).tolist() == []
 
 
 def test_no_segments_are_scanned_to_nothing():
@@ -150,7 +152,7 @@ def test_sums_whose_digits_are_all_1_or_all_0_are_fractions_too():
     keys = torch.tensor([0, 1])
     assert exact.fractions_of(exact.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
     assert exact.fractions_of(exact.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
-    assert exact.fractions_of(exact.exact_zero(2)) == [0, 0]
+    assert exact.fractions_of(exact.zero_digits(2)) == [0, 0]
 
 
 def test_a_mean_is_rounded_once():
@@ -162,7 +164,7 @@ def test_a_mean_is_rounded_once():
 
 def test_each_sum_has_a_divisor():
     with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        exact.rounded(exact.exact_zero(2), torch.tensor([1]))
+        exact.round_digits(exact.zero_digits(2), torch.tensor([1]))
 
 
 def test_the_mean_of_nothing_is_0():
@@ -228,7 +230,7 @@ def test_a_quantile_is_the_middle_of_its_bin():
     st.lists(st.integers(0, 40) | st.sampled_from([7, 8, 9, 15, 16, 17, 31, 32, 33]), max_size=6)
 )
 def test_stretches_cut_responses_where_ranges_begin(lengths):
-    found = stretches.Stretches.of(torch.tensor(lengths, dtype=torch.int64))
+    found = stretches.PositionSegments.of(torch.tensor(lengths, dtype=torch.int64))
     edges = [0, 8, 16, 32, 64]
     cells = [
         (row, place, min(n, edges[place + 1]) - edges[place])
@@ -251,18 +253,18 @@ def test_stretches_cut_responses_where_ranges_begin(lengths):
 
 
 def test_stretches_of_other_devices_give_the_same_numbers():
-    found = stretches.Stretches.of(torch.tensor([9, 0, 3]))
+    found = stretches.PositionSegments.of(torch.tensor([9, 0, 3]))
     values = torch.arange(12, dtype=DOUBLE)
-    with mock.patch.object(stretches.Stretches, "_on_cpu", new=False):
+    with mock.patch.object(stretches.PositionSegments, "_on_cpu", new=False):
         assert found.sum(values).tolist() == [28, 8, 30]
         assert found.any(values == 8).tolist() == [False, True, False]
         assert found.any(values != 8).tolist() == [True, False, True]
-    none = stretches.Stretches.of(torch.tensor([0, 0]))
+    none = stretches.PositionSegments.of(torch.tensor([0, 0]))
     assert none.sum(double([])).tolist() == none.any(flags([])).tolist() == []
 
 
 def test_the_last_range_of_positions_is_open():
-    found = stretches.Stretches.of(torch.tensor([2**21 + 5, 2**30]))
+    found = stretches.PositionSegments.of(torch.tensor([2**21 + 5, 2**30]))
     assert found.offsets.diff()[19].item() == 5
     assert found.offsets.diff()[-1].item() == 2**30 - 2**21
     assert found.places.tolist() == [*range(20), *range(20)]
@@ -274,27 +276,27 @@ def test_the_last_range_of_positions_is_open():
 def test_runs_begin_with_responses_and_behind_observations():
     mask, offsets = flags([1, 0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 4, 5, 5, 7])
     assert runs.policy_starts(mask, offsets).nonzero().squeeze(1).tolist() == [0, 3, 4, 5]
-    cut = runs.cut_starts(mask, offsets)
+    cut = runs.starts_after_observations(mask, offsets)
     assert cut.nonzero().squeeze(1).tolist() == [0, 2, 3, 4, 5]
-    bounds = runs.bounds_of(cut)
+    bounds = runs.offsets_of_starts(cut)
     assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
-    assert runs.owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
+    assert runs.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
 
 
 def test_nothing_has_no_runs():
     assert runs.policy_starts(flags([]), torch.tensor([0, 0])).tolist() == []
-    assert runs.bounds_of(flags([])).tolist() == [0]
+    assert runs.offsets_of_starts(flags([])).tolist() == [0]
 
 
 # Weights
 
 
 def test_weights_at_their_ends():
-    assert weights.difficulty_weights(double([-1, 0, 0.5, 1, 3])).tolist() == [
+    assert rewards.difficulty_weights(double([-1, 0, 0.5, 1, 3])).tolist() == [
         0.5, 0.5, 1.25, 2, 2,
     ]  # fmt: skip
-    got = weights.length_weights(double([2, 4, 6]), double([2] * 3), double([6] * 3))
+    got = rewards.length_weights(double([2, 4, 6]), double([2] * 3), double([6] * 3))
     want = [1.5, 1.5 - 2 / (4 + 1e-8), 1.5 - 4 / (4 + 1e-8)]
     assert got.tolist() == pytest.approx(want, rel=1e-12)
-    alone = weights.length_weights(double([3.0]), double([3.0]), double([3.0]))
+    alone = rewards.length_weights(double([3.0]), double([3.0]), double([3.0]))
     assert alone.tolist() == [1.5]

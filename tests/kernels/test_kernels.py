@@ -67,7 +67,7 @@ def test_masks_of_segments(lengths, random, share):
     mask = torch.tensor([flag for row in flags for flag in row], dtype=torch.bool)
     counts = [sum(row) for row in flags]
     assert unchanged(segments.count_true, mask, offsets).tolist() == counts
-    assert unchanged(segments.keep, mask, offsets).diff().tolist() == counts
+    assert unchanged(segments.compact_offsets, mask, offsets).diff().tolist() == counts
     last = unchanged(segments.last_true, mask, offsets)
     assert last.dtype == torch.int64
     starts = offsets.tolist()
@@ -77,7 +77,7 @@ def test_masks_of_segments(lengths, random, share):
     ]
     assert last.tolist() == want
     amounts = torch.full((len(lengths),), 100.0, dtype=DOUBLE)
-    put = segments.put_at(values.clone(), last, amounts)
+    put = segments.add_at(values.clone(), last, amounts)
     assert (put - values).tolist() == [100.0 * (i in want) for i in range(len(values))]
 
 
@@ -182,11 +182,11 @@ def test_sums_are_exact_until_they_are_rounded(pairs):
 def test_sums_do_not_depend_on_order_or_chunks(pairs, random, size):
     want = exact.exact_sums(*columns(pairs), 4)
     shuffled = random.sample(pairs, len(pairs))
-    total = exact.exact_zero(4)
+    total = exact.zero_digits(4)
     for start in range(0, len(shuffled), size):
         part = exact.exact_digits(*columns(shuffled[start : start + size]), 4)
         total = unchanged(exact.add_digits, total, part)
-    assert exact.rounded(total).numpy().tobytes() == want.numpy().tobytes()
+    assert exact.round_digits(total).numpy().tobytes() == want.numpy().tobytes()
 
 
 def test_cancellation_leaves_the_last_bit():
@@ -196,7 +196,7 @@ def test_cancellation_leaves_the_last_bit():
 
 def test_carries_survive_thousands_of_partial_sums():
     ones = exact.exact_digits(double([0.1, -3e300]), torch.tensor([0, 1]), 2)
-    total = exact.exact_zero(2)
+    total = exact.zero_digits(2)
     for _ in range(5000):
         total = exact.add_digits(total, ones)
     found = exact.fractions_of(total)
@@ -267,7 +267,9 @@ def test_moments_of_tokens_pool_to_those_of_all(rows, data):
     hidden = moments.token_moments(with_nan, mask, offsets)
     assert all(torch.equal(a, b) for a, b in zip(parts, hidden, strict=True))
     pooled = unchanged(
-        lambda *p, keys: moments.pooled(moments.TokenMoments(*p), keys, 3), *parts, keys=keys
+        lambda *p, keys: moments.pooled_moments(moments.TokenMoments(*p), keys, 3),
+        *parts,
+        keys=keys,
     )
     of_tokens = segments.spread(keys, offsets)
     for key in range(3):

@@ -62,14 +62,14 @@ def test_two_codes_that_just_fit_in_a_word_with_their_places_or_just_do_not(span
 
 @given(st.lists(st.integers(0, 6), max_size=9), st.sampled_from([7, 40, 1000]))
 def test_dense_codes_are_the_places_among_those_that_occur(codes, count):
-    found, places = moments.dense(whole(codes), count)
+    found, places = moments.dense_codes(whole(codes), count)
     there = sorted(set(codes))
     assert found.tolist() == there
     assert places.tolist() == [there.index(code) for code in codes]
 
 
 def test_codes_without_gaps_are_dense_as_they_are():
-    found, places = moments.dense(whole([2, 0, 1, 2]), 3)
+    found, places = moments.dense_codes(whole([2, 0, 1, 2]), 3)
     assert (found.tolist(), places.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
 
 
@@ -102,7 +102,7 @@ def test_without_a_mask_all_tokens_count():
     values, offsets = groups([[1.0, 5.0], [], [2.0]])
     found = moments.token_moments(values, None, offsets)
     assert [part.tolist() for part in found] == [[2, 0, 1], [6, 0, 2], [8, 0, 0]]
-    one = moments.pooled(found, whole([0, 1, 2]), 3)
+    one = moments.pooled_moments(found, whole([0, 1, 2]), 3)
     assert [part.tolist() for part in one] == [[2, 0, 1], [3, 0, 2], [math.sqrt(8), 0, 0]]
 
 
@@ -179,7 +179,7 @@ def test_a_score_that_is_not_known_is_0_and_takes_no_part():
 
 
 def test_one_code_for_each_tuple_of_codes():
-    got = normalise.joint_codes(whole([1, 0, 1, 1]), whole([5, 5, 5, 2]))
+    got = moments.joint_codes(whole([1, 0, 1, 1]), whole([5, 5, 5, 2]))
     assert got.tolist() == [2, 0, 2, 1]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Response
 
-from rlpost.kernels import kl, masks, moments, rewards, weights
+from rlpost.kernels import kl, moments, rewards
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -140,15 +140,15 @@ def test_masks_are_those_of_the_reference(tokens, data):
     xs = data.draw(st.lists(drawn, min_size=len(tokens), max_size=len(tokens)))
     rows, sizes = of_lengths(tokens, reward=xs)
     limit = data.draw(st.integers(1, 20))
-    kept = masks.under_max_length(sizes, max_response_length=limit)
+    kept = rewards.not_at_max_length(sizes, max_response_length=limit)
     assert kept.tolist() == ref.max_len_kept(rows, limit)
-    kept = masks.error_max_len_clip(double(xs), sizes, threshold=limit)
+    kept = rewards.error_max_len_clip(double(xs), sizes, threshold=limit)
     assert kept.tolist() == ref.error_max_len_kept(rows, limit)
 
 
 def test_the_bounds_of_difficulty_are_strict():
     mean, size = double([0.1, 0.2, 0.9, 0.95, 1.0]), torch.tensor([4, 4, 4, 4, 1])
-    kept = masks.within_difficulty(mean, size, low=0.1, high=0.95)
+    kept = rewards.within_difficulty(mean, size, low=0.1, high=0.95)
     assert kept.tolist() == [False, True, True, False, True]
 
 
@@ -160,11 +160,11 @@ def test_the_bounds_of_difficulty_are_strict():
 def test_weights_are_those_of_the_reference(cells):
     columns = {name: [cell[i] for cell in cells] for i, name in ((1, "difficulty"), (2, "batch"))}
     rows, sizes = of_lengths([cell[0] for cell in cells], **columns)
-    got = weights.difficulty_weights(double(columns["difficulty"]))
+    got = rewards.difficulty_weights(double(columns["difficulty"]))
     assert got.tolist() == ref.difficulty_weights(rows)
     keys = torch.tensor(columns["batch"])
-    shortest, longest = weights.keyed_extremes(sizes.to(DOUBLE), keys, 3)
-    got = weights.length_weights(sizes.to(DOUBLE), shortest[keys], longest[keys])
+    shortest, longest = moments.keyed_extremes(sizes.to(DOUBLE), keys, 3)
+    got = rewards.length_weights(sizes.to(DOUBLE), shortest[keys], longest[keys])
     assert got.tolist() == pytest.approx(ref.length_weights(rows))
     absent = [key for key in range(3) if key not in columns["batch"]]
     assert shortest[absent].tolist() == [math.inf] * len(absent)

@@ -67,7 +67,7 @@ def test_components_that_were_not_scored_add_nothing_and_none_at_all_is_nan():
 
 
 def test_rescaling_maps_one_interval_onto_another_and_clamps_outside():
-    got = rewards.rescaled(double([-9.0, 2.0, 3.0, 6.0, 99.0]), scale=(2.0, 6.0, 10.0, 18.0))
+    got = rewards.rescale(double([-9.0, 2.0, 3.0, 6.0, 99.0]), scale=(2.0, 6.0, 10.0, 18.0))
     assert got.tolist() == [10.0, 10.0, 12.0, 18.0, 18.0]
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from strategies import MASKS
 
 from rlpost.errors import UsageError
-from rlpost.kernels.aggregate import Parts, aggregate, numerators
+from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
@@ -433,6 +434,21 @@ def test_log_ratios_of_the_kl_loss_are_clamped():
 # --- aggregation ---------------------------------------------------------------------------------
 
 every_way = pytest.mark.parametrize("how", AGGREGATIONS)
+
+
+def contributions(values, mask, offsets, how, weights=None):
+    """What each response adds to a loss: the sum or mean of its policy tokens' losses, [n]."""
+    sums = segment_sum(torch.where(mask, values.to(torch.float64), 0.0), offsets)
+    if how == "seq-mean-token-mean":
+        sums = sums / count_true(mask, offsets).clamp(min=1)
+    return sums if weights is None else sums * weights
+
+
+def aggregate(values, mask, offsets, how, weights=None, **choices):
+    added = contributions(values, mask, offsets, how, weights)
+    return float(AggregateTotals.of(added, mask, offsets).loss(how=how, **choices))
+
+
 CHOICES = st.fixed_dictionaries(
     {
         "count_rows": st.sampled_from(["valid", "all"]),
@@ -470,16 +486,16 @@ def test_aggregation_is_that_of_the_loops(how, tokens, choices, weighted):
 @given(tokens=batches(), seed=st.integers(0, 99))
 def test_parts_add_up_to_the_same_bits_in_any_order(how, tokens, seed):
     values, mask, offsets = computed(tokens).values, tokens.mask, tokens.offsets
-    added = numerators(values, mask, offsets, how=how)
+    added = contributions(values, mask, offsets, how)
     keys = torch.arange(len(added)) % 2
-    whole = Parts.of(added, mask, offsets, keys, 2)
+    whole = AggregateTotals.of(added, mask, offsets, keys, 2)
     order = np.random.default_rng(seed).permutation(len(added)).tolist()
     pieces = []
     for row in order:
         start, stop = offsets[row], offsets[row + 1]
         own, ends = mask[start:stop], torch.tensor([0, stop - start])
-        one = numerators(values[start:stop], own, ends, how=how)
-        pieces.append(Parts.of(one, own, ends, keys[row : row + 1], 2))
+        one = contributions(values[start:stop], own, ends, how)
+        pieces.append(AggregateTotals.of(one, own, ends, keys[row : row + 1], 2))
     total = pieces[0]
     for piece in pieces[1:]:
         total = total + piece

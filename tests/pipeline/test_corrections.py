@@ -137,7 +137,7 @@ def test_a_weight_without_clamp_is_a_float32():
 def test_a_segment_ends_with_its_response_and_at_observations():
     mask = torch.tensor([1, 1, 0, 1, 1, 1, 0]).bool()
     values = torch.tensor([1.0, 3, 99, 5, 7, 9, 99])
-    means = corrections.over_runs(values, mask, torch.tensor([0, 0, 4, 7, 7]))
+    means = corrections.segment_means(values, mask, torch.tensor([0, 0, 4, 7, 7]))
     assert means.tolist() == [2, 2, 0, 5, 8, 8, 0]
 
 
@@ -147,7 +147,7 @@ def test_levels_are_related(rows):
     logs = {
         level: corrections.log_weights(old, infer, mask, offsets, level=level) for level in LEVELS
     }
-    count = corrections.over_responses(mask.double(), mask, offsets, level="sequence")
+    count = corrections.reduce_responses(mask.double(), mask, offsets, level="sequence")
     times = count.repeat_interleave(offsets.diff())
     policy = {level: values[mask] for level, values in logs.items()}
     torch.testing.assert_close(policy["geometric"] * times[mask], policy["sequence"])

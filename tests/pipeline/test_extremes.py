@@ -26,7 +26,7 @@ from strategies import to_table
 from rlpost import Recipe, enrich
 from rlpost.errors import RlpostError
 from rlpost.kernels.kl import token_kl
-from rlpost.kernels.moments import group_moments, pooled, token_moments
+from rlpost.kernels.moments import group_moments, pooled_moments, token_moments
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import offsets_of
 
@@ -226,7 +226,7 @@ def test_moments_of_tokens_keep_their_digits_far_from_zero(sizes, centre, seed):
     values = rng.normal(size=sum(sizes)) + centre
     xs, offsets = torch.tensor(values), offsets_of(torch.tensor(sizes))
     keys = torch.zeros(len(sizes), dtype=torch.int64)
-    found = pooled(token_moments(xs, None, offsets), keys, 1)
+    found = pooled_moments(token_moments(xs, None, offsets), keys, 1)
     if sum(sizes) < 2:
         assert float(found.std[0]) == 0.0
         return

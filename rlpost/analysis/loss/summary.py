@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.text import counted
 from rlpost.kernels.quantiles import quantiles
-from rlpost.kernels.segments import PLACES, bounds
+from rlpost.kernels.segments import POSITION_RANGES, position_range
 from rlpost.losses.base import DUAL, HIGH, LOW
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
@@ -112,8 +112,8 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
 def _by_position(totals: LossTotals) -> list[_Part]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
-    for position in range(PLACES) if totals.positions else ():
-        first, last = bounds(position)
+    for position in range(POSITION_RANGES) if totals.positions else ():
+        first, last = position_range(position)
         part = _Part({"from": first, "to": last}, totals.at(position))
         if part.totals.policy_tokens:
             parts.append(part)

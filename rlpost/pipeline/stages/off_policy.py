@@ -22,7 +22,7 @@ from rlpost.kernels.corrections import (
     divergence,
     importance_weights,
     log_weights,
-    over_responses,
+    reduce_responses,
 )
 from rlpost.kernels.moments import exact_sums
 from rlpost.kernels.segments import spread
@@ -77,10 +77,10 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     weights = _weights(batch, recipe).values
     count = batch.policy_tokens
     if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
-        total = over_responses(weights, batch.mask, batch.offsets, level="max")
+        total = reduce_responses(weights, batch.mask, batch.offsets, level="max")
         count = (count > 0).to(count.dtype)
     else:
-        total = over_responses(weights, batch.mask, batch.offsets, level="sequence")
+        total = reduce_responses(weights, batch.mask, batch.offsets, level="sequence")
     return {**found, "is:total": total, "is:count": count}
 
 

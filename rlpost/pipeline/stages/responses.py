@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import DataError
-from rlpost.kernels import masks
+from rlpost.kernels import rewards
 from rlpost.kernels.kl import adaptive_coefficients
-from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled
-from rlpost.kernels.rewards import joint_codes
-from rlpost.kernels.weights import difficulty_weights, keyed_extremes, length_weights
+from rlpost.kernels.moments import (
+    TokenMoments,
+    exact_sums,
+    joint_codes,
+    keyed_extremes,
+    keyed_moments,
+    pooled_moments,
+)
+from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.pipeline.groups import group_statistics, per_group
 from rlpost.pipeline.stages.rewards import batch_moments, counted
 
@@ -82,14 +88,16 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
     if recipe.max_len_mask:
         limit = recipe.max_response_length
         assert limit is not None
-        flags["max_len"] = masks.under_max_length(tokens, max_response_length=limit)
+        flags["max_len"] = rewards.not_at_max_length(tokens, max_response_length=limit)
     if recipe.difficulty_mask or recipe.drop_zero_variance:
         group, constant = group_statistics(responses, reward, rows=responses["valid"])
     if recipe.difficulty_mask:
         low, high = recipe.difficulty_low, recipe.difficulty_high
-        flags["difficulty"] = masks.within_difficulty(group.mean, group.number, low=low, high=high)
+        flags["difficulty"] = rewards.within_difficulty(
+            group.mean, group.number, low=low, high=high
+        )
     if recipe.error_max_len_clip is not None:
-        flags["error_max_len"] = masks.error_max_len_clip(
+        flags["error_max_len"] = rewards.error_max_len_clip(
             reward, tokens, threshold=recipe.error_max_len_clip
         )
     if recipe.drop_zero_variance:
@@ -197,9 +205,8 @@ def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
     """Normalises `credit` over the responses of each batch; equal ones become 0."""
     credit, rows = responses["credit"], counted(responses, recipe)
     moments = batch_moments(responses, credit, rows)
-    centred = credit - moments.mean
-    scaled = torch.where(moments.std > 0, centred / (moments.std + recipe.numerics.batch_eps), 0.0)
-    credit = torch.where(rows, scaled, 0.0)
+    scores = standardise(credit, moments, eps=recipe.numerics.batch_eps)
+    credit = torch.where(rows, scores, 0.0)
     return responses.with_(credit=credit, credit_returns=credit)
 
 
@@ -236,7 +243,7 @@ def _scales(
     And which rows have the one token that counts in their batch.
     """
     codes, numerics = responses["batch"], recipe.numerics
-    moments = pooled(parts, codes, responses.count("batch"))
+    moments = pooled_moments(parts, codes, responses.count("batch"))
     variance = moments.std.square()
     if numerics.whiten_ddof == 0:
         variance = variance * (moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)

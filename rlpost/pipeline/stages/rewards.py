@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlpost.kernels import rewards
 from rlpost.kernels.moments import Moments, keyed_moments
-from rlpost.kernels.rewards import others_moments
+from rlpost.kernels.rewards import divisor, others_moments
 from rlpost.pipeline.groups import group_statistics, per_group
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Adds `rewards`: the raw reward, rescaled, and what length and truncation cost."""
     shaped, numerics = responses["reward"], recipe.numerics
     if recipe.reward_scale is not None:
-        shaped = rewards.rescaled(shaped, scale=recipe.reward_scale)
+        shaped = rewards.rescale(shaped, scale=recipe.reward_scale)
     if recipe.overlong_penalty is not None:
         max_len, buffer, factor = recipe.overlong_penalty
         shaped = shaped + rewards.overlong_penalty(
@@ -102,7 +102,13 @@ def normalise_rewards(
         single = found["group"].number == 1
     out = values if mean_of == "none" else values - found[mean_of].mean
     if std_of != "none":
-        out = out / _divisor(found[std_of], std_of, recipe)
+        out = out / divisor(
+            found[std_of],
+            std_of,
+            norm_eps=numerics.norm_eps,
+            norm_floor=numerics.norm_floor,
+            norm_ddof=numerics.norm_ddof,
+        )
     if numerics.constant == "zero":
         flat = constant if std_of in ("none", "others") else constant | (found[std_of].std == 0)
         out = torch.where(flat & ~single, 0.0, out)
@@ -111,15 +117,6 @@ def normalise_rewards(
     elif numerics.single == "raw":
         out = torch.where(single, values, out)
     return responses.with_(rewards=torch.where(rows, out, 0.0))
-
-
-def _divisor(moments: Moments, scope: Scope, recipe: Recipe) -> Tensor:
-    """Deviation and ε; 1 where the others of a group agree: theirs says nothing of the row."""
-    numerics, std = recipe.numerics, moments.std
-    if numerics.norm_ddof == 0:
-        std = std * ((moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)).sqrt()
-    divisor = std.clamp(min=numerics.norm_floor) + numerics.norm_eps
-    return torch.where(std == 0, 1.0, divisor) if scope == "others" else divisor
 
 
 def _others(responses: Responses, values: Tensor, rows: Tensor) -> Moments:

@@ -17,17 +17,17 @@ from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import (
-    beside,
-    bounds_of,
+    add_at,
+    compact_offsets,
     count_true,
-    cut_starts,
-    keep,
     last_true,
-    owners,
+    offsets_of_starts,
     policy_starts,
-    put_at,
+    segment_owners,
     segment_sum,
     spread,
+    spread_or_scalar,
+    starts_after_observations,
 )
 from rlpost.pipeline.stages.rewards import counted
 
@@ -56,7 +56,7 @@ def lay_out(responses: Responses, *, recipe: Recipe) -> Responses:
 def measure(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
     """Slot, return times weight, and weight of each policy token that counts."""
     assert estimator.token_weights is not None
-    mask, offsets = batch.mask, keep(batch.mask, batch.offsets)
+    mask, offsets = batch.mask, compact_offsets(batch.mask, batch.offsets)
     returns = reverse_scan(batch["token_level_rewards"][mask], offsets, recipe.gamma)
     columns = {name: batch[name][mask] for name in reads(recipe, estimator)}
     weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
@@ -104,7 +104,7 @@ def _slots(batch: Batch, recipe: Recipe) -> Tensor:
     if recipe.numerics.otb_position == "token":
         place = torch.arange(batch.mask.numel(), device=batch.mask.device)
         return first + place - spread(batch.offsets[:-1], batch.offsets)
-    before = keep(batch.mask, batch.offsets)[:-1]
+    before = compact_offsets(batch.mask, batch.offsets)[:-1]
     return first + batch.mask.cumsum(0) - 1 - spread(before, batch.offsets)
 
 
@@ -167,11 +167,11 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
     rewards = _process_rewards(batch)
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
-        beta = beside(batch.responses["beta"], batch.offsets)
+        beta = spread_or_scalar(batch.responses["beta"], batch.offsets)
         rewards = torch.addcmul(rewards, beta, kl, value=-1.0)
     elif rewards.numel() != batch.mask.numel():
         rewards = rewards.new_zeros(batch.mask.shape)
-    put_at(rewards, _last(batch, recipe), batch.responses["rewards"])
+    add_at(rewards, _last(batch, recipe), batch.responses["rewards"])
     bounds = recipe.reward_bounds
     if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
         unclipped, rewards = rewards, rewards.clamp(*bounds)
@@ -236,13 +236,13 @@ def _scanned(batch: Batch, how: str) -> _Scanned:
     if batch.full or how in ("states", "zero_states", "policy"):
         return _Scanned(offsets)
     if how == "cut":
-        bounds = bounds_of(cut_starts(mask, offsets))
-        return _Scanned(bounds, None, owners(bounds, offsets))
-    policy, compact = mask.nonzero().squeeze(1), keep(mask, offsets)
+        bounds = offsets_of_starts(starts_after_observations(mask, offsets))
+        return _Scanned(bounds, None, segment_owners(bounds, offsets))
+    policy, compact = mask.nonzero().squeeze(1), compact_offsets(mask, offsets)
     if how == "skip":
         return _Scanned(compact, policy)
-    bounds = bounds_of(policy_starts(mask, offsets)[policy])
-    return _Scanned(bounds, policy, owners(bounds, compact))
+    bounds = offsets_of_starts(policy_starts(mask, offsets)[policy])
+    return _Scanned(bounds, policy, segment_owners(bounds, compact))
 
 
 def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
@@ -293,7 +293,7 @@ def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
     """
     advantages, charged = batch["advantages"], batch["returns"]
     if recipe.numerics.kl_credit == "token" and recipe.kl_coef > 0:
-        charge = beside(batch.responses["beta"], batch.offsets) * batch["kl"]
+        charge = spread_or_scalar(batch.responses["beta"], batch.offsets) * batch["kl"]
         advantages = advantages - charge
         charged = charged - charge if returns else charged
     if "distillation" in batch:
@@ -309,8 +309,8 @@ def measure_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
 
 def whiten(batch: Batch, *, column: str) -> Batch:
     """(x - mean)·scale with the batch's numbers."""
-    shift = beside(batch.responses[f"{column}:mean"], batch.offsets)
-    scale = beside(batch.responses[f"{column}:scale"], batch.offsets)
+    shift = spread_or_scalar(batch.responses[f"{column}:mean"], batch.offsets)
+    scale = spread_or_scalar(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
     whitened = batch.only((batch[column] - shift).mul_(scale))
     return batch.with_(**before, **{column: whitened})
