@@ -661,9 +661,9 @@ def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
 def test_the_sample_data_explains_itself():
     ran = run("loss", SAMPLE / "arithmetic.parquet")
     assert ran.code == 0
-    assert "made here by grpo, since the input has none" in ran.out
+    assert "computed by grpo, since the input has none" in ran.out
     assert "clipped, ratio > 1.2" in ran.out
-    assert "Without gradient a token teaches nothing." in ran.out
+    assert "Zero gradient: the token does not update the policy." in ran.out
     for part in ("by position", "by step", "by domain", "loss by batch"):
         assert part in ran.out
     assert "\x1b" not in ran.out
@@ -701,9 +701,9 @@ def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
     assert ran.code == 0
     assert ran.out.startswith("# rlpost loss · ppo (arXiv 1707.06347)\n")
     assert f"- {path}\n" in ran.out
-    assert "- advantages: the input's column advantages\n" in ran.out
-    assert "\n| what becomes of tokens | tokens | share | of A > 0 | of A &lt; 0 |\n" in ran.out
-    assert "Aggregated by token-mean" in ran.out
+    assert "- advantages: column advantages of the input\n" in ran.out
+    assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
+    assert "Aggregation token-mean" in ran.out
     own = strict_json((tmp_path / "run.json").read_text())
     assert own["settings"][0]["clip"] == told(path)["settings"][0]["clip"]
     assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 1

@@ -232,7 +232,7 @@ def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
     masking, smooth = name in ("dppo", "ipo", "ref_kl"), name in ("pg", "gpg", "kimi15", "sapo")
     assert ("masked, π fell" in shown) == masking
     assert ("clips nothing" in shown) == smooth
-    assert ("the loss lets them be" in shown) == (name in ("ppo", "gspo", "geo_mean"))
+    assert ("moved past the bound along A" in shown) == (name in ("ppo", "gspo", "geo_mean"))
     assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr"))
     assert "too low" not in shown
 
@@ -242,11 +242,11 @@ def test_what_masking_losses_leave_is_said(tmp_path):
     ran = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--prob-mask-low", "0.1")
     assert "masked, π fell by > 0.1 " in ran.out
     assert "masked, π rose by > 0.05 " in ran.out
-    assert "their gradient is that of κ(log r)²" in ran.out
-    assert "no gradient: masked" not in ran.out
+    assert "keeps the gradient of κ(log r)²" in ran.out
+    assert "zero gradient: masked" not in ran.out
     bare = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--square-coef", "0")
-    assert "Masked tokens have no gradient." in bare.out
-    assert "no gradient: masked" in bare.out
+    assert "A masked token has zero gradient." in bare.out
+    assert "zero gradient: masked" in bare.out
 
 
 def test_ref_kl_counts_signs_of_its_own_advantage(tmp_path):
@@ -264,7 +264,7 @@ def test_ref_kl_counts_signs_of_its_own_advantage(tmp_path):
     still = told(equal, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]["no_gradient"]
     assert still["zero_advantage"] == still["tokens"] == len(same)
     ran = run("loss", equal, "--loss", "ref_kl")
-    assert "no gradient: π = π_ref" in ran.out
+    assert "zero gradient: π = π_ref" in ran.out
     assert "A = 0" not in ran.out
 
 
@@ -298,7 +298,7 @@ def test_the_ratio_is_over_the_engine_where_the_loss_divides_by_it(tmp_path):
     preset = run("loss", bare, "--preset", "prime-rl")
     assert preset.code == 0, preset.err
     both = run("loss", path, "--sweep", "behaviour=old,infer")
-    assert "with behaviour infer exp(log_probs - infer_log_probs)" in both.out
+    assert "ratio with behaviour infer: exp(log_probs - infer_log_probs)" in both.out
 
 
 # Where advantages come from
@@ -312,7 +312,7 @@ def test_recipe_options_beside_given_advantages_are_told_of(tmp_path):
     assert "estimator, reward_clip: without effect, since the input has advantages" in said
     assert "--map advantages=none computes them anew" in said
     anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
-    assert "made here by rloo; the input's advantages are left aside" in anew.out
+    assert "computed by rloo; column advantages of the input is not used" in anew.out
     assert "since the input has none" not in anew.out
     assert "without effect" not in anew.out
 
@@ -331,10 +331,10 @@ def test_advantages_of_a_dump_are_pointed_out(tmp_path):
 def test_a_preset_s_estimator_is_called_as_it_was_asked_for(tmp_path):
     path = save(dump(given=False), tmp_path / "in.parquet")
     shown = run("loss", path, "--preset", "verl").out
-    assert "made here by grpo, as verl makes them, since the input has none" in shown
-    assert "as slime makes them" in run("loss", path, "--preset", "slime").out
+    assert "computed by grpo, preset verl, since the input has none" in shown
+    assert "preset slime, since" in run("loss", path, "--preset", "slime").out
     other = run("loss", path, "--preset", "verl", "--estimator", "rloo").out
-    assert "made here by rloo, as verl makes them" in other
+    assert "computed by rloo, preset verl" in other
 
 
 # Options
@@ -378,7 +378,7 @@ def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options
 def test_the_screen_names_the_numbers_behind_a_formula(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     for words, text in (
-        ([], "where ε = 0.2, |log r| ≤ 20"),
+        ([], "parameters: ε = 0.2, |log r| ≤ 20"),
         (["--pg-clip-high", "0.28", "--dual-clip", "3"], "ε = 0.2 below, 0.28 above, c = 3"),
         (["--loss", "kimi15"], "τ = 0.1"),
         (["--loss", "cispo"], "ε = none below, 4 above"),
@@ -500,9 +500,9 @@ def test_clamped_kl_and_left_out_responses_are_called_so(tmp_path):
     count = int((drift.exp() - 1 - drift > 10).sum())
     assert count > 3
     assert told(path)["settings"][0]["kl_clamped"] == count
-    assert f"It was clamped to ±10 nats at {count} tokens." in run("loss", path).out
+    assert f"KL was clamped to ±10 nats at {count} tokens." in run("loss", path).out
     free = run("loss", path, "--kl-loss-clamp", "never")
-    assert "It was clamped" not in free.out
+    assert "KL was clamped" not in free.out
     lists = table.column("log_probs").to_pylist()
     masks = table.column("response_mask").to_pylist()
     row = next(i for i, mask in enumerate(masks) if 1 in mask)
@@ -520,11 +520,11 @@ def test_markdown_is_a_page_that_stands_alone():
     ran = run("loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--tis-high", "2")
     assert ran.out.startswith("# rlpost loss · ppo")
     for text in (
-        "- advantages: made here by grpo, since the input has none",
+        "- advantages: computed by grpo, since the input has none",
         "- ratio: exp(log_probs - old_log_probs)",
         "- **tis_high: without effect on ppo**",
-        "Quantiles are within 1/64",
-        "Aggregated by token-mean",
+        "Quantiles of log r are within 1/64",
+        "Aggregation token-mean",
     ):
         assert text in ran.out
     swept = run(

@@ -1,132 +1,205 @@
-"""What people see of `rlpost loss`: tables with a line on what their numbers mean.
-
-The sentences of `rlpost loss`: what was asked for, and what its numbers mean for each loss.
-"""
+"""The summary of `rlpost loss` as text: on a terminal, in a pipe, as Markdown or JSON."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import MOST_ROWS, show_json, show_markdown
-from rlpost.display.text import number, percent
-from rlpost.io.text import printable, printable_line
+from rlpost.display.tables import TextTable, elided, show_json
+from rlpost.display.text import counted, number, percent
+from rlpost.io.text import printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rich.console import Console
 
-
+Json = dict[str, Any]
 MASKING = ("dppo", "ipo", "ref_kl")
-_SMOOTH = {
-    "pg": "This loss has no ratio, so it clips nothing.",
-    "gpg": "This loss has no ratio, so it clips nothing.",
-    "kimi15": "This loss clips nothing; the squared log ratio holds the policy back.",
-    "sapo": "This loss clips nothing; its gate fades gradients out.",
+_CLIPS_NOTHING = {
+    "pg": "This loss uses no ratio and clips nothing.",
+    "gpg": "This loss uses no ratio and clips nothing.",
+    "kimi15": "This loss clips nothing; it penalises the squared log ratio.",
+    "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
 }
-# How options are called in formulas; those of one loss only, but for the clip range.
+# The symbols of options in formulas, except those of the clip range.
 _SYMBOLS = {
     "dual_clip": "c",
     "kimi_tau": "τ",
-    "sapo_tau_pos": "τ where A > 0",
-    "sapo_tau_neg": "τ elsewhere",
+    "sapo_tau_pos": "τ if A > 0",
+    "sapo_tau_neg": "τ otherwise",
     "tis_low": "low",
     "tis_high": "high",
-    "topr_positive": "factor where reward > 0",
-    "topr_negative": "factor elsewhere",
+    "topr_positive": "factor if reward > 0",
+    "topr_negative": "factor otherwise",
     "prob_mask": "δ",
     "square_coef": "κ",
 }
+_GAP = 2  # blanks between the columns of a table
+_UNLIMITED = 1_000_000
+
+
+def show(summary: Json, how: str) -> None:
+    """Print the summary of a run on stdout, as a `table`, as `json` or as `markdown`."""
+    if how == "json":
+        show_json(summary)
+        return
+    out = console(sys.stdout)
+    wrapped = how == "table" and out.is_terminal
+    if len(summary["settings"]) > 1:
+        tables = list(_sweep(summary, out.width if wrapped else _UNLIMITED))
+    else:
+        tables = list(_single(summary))
+    if how == "markdown":
+        warnings = [f"**{text}**" for text in summary["warnings"]]
+        lines = [*(line.strip() for line in header(summary)), *warnings]
+        page = [TextTable(title=title(summary), lines=lines).markdown(level=1)]
+        page += [table.markdown() for table in tables]
+        sys.stdout.write("\n".join(page))
+        return
+    out.print(TextTable(title=title(summary), lines=list(header(summary))))
+    for table in tables:
+        out.print()
+        out.print(table)
+    out.print()
+    for text in summary["warnings"]:
+        out.print(Text(f"! {printable_line(text)}", style="yellow"))
+    for text in _footer(summary):
+        out.print(Text(printable_line(text), style="dim"))
 
 
 def title(summary: Json) -> str:
-    """What was run."""
-    settings = summary["settings"]
-    if len(settings) > 1:
-        swept = ", ".join(settings[0]["swept"])
-        text = f"rlpost loss · {len(settings)} settings of {swept}"
+    """Return the loss, or the options of a sweep."""
+    configs = summary["settings"]
+    if len(configs) > 1:
+        text = f"rlpost loss · {len(configs)} settings of {', '.join(configs[0]['swept'])}"
     else:
-        text = f"rlpost loss · {settings[0]['options']['loss']} ({settings[0]['source']})"
-    return text + (f", as {summary['preset']} has it" if summary.get("preset") else "")
+        text = f"rlpost loss · {configs[0]['options']['loss']} ({configs[0]['source']})"
+    return text + (f", preset {summary['preset']}" if summary.get("preset") else "")
 
 
-def about(summary: Json) -> Iterator[str]:
-    """What it was run on, a line each."""
-    tokens, settings = summary["tokens"], summary["settings"]
-    yield ", ".join(summary["inputs"][:2]) + (" and more" if len(summary["inputs"]) > 2 else "")  # noqa: PLR2004
+def header(summary: Json) -> Iterator[str]:
+    """Yield the lines below the title: the input, the advantages, the ratio and the formula."""
+    tokens, configs = summary["tokens"], summary["settings"]
+    yield _few_paths(summary["inputs"])
     if summary["outputs"]:
-        yield "  → " + ", ".join(summary["outputs"][:2])
+        yield f"  → {_few_paths(summary['outputs'])}"
     share = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
     yield (
-        f"{summary['responses']:,} responses, {tokens['all']:,} tokens; {percent(share)} of them "
-        "count"
+        f"{counted(summary['responses'], 'response')}, {counted(tokens['all'], 'token')} "
+        f"({percent(share)} in the loss)"
     )
     yield f"advantages: {_advantages(summary)}"
-    yield f"ratio: {_ratio(summary, summary['behaviour'])}, how much likelier training made a token"
-    if len({one["options"]["behaviour"] for one in settings}) > 1:
-        yield f"  with behaviour infer {_ratio(summary, 'infer')}, which tables below leave out"
-    if len(settings) == 1:
-        yield f"loss of a token: {settings[0]['formula']}"
-        values = parameters(settings[0]["options"])
+    yield f"ratio: {_ratio_formula(summary, summary['behaviour'])}"
+    if len({one["options"]["behaviour"] for one in configs}) > 1:
+        yield (
+            f"ratio with behaviour infer: {_ratio_formula(summary, 'infer')}, which the tables of "
+            "ratio and KL leave out"
+        )
+    if len(configs) == 1:
+        yield f"loss of a token: {configs[0]['formula']}"
+        values = parameters(configs[0]["options"])
         if values:
-            yield f"  where {values}"
+            yield f"  parameters: {values}"
+
+
+def _few_paths(paths: Sequence[str]) -> str:
+    most = 2
+    rest = f" and {len(paths) - most:,} more" if len(paths) > most else ""
+    return ", ".join(paths[:most]) + rest
 
 
 def _advantages(summary: Json) -> str:
     if all(one["options"]["loss"] == "ref_kl" for one in summary["settings"]):
-        return "not read by this loss; the reference takes their place"
+        return "not read by this loss; it uses the log ratio to the reference"
     if not summary["estimator"]:
-        return f"the input's column {summary['advantages_from']}"
-    by = summary["asked_estimator"] or summary["estimator"]
-    way = f"made here by {by}"
+        return f"column {summary['advantages_from']} of the input"
+    text = f"computed by {summary['asked_estimator'] or summary['estimator']}"
     if summary.get("preset"):
-        way += f", as {summary['preset']} makes them"
+        text += f", preset {summary['preset']}"
     if summary["advantages_aside"] is None:
-        return f"{way}, since the input has none"
-    return f"{way}; the input's {summary['advantages_aside']} are left aside"
+        return f"{text}, since the input has none"
+    return f"{text}; column {summary['advantages_aside']} of the input is not used"
 
 
-def _ratio(summary: Json, behaviour: str) -> str:
+def _ratio_formula(summary: Json, behaviour: str) -> str:
     roles = {role: facts["column"] for role, facts in summary["roles"].items()}
     return f"exp({roles['log_probs']} - {roles[behaviour + '_log_probs']})"
 
 
 def parameters(options: Mapping[str, Any]) -> str:
-    """The values that the symbols of a formula have."""
-    found = []
+    """Return the values of the symbols in a formula."""
+    texts = []
     if "pg_clip" in options:
-        found.append(f"ε = {word(options['pg_clip'])}")
+        texts.append(f"ε = {word(options['pg_clip'])}")
     elif "pg_clip_low" in options:
-        meaning = "bounds" if options.get("cispo_bounds") == "ratio" else "ε"
+        symbol = "bounds" if options.get("cispo_bounds") == "ratio" else "ε"
         sides = (("below", options["pg_clip_low"]), ("above", options["pg_clip_high"]))
         ends = (f"{word(x)} {side}" if x != "never" else f"none {side}" for side, x in sides)
-        found.append(f"{meaning} = {', '.join(ends)}")
-    masks = [options[name] for name in ("prob_mask_low", "prob_mask_high") if name in options]
+        texts.append(f"{symbol} = {', '.join(ends)}")
     for name, symbol in _SYMBOLS.items():
-        shown = name in options and options[name] != "never"
-        if shown and (name != "prob_mask" or not masks):
-            found.append(f"{symbol} = {word(options[name])}")
-        elif shown and len({*masks}) == 1:
-            found.append(f"{symbol} = {word(masks[0])}")
-        elif shown:
-            falls, rises = (word(options[f"prob_mask_{side}"]) for side in ("low", "high"))
-            found.append(f"δ = {falls} falling, {rises} rising")
+        if options.get(name, "never") == "never":
+            continue
+        value = _mask_bounds(options) if name == "prob_mask" else word(options[name])
+        texts.append(f"{symbol} = {value}")
     if options.get("ratio_clamp", "never") != "never":
-        found.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
+        texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     if options.get("ratio_cap", "never") != "never":
-        found.append(f"log r ≤ {word(options['ratio_cap'])}")
-    return ", ".join(found)
+        texts.append(f"log r ≤ {word(options['ratio_cap'])}")
+    return ", ".join(texts)
+
+
+def _mask_bounds(options: Mapping[str, Any]) -> str:
+    sides = {side: options.get(f"prob_mask_{side}") for side in ("low", "high")}
+    values = {side: word(value) for side, value in sides.items() if value is not None}
+    if len({*values.values()}) > 1:
+        return f"{values['low']} falling, {values['high']} rising"
+    return next(iter(values.values()), word(options["prob_mask"]))
+
+
+def _single(summary: Json) -> Iterator[TextTable]:
+    """Yield the tables of one config."""
+    one = summary["settings"][0]
+    yield _outcomes(one, summary["tokens"]["policy"])
+    yield _ratios(summary)
+    yield _divergence(summary)
+    yield _losses(one)
+    for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
+        if len(one[key]) > 1:
+            yield _parts(one[key], column)
+
+
+def _outcomes(one: Json, tokens: int) -> TextTable:
+    clip, zero = one["clip"], one["no_gradient"]
+    rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(one).items()]
+    for name, label in reason_labels(one).items():
+        rows.append(_share(label, zero[name], zero[name] / tokens if tokens else 0.0))
+    rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
+    responses = _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
+    return TextTable(
+        ("token outcomes", "count", "share", "of A > 0", "of A < 0"),
+        [*rows, responses],
+        notes=list(outcome_notes(one)),
+    )
+
+
+def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, str]:
+    return label, f"{count:,}", percent(share), "", ""
+
+
+def _clipped(branch: Json) -> tuple[str, str, str, str]:
+    positive, negative = (
+        percent(one["fraction"]) if one["tokens"] else "–"
+        for one in (branch["positive"], branch["negative"])
+    )
+    return f"{branch['tokens']:,}", percent(branch["fraction"]), positive, negative
 
 
 def branch_labels(one: Json) -> dict[str, str]:
-    """The rows of what is clipped: those that the loss has."""
+    """Return the clip states that the loss has, each with the label of its row."""
     options, clip, bounds = one["options"], one["clip"], one["bounds"]
     if options["loss"] in MASKING:
         low = options.get("prob_mask_low", options["prob_mask"])
@@ -145,186 +218,50 @@ def branch_labels(one: Json) -> dict[str, str]:
 
 
 def reason_labels(one: Json) -> dict[str, str]:
-    """The rows of why there is no gradient: those that occur, and those that the loss is for."""
-    name, still = one["options"]["loss"], one["no_gradient"]
-    nothing = "π = π_ref" if name == "ref_kl" else "A = 0"
-    labels = {"zero_advantage": f"no gradient: {nothing}"}
-    if still["clipped"] or name in ("ppo", "gspo", "geo_mean"):
-        labels["clipped"] = f"no gradient: {'masked' if name in MASKING else 'clipped'}"
-    return labels | ({"other": "no gradient: other"} if still["other"] else {})
+    """Return the reasons for a zero gradient that the loss has or that occur, with their labels."""
+    name, zero = one["options"]["loss"], one["no_gradient"]
+    no_advantage = "π = π_ref" if name == "ref_kl" else "A = 0"
+    labels = {"zero_advantage": f"zero gradient: {no_advantage}"}
+    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean"):
+        labels["clipped"] = f"zero gradient: {'masked' if name in MASKING else 'clipped'}"
+    return labels | ({"other": "zero gradient: other"} if zero["other"] else {})
 
 
-def fate_note(one: Json) -> str:
-    """What the rows of clipping and of gradients mean under this loss."""
-    name = one["options"]["loss"]
-    what = "log π_ref - log π, this loss's advantage" if name == "ref_kl" else "a token's advantage"
-    return f"A is {what}. Without gradient a token teaches nothing.\n{_clipped_words(one)}"
-
-
-def _clipped_words(one: Json) -> str:
-    options, clip, still = one["options"], one["clip"], one["no_gradient"]["clipped"]
-    name, kappa = options["loss"], options.get("square_coef")
-    if name in _SMOOTH:
-        return _SMOOTH[name]
-    if not clip["any"]["tokens"]:
-        moved = "probability moved beyond" if name in MASKING else "ratio reached"
-        return f"No {moved} a bound."
-    if name in MASKING:
-        if kappa:
-            return "Masked tokens lose -A·r; their gradient is that of κ(log r)², which pulls back."
-        return "Masked tokens have no gradient."
-    if options.get("cispo_mask"):
-        text = (
-            "Clipped tokens that went far in A's direction are masked; the others keep their\n"
-            "gradient, whose weight is bounded."
-        )
-    elif not still:
-        text = "Clipped tokens keep their gradient here; only its weight is bounded."
+def outcome_notes(one: Json) -> Iterator[str]:
+    """Yield what A is, and what clipping does to the gradient under this loss."""
+    if one["options"]["loss"] == "ref_kl":
+        yield "A: log π_ref - log π of the token, which this loss uses as its advantage."
     else:
-        text = _let_be(clip)
+        yield "A: advantage of the token. Zero gradient: the token does not update the policy."
+    yield _clip_note(one)
+    if one["options"].get("cispo_mask") and one["clip"]["any"]["tokens"]:
+        yield "The other clipped tokens keep a gradient with a bounded weight."
+    if one["options"]["loss"] in ("ppo", "gspo") and one["clip"]["dual"]["tokens"]:
+        yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
+
+
+def _clip_note(one: Json) -> str:
+    options, clip, clipped = one["options"], one["clip"], one["no_gradient"]["clipped"]
+    name = options["loss"]
+    if name in _CLIPS_NOTHING:
+        text = _CLIPS_NOTHING[name]
+    elif not clip["any"]["tokens"]:
+        moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
+        text = f"No {moved} a bound."
+    elif name in MASKING and options.get("square_coef"):
+        text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
+    elif name in MASKING:
+        text = "A masked token has zero gradient."
+    elif options.get("cispo_mask"):
+        text = "A clipped token has zero gradient if its ratio moved in the direction of A."
+    elif not clipped:
+        text = "A clipped token keeps its gradient; only its weight is bounded."
+    else:
+        text = "A clipped token has zero gradient: its ratio moved past the bound along A."
     return text
 
 
-def _let_be(clip: Json) -> str:
-    text = "Clipped tokens went far enough in A's direction, so the loss lets them be."
-    if clip["dual"]["tokens"]:
-        text += "\nThe dual clip lets be those with A < 0 that went far the other way."
-    return text
-
-
-def loss_note(one: Json) -> str:
-    """How the losses of tokens became those of batches."""
-    options, how = one["options"], one["aggregation"]
-    text = f"Aggregated by {how}: {ABOUT_AGGREGATIONS[how]}."
-    if one["loss"]["kl"] is None:
-        return text
-    estimator, beta = options["kl_loss_estimator"], options["kl_loss_coef"]
-    text += f"\nKL is from the reference ({estimator}); its coefficient is {number(beta)}."
-    if one["kl_clamped"]:
-        bound = number(options["kl_loss_clamp"])
-        text += f"\nIt was clamped to ±{bound} nats at {one['kl_clamped']:,} tokens."
-    return text
-
-
-Json = dict[str, Any]
-_GAP = 2  # columns between numbers
-_ENDLESS = 1_000_000
-
-
-class Block(NamedTuple):
-    """A table, and what its numbers mean."""
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    meaning: str = ""
-
-
-def show(summary: Json, how: str) -> None:
-    """The summary of a run on stdout, as a `table`, as `json` or as `markdown`."""
-    if how == "json":
-        show_json(summary)
-        return
-    several = len(summary["settings"]) > 1
-    out = console(sys.stdout)
-    plain = how == "markdown" or not out.is_terminal
-    found = _sweep(summary, _ENDLESS if plain else out.width) if several else _single(summary)
-    if how == "markdown":
-        _show_markdown(summary, list(found))
-        return
-    out.print(Text(title(summary), style="bold"))
-    for line in about(summary):
-        out.print(Text(line))
-    for block in found:
-        _print(block, out)
-    _close(summary, out)
-
-
-def _show_markdown(summary: Json, blocks: Sequence[Block]) -> None:
-    """The same as a page of Markdown, on stdout."""
-    said = (*about(summary), *(f"**{text}**" for text in summary["warnings"]))
-    lines = [f"# {title(summary)}", "", *(f"- {line.strip()}" for line in said)]
-    sys.stdout.write(_prose("\n".join(lines)))
-    for block in blocks:
-        sys.stdout.write("\n")
-        show_markdown(block.headings, block.rows)
-        if block.meaning:
-            sys.stdout.write(f"\n{_prose(block.meaning)}")
-
-
-def _prose(text: str) -> str:
-    """Lines of Markdown in which nothing is a tag."""
-    return printable(text).replace("<", "&lt;") + "\n"
-
-
-def _print(block: Block, out: Console) -> None:
-    out.print()
-    out.print(_laid_out(block, out))
-    if block.meaning:
-        out.print(Text(block.meaning, style="dim"))
-
-
-def _laid_out(block: Block, out: Console) -> Table | Text:
-    """A block as a table whose numbers are whole; as lines, where that has no room."""
-    numbers = list(zip(block.headings, *block.rows, strict=True))[1:]
-    room = out.width - sum(max(map(len, column)) + _GAP for column in numbers)
-    labels = " ".join((block.headings[0], *(row[0] for row in block.rows)))
-    if out.is_terminal and room < max(map(len, labels.split()), default=0):
-        return Text("\n".join(_stacked(block)))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for place, heading in enumerate(block.headings):
-        side = "right" if place else "left"
-        table.add_column(heading, justify=side, header_style="bold", no_wrap=place > 0)  # type: ignore[arg-type]
-    for row in block.rows:
-        table.add_row(*map(printable_line, row))
-    return table
-
-
-def _stacked(block: Block) -> Iterator[str]:
-    """The rows of a block below one another, a number a line."""
-    width = max(map(len, block.headings))
-    for label, *values in block.rows:
-        yield f"{block.headings[0]} {label}".strip()
-        for heading, value in zip(block.headings[1:], values, strict=True):
-            if value:
-                yield f"  {heading:<{width}}  {value}"
-
-
-def _single(summary: Json) -> Iterator[Block]:
-    """All there is to say of one setting."""
-    one = summary["settings"][0]
-    yield _fates(one, summary)
-    yield _ratios(summary)
-    yield _apart(summary)
-    yield _losses(one)
-    for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
-        if len(one[key]) > 1:
-            yield _parts(one[key], column)
-
-
-def _fates(one: Json, summary: Json) -> Block:
-    clip, still = one["clip"], one["no_gradient"]
-    count = summary["tokens"]["policy"]
-    rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(one).items()]
-    for name, label in reason_labels(one).items():
-        rows.append(_share(label, still[name], still[name] / count if count else 0.0))
-    together, alone = still["tokens"], still["responses"]
-    rows.append(_share("no gradient, together", together, still["fraction"]))
-    rows.append(_share("responses without gradient", alone, still["response_fraction"]))
-    headings = ("what becomes of tokens", "tokens", "share", "of A > 0", "of A < 0")
-    return Block(headings, rows, fate_note(one))
-
-
-def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, str]:
-    return label, f"{count:,}", percent(share), "", ""
-
-
-def _clipped(branch: Json) -> tuple[str, str, str, str]:
-    signs = (branch["positive"], branch["negative"])
-    shares = (percent(one["fraction"]) if one["tokens"] else "–" for one in signs)
-    return f"{branch['tokens']:,}", percent(branch["fraction"]), *shares  # type: ignore[return-value]
-
-
-def _ratios(summary: Json) -> Block:
+def _ratios(summary: Json) -> TextTable:
     ratio = summary["ratio"]
     quantiles = ratio["quantiles"] or {}
     values = (
@@ -333,124 +270,125 @@ def _ratios(summary: Json) -> Block:
         *(quantiles.get(share) for share in ("0.01", "0.5", "0.99")),
         ratio["max"],
     )
-    rows = [("ratio of a token", *map(number, values))]
+    rows = [("token", *map(number, values))]
     own = summary["settings"][0]["own_ratio"] if len(summary["settings"]) == 1 else None
     if own:
         name = summary["settings"][0]["options"]["loss"]
         ends = (number(own["mean"]), number(own["min"]), "", "", "", number(own["max"]))
-        rows.append((f"ratio of {name}", *ends))
-    note = "Quantiles are within 1/64 of the ratio's logarithm; mean, min and max are exact."
-    return Block(("", "mean", "min", "1 %", "median", "99 %", "max"), rows, note)
+        rows.append((f"response ({name})", *ends))
+    note = "Quantiles of log r are within 1/64 of their value; mean, min and max are exact."
+    return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows, notes=(note,))
 
 
-def _apart(summary: Json) -> Block:
+def _divergence(summary: Json) -> TextTable:
     kl, engine = summary["kl"], summary["engine_kl"]
     before = "rollout engine" if summary["behaviour"] == "infer" else "old"
     rows = [(f"KL({before} ‖ current)", number(kl["k1"]), number(kl["k3"]))]
     if engine:
-        rows.append(
-            ("KL(rollout engine ‖ trainer's old)", number(engine["k1"]), number(engine["k3"]))
-        )
-    meaning = "Two estimates, in nats per token; k3 is never negative and varies less."
+        rows.append(("KL(rollout engine ‖ old)", number(engine["k1"]), number(engine["k3"])))
+    notes = ["Estimators k1 and k3, nats per token; k3 is never negative and varies less."]
     if summary["ess"] is not None:
-        ess = percent(summary["ess"])
-        meaning += f"\nEffective sample size: {ess} of the tokens, as the ratios weigh them."
-    return Block(("how far policies are apart", "k1", "k3"), rows, meaning)
+        notes.append(f"Effective sample size (Σr)²/(nΣr²): {percent(summary['ess'])} of n tokens.")
+    return TextTable(("divergence between policies", "k1", "k3"), rows, notes=notes)
 
 
-def _losses(one: Json) -> Block:
+def _losses(one: Json) -> TextTable:
     batches = one["batches"]
-    shown = _few(batches)
-    headings = ("loss by batch", "policy", "KL", "total")
-    rows = [
-        (str(b["batch"]), number(b["policy"]), number(b["kl"]), number(b["total"])) for b in shown
+    every = [
+        (str(batch["batch"]), *(number(batch[part]) for part in ("policy", "kl", "total")))
+        for batch in batches
     ]
+    rows = elided(every)
     if len(batches) > 1:
-        own = one["loss"]
-        rows.append(("mean", number(own["policy"]), number(own["kl"]), number(own["total"])))
-    return Block(headings, rows, loss_note(one))
+        rows.append(("mean", *(number(one["loss"][part]) for part in ("policy", "kl", "total"))))
+    notes = list(loss_notes(one))
+    return TextTable(("loss by batch", "policy", "KL", "total"), rows, notes=notes)
 
 
-def _parts(parts: list[Json], column: str) -> Block:
-    rows = []
-    for part in _few(parts):
-        clip = part["clip"]
-        rows.append(
-            (
-                _position(part) if column == "position" else str(part[column]),
-                f"{part['tokens']:,}",
-                *(percent(clip[branch]["fraction"]) for branch in ("low", "high")),
-                percent(part["no_gradient"]["fraction"]),
-                number(part["ratio"]["mean"]),
-                number(part["kl"]["k3"]),
-                "–" if part["ess"] is None else f"{100 * part['ess']:.1f} %",
-            )
-        )
-    headings = (f"by {column}", "tokens", "low", "high", "no grad", "ratio", "KL k3", "ESS")
-    return Block(headings, rows)
+def loss_notes(one: Json) -> Iterator[str]:
+    """Yield how token losses are aggregated, and what the KL loss is."""
+    options, how = one["options"], one["aggregation"]
+    yield f"Aggregation {how}: {ABOUT_AGGREGATIONS[how]}."
+    if one["loss"]["kl"] is None:
+        return
+    estimator, coefficient = options["kl_loss_estimator"], number(options["kl_loss_coef"])
+    yield f"KL from the reference: estimator {estimator}, coefficient {coefficient}."
+    if one["kl_clamped"]:
+        bound = number(options["kl_loss_clamp"])
+        yield f"KL was clamped to ±{bound} nats at {counted(one['kl_clamped'], 'token')}."
 
 
-def _position(part: Json) -> str:
-    return f"{part['from']}–{part['to']}" if part["to"] is not None else f"{part['from']} on"
-
-
-def _few(rows: list[Json]) -> list[Json]:
-    """The first and the last of many."""
-    return rows if len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
-
-
-def _sweep(summary: Json, width: int) -> Iterator[Block]:
-    """A row for each setting, and what they share."""
-    settings = summary["settings"]
-    dual = any(one["clip"]["dual"]["tokens"] for one in settings)
-    branches = ("low", "high", "dual") if dual else ("low", "high")
-    headings = ("setting", *branches, "no grad", "responses", "mean loss")
+def _parts(parts: Sequence[Json], column: str) -> TextTable:
+    headings = (f"by {column}", "tokens", "low", "high", "zero grad", "ratio", "KL k3", "ESS")
     rows = [
         (
-            ", ".join(f"{name} {_word(value)}" for name, value in one["swept"].items()),
+            _range(part) if column == "position" else str(part[column]),
+            f"{part['tokens']:,}",
+            *(percent(part["clip"][branch]["fraction"]) for branch in ("low", "high")),
+            percent(part["no_gradient"]["fraction"]),
+            number(part["ratio"]["mean"]),
+            number(part["kl"]["k3"]),
+            percent(part["ess"], 1),
+        )
+        for part in parts
+    ]
+    return TextTable(headings, elided(rows))
+
+
+def _range(part: Json) -> str:
+    return f"{part['from']}–{part['to']}" if part["to"] is not None else f"from {part['from']}"
+
+
+def _sweep(summary: Json, width: int) -> Iterator[TextTable]:
+    """Yield a table with a row for each config, and the tables that they have in common."""
+    configs = summary["settings"]
+    dual = any(one["clip"]["dual"]["tokens"] for one in configs)
+    branches = ("low", "high", "dual") if dual else ("low", "high")
+    headings = (*branches, "zero grad", "responses", "mean loss")
+    numbers = [
+        (
             *(percent(one["clip"][branch]["fraction"]) for branch in branches),
             percent(one["no_gradient"]["fraction"]),
             percent(one["no_gradient"]["response_fraction"]),
             number(one["loss"]["total"]),
         )
-        for one in settings
+        for one in configs
     ]
-    note = (
-        "low, high: tokens clipped or masked since they went too far down or up; no grad:\n"
-        "tokens that teach nothing; responses: those without a token that does."
+    notes = (
+        "low, high: tokens clipped or masked below or above a bound.",
+        "zero grad: tokens with zero gradient; responses: those with only such tokens.",
     )
-    names = list(settings[0]["swept"])
-    split = [
-        (*map(_word, one["swept"].values()), *row[1:])
-        for one, row in zip(settings, rows, strict=True)
-    ]
-    apart = Block((*names, *headings[1:]), split, note)
-    yield apart if _width(apart) <= width else Block(headings, rows, note)
+    names = list(configs[0]["swept"])
+    swept = [tuple(map(_value, one["swept"].values())) for one in configs]
+    rows = [(*values, *row) for values, row in zip(swept, numbers, strict=True)]
+    table = TextTable((*names, *headings), rows, notes=notes, text=range(len(names)))
+    if _width(table) > width:  # all swept options in one column, which wraps
+        texts = [", ".join(map(" ".join, zip(names, values, strict=True))) for values in swept]
+        rows = [(text, *row) for text, row in zip(texts, numbers, strict=True)]
+        table = TextTable(("setting", *headings), rows, notes=notes)
+    yield table
     yield _ratios(summary)
-    yield _apart(summary)
+    yield _divergence(summary)
 
 
-def _width(block: Block) -> int:
-    columns = list(zip(block.headings, *block.rows, strict=True))
+def _width(table: TextTable) -> int:
+    columns = zip(table.headings, *table.rows, strict=True)
     return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
 
 
-def _word(value: Any) -> str:
+def _value(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _close(summary: Json, out: Console) -> None:
-    """Warnings, columns and times."""
-    out.print()
-    for text in summary["warnings"]:
-        out.print(Text(f"! {printable_line(text)}", style="yellow"))
-    named = ", ".join(
+def _footer(summary: Json) -> Iterator[str]:
+    """Yield the columns that were read, and the times."""
+    columns = ", ".join(
         role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
         for role, facts in summary["roles"].items()
     )
-    out.print(Text(f"Columns: {printable_line(named)}", style="dim"))
+    yield f"Columns: {columns}"
     seconds = summary["seconds"]["total"]
     rate = summary["tokens"]["all"] / seconds / 1e6 if seconds else 0.0
-    out.print(Text(f"{seconds:.2f} s, {rate:.2f} M tokens/s", style="dim"))
+    yield f"{seconds:.2f} s, {rate:.2f} M tokens/s"
