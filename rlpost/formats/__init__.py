@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 from rlpost.errors import UsageError
 from rlpost.formats import (
     areal,
-    generic_jsonl,
-    generic_parquet,
+    generic,
     grail,
     logging_board,
     miles,
     ms_swift,
     nemo_rl,
     open_instruct,
-    prime_rl_tokens,
-    prime_rl_traces,
-    roll_board,
-    roll_rollout,
+    prime_rl,
+    roll,
     skyrl,
-    slime_rollout,
-    slime_train,
+    slime,
     trl,
     verl,
 )
@@ -34,26 +30,26 @@ if TYPE_CHECKING:
 
 
 FORMATS: dict[str, Format] = {
-    module.FORMAT.name: module.FORMAT
-    for module in (
-        nemo_rl,
-        slime_rollout,
-        slime_train,
-        miles,
-        prime_rl_traces,
-        prime_rl_tokens,
-        open_instruct,
-        roll_board,
-        logging_board,
-        grail,
-        roll_rollout,
-        verl,
-        trl,
-        ms_swift,
-        areal,
-        skyrl,
-        generic_jsonl,
-        generic_parquet,
+    dump_format.name: dump_format
+    for dump_format in (
+        nemo_rl.FORMAT,
+        slime.ROLLOUT,
+        slime.TRAIN,
+        miles.FORMAT,
+        prime_rl.TRACES,
+        prime_rl.TOKENS,
+        open_instruct.FORMAT,
+        roll.BOARD,
+        logging_board.FORMAT,
+        grail.FORMAT,
+        roll.ROLLOUT,
+        verl.FORMAT,
+        trl.FORMAT,
+        ms_swift.FORMAT,
+        areal.FORMAT,
+        skyrl.FORMAT,
+        generic.JSONL,
+        generic.PARQUET,
     )
 }
 """Every format by its name: those with token data, those of texts, anybody's own."""

@@ -12,7 +12,8 @@ from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.formats.inputs import Dump, check_options, fetched, fill, find_dumps, same_format
+from rlpost.formats.dumps import Dump, check_options, fill, find_dumps, same_format
+from rlpost.formats.inputs import fetched
 from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
 from rlpost.io.locks import FileLock
 from rlpost.io.paths import parse_path

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TEXT, apply_map, text_key
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.layout import check_length, numbers
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, prompt_key
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import prompt_key
 from rlpost.formats.layout import numbers
-from rlpost.formats.records import Record, columns_in, records, table_records
+from rlpost.formats.records import Record, columns_in, described, records, table_records
 from rlpost.formats.rows import Row, batches
-from rlpost.formats.samples import group_of, mask_list, response_list, reward_of, split_tokens
-from rlpost.formats.slime_rollout import rollout
-from rlpost.formats.train_shards import train_lists
+from rlpost.formats.slime import (
+    FINISHED,
+    TRAIN_LISTS,
+    dump_of,
+    group_of,
+    mask_list,
+    plain,
+    response_list,
+    reward_of,
+    rollout,
+    split_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,13 +38,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.train_shards import TrainKey
 
 
 COLUMNS = ("sample_index", "response_length", "total_length", "tokens", "loss_mask",
            "rollout_log_probs")  # fmt: skip
-_FINISHED = {"truncated": "length", "completed": "stop"}
-Key = tuple[int, int]
+
+
+SampleKey = tuple[int, int]
+
+
+TrainKey = tuple[int, str]
+"""Sample index, and a key of its tokens: several samples may share an index."""
+
+
+_KEPT = ("group_index", "index", "sample_index", "reward", "status", "remove_sample", "prompt",
+         "response", "rollout_id")  # fmt: skip
 
 
 def sniff(path: Path) -> bool:
@@ -51,7 +69,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     stem = path.stem.removeprefix("rollout_")
     top = path.absolute().parent.parent
     facts = _facts(path, top, stem)
-    trained = {} if stem.startswith("eval_") else train_lists(top / "train_data", stem)
+    trained = {} if stem.startswith("eval_") else _train_lists(top / "train_data", stem)
     number = stem.removeprefix("eval_")
     step = int(number) if number.isdecimal() else None
     seen: Counter[int] = Counter()
@@ -69,7 +87,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
         yield apply_map(row, record, options.map)
 
 
-def _facts(path: Path, top: Path, stem: str) -> Mapping[Key, Record]:
+def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
     """What the Parquet file lacks, by sample.
 
     Raises:
@@ -91,9 +109,9 @@ def _facts(path: Path, top: Path, stem: str) -> Mapping[Key, Record]:
     return _keyed(records(chats), "sample_index")
 
 
-def _keyed(samples: Iterator[Record], name: str) -> dict[Key, Record]:
+def _keyed(samples: Iterator[Record], name: str) -> dict[SampleKey, Record]:
     seen: Counter[int] = Counter()
-    found: dict[Key, Record] = {}
+    found: dict[SampleKey, Record] = {}
     for record in samples:
         index = record.whole(name)
         place = record.fields.get("sample_occurrence", seen[index])
@@ -101,10 +119,6 @@ def _keyed(samples: Iterator[Record], name: str) -> dict[Key, Record]:
         kept = {key: value for key, value in record.fields.items() if key in _KEPT}
         found[index, int(place)] = Record(record.where, kept)
     return found
-
-
-_KEPT = ("group_index", "index", "sample_index", "reward", "status", "remove_sample", "prompt",
-         "response", "rollout_id")  # fmt: skip
 
 
 def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
@@ -118,7 +132,7 @@ def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
             "rollout_id": facts.fields.get("rollout_id"),
             "sample_id": record.fields.get("sample_index"),
             "reward": reward_of(facts, options),
-            "finish_reason": _FINISHED.get(str(status), status),
+            "finish_reason": FINISHED.get(str(status), status),
             "dumped_sample_mask": float(not facts.fields.get("remove_sample", False)),
             "prompt": prompt if isinstance(prompt, str) else None,
             "response": facts.fields.get("response"),
@@ -139,6 +153,47 @@ def _trained(record: Record, trained: Mapping[TrainKey, Record]) -> dict[str, An
         return {}
     length = record.whole("response_length")
     return {name: response_list(found, name, length) for name in found.fields}
+
+
+def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
+    """The trainer's token lists by sample, over all ranks' files; canonical names.
+
+    Ranks that hold copies of a sample agree, so the first one is taken.
+
+    Raises:
+        DataError: a file is damaged, or the lists were cut over ranks (context parallelism).
+    """
+    found: dict[TrainKey, Record] = {}
+    for path in sorted(folder.glob(f"{stem}_*.pt")) if folder.is_dir() else []:
+        dump = dump_of(path, ("rollout_id", "rollout_data"))
+        if int(dump.get("cp_size") or 1) > 1:
+            raise DataError(
+                f"{path}: its lists are cut over {dump['cp_size']} ranks (context parallelism), "
+                "which rlpost does not join; move train_data/ away to convert without it"
+            )
+        columns = dump["rollout_data"]
+        if not isinstance(columns, dict) or "sample_indices" not in columns:
+            raise DataError(f"{path}: `rollout_data` is {described(columns)}; no sample_indices")
+        _add_rank(found, path, columns)
+    return found
+
+
+def _add_rank(found: dict[TrainKey, Record], path: Path, columns: dict[str, Any]) -> None:
+    indices = columns["sample_indices"]
+    present = {
+        name: column for name, column in TRAIN_LISTS.items() if columns.get(name) is not None
+    }
+    for name in ("tokens", *present):
+        if len(columns.get(name, ())) != len(indices):
+            raise DataError(
+                f"{path}: `{name}` has {len(columns.get(name, ()))} rows and sample_indices "
+                f"{len(indices)}; they must agree"
+            )
+    for row, index in enumerate(indices):
+        where = f"{path}, row {row}"
+        ids = numbers(where, "tokens", plain(columns["tokens"][row]))
+        lists = {column: plain(columns[name][row]) for name, column in present.items()}
+        found.setdefault((int(index), prompt_key(ids)), Record(where, lists))
 
 
 FORMAT = Format(

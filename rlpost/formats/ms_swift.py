@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
+from rlpost.formats.fields import apply_map, no_tokens, summed
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Extras, Row, batches, extras_of
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TOKENS, apply_map, prompt_key
-from rlpost.formats.fields import step_key_of as step_of
-from rlpost.formats.layout import Blocks, check_length, mask_of, numbers, padded, response_start
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import SAME_TOKENS, Blocks, prompt_key
+from rlpost.formats.keys import step_key_of as step_of
+from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Row, batches
 

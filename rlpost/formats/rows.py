@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.layout import mask_of, numbers
 from rlpost.io.arrow import dtype_of
 

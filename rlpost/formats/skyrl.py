@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, number_of, text_key
+from rlpost.formats.fields import apply_map, no_tokens, number_of
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import first_fields, records
 from rlpost.formats.rows import Row, batches
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, summed, text_key
+from rlpost.formats.fields import apply_map, no_tokens, summed
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import Record, columns_in
 from rlpost.formats.rows import Extras, Row, batches
 from rlpost.io.parquet.inputs import InputFile

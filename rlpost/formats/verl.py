@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import SAME_TEXT, apply_map, no_tokens, number_of, text_key
+from rlpost.formats.fields import apply_map, no_tokens, number_of
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import Record, first_fields, records
 from rlpost.formats.rows import Extras, Row, batches, extras_of
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.formats.canonical import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.rows import unfit
 from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES

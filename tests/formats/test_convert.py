@@ -22,9 +22,9 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect, format_named, layout, writer
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.formats.fields import prompt_key
-from rlpost.formats.fields import step_key_of as step_of
 from rlpost.formats.inputs import canonical, canonical_inputs
+from rlpost.formats.keys import prompt_key
+from rlpost.formats.keys import step_key_of as step_of
 from rlpost.formats.records import MOST_SNIFFED, first_fields, records
 from rlpost.formats.rows import Row, batches
 

@@ -29,8 +29,7 @@ from rlpost.analysis.loss.run import loss
 from rlpost.analysis.verify import verify
 from rlpost.cli.app import COMMANDS
 from rlpost.errors import DataError, RlpostError
-from rlpost.formats.base import ReadOptions
-from rlpost.formats.canonical import TOKEN_COLUMNS
+from rlpost.formats.base import TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.convert import convert
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.footer import FooterError, decode, encode

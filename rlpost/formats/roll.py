@@ -1,13 +1,22 @@
-"""ROLL: `rollout_dump_data.step_{N}.jsonl`, one object of columns a line."""
+"""ROLL: the logging board (`save_logging_board_dir`) and `rollout_dump_data.step_{N}.jsonl`.
+
+The board's lists are cut at the response's first token but keep the right padding; its token
+rewards are not cut at all, and stand under `values` as well. The rollout dump is one object of
+columns a line.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map, no_tokens, number_of
-from rlpost.formats.fields import step_key_of as step_of
+from rlpost.formats.keys import SAME_TEXT, step_key_of, text_key
+from rlpost.formats.layout import mask_of, numbers, response_lists
+from rlpost.formats.logging_board import tokens_of, unpadded
 from rlpost.formats.records import Record, first_fields, parsed, records
 from rlpost.formats.rows import Row, batches
 
@@ -15,17 +24,98 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
 
 
+_BOARD_FIELDS = {
+    "new_response_mask",
+    "logprobs",
+    "ref_logprobs",
+    "response_tokens",
+    "reward",
+    "step",
+}
+
+
+_BOARD_LISTS = {
+    "old_log_probs": "logprobs",
+    "ref_log_probs": "ref_logprobs",
+    "entropy": "old_log_probs2_entropy",
+    "log_probs2": "log_probs2",
+}
+
+
+_BOARD_TYPES = {
+    "log_probs2": pa.list_(pa.float32()),
+    "response_tokens": pa.list_(pa.string()),
+    "dumped_token_rewards": pa.list_(pa.float32()),
+}
+
+
 _TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "source",
           "ground_truth": "ground_truth", "exp_name": "exp_name"}  # fmt: skip
+
+
 _AGENTIC = {"prompt_id": "env_info.task_name", "reward": "reward_info.episode_reward"}
 
 
-def sniff(path: Path) -> bool:
+def sniff_board(path: Path) -> bool:
+    """Whether the first record has the fields that only this writer writes together."""
+    return first_fields(path).keys() >= _BOARD_FIELDS
+
+
+def read_board(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The dump as canonical columns; a DataError names the record that does not fit."""
+    return batches(_board_rows(path, options), options, _BOARD_TYPES)
+
+
+def _board_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    for record in records(path):
+        prompt, lists = record.text("prompt"), _board_lists(record)
+        length = len(lists["response_mask"])
+        values: dict[str, Any] = {
+            "step": record.whole("step"),
+            "prompt_id": text_key(unpadded(prompt)),
+            "reward": record.number("reward"),
+            "response_length": length,
+            "prompt": prompt,
+            "response": record.text("response"),
+            "response_tokens": tokens_of(record, length),
+            **lists,
+        }
+        yield apply_map(Row(record.where, values), record, options.map)
+
+
+def _board_lists(record: Record) -> dict[str, NDArray[Any]]:
+    """The record's lists without their padding, which begins behind the last mask 1."""
+    mask = mask_of(record.where, "new_response_mask", record.get("new_response_mask"))
+    lists = {
+        column: numbers(record.where, field, record.get(field))
+        for column, field in _BOARD_LISTS.items()
+        if field in record
+    }
+    lists["dumped_token_rewards"] = _token_rewards(record, len(mask))
+    return response_lists("padded", record.where, mask, lists)
+
+
+def _token_rewards(record: Record, length: int) -> NDArray[Any]:
+    """The last `length` entries: the lists end together, and these begin with the prompt.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    rewards = numbers(record.where, "token_rewards", record.get("token_rewards"))
+    if len(rewards) < length:
+        raise DataError(
+            f"{record.where}: `token_rewards` has {len(rewards)} entries and `new_response_mask` "
+            f"{length}; it covers the prompt as well and can't be shorter"
+        )
+    return rewards[len(rewards) - length :]
+
+
+def sniff_rollout(path: Path) -> bool:
     """Whether the first line has columns, of the RLVR or of the agentic pipeline."""
     fields = first_fields(path)
     names = fields.keys()
@@ -34,13 +124,13 @@ def sniff(path: Path) -> bool:
     return known and isinstance(fields["global_step"], list)
 
 
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The responses of one step; the line that holds them all is held whole."""
-    return batches(_rows(path, options), options)
+    return batches(_rollout_rows(path, options), options)
 
 
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step = step_of(path)
+def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    step = step_key_of(path)
     for line in records(path):
         for record in _transposed(line):
             agentic = "trajectory_data" in record
@@ -124,7 +214,33 @@ def _trajectory(record: Record, step: int | None) -> Row:
     )
 
 
-FORMAT = Format(
+BOARD = Format(
+    name="roll-board",
+    title="ROLL logging board data_{time}.jsonl of save_logging_board_dir",
+    suffixes=(".jsonl",),
+    gives=("group", "reward", "batch", "mask", "old_log_probs", "ref_log_probs"),
+    lacks={
+        "log_probs": "ROLL's board has log-probs from before the update alone",
+        "values": "ROLL's board has the token rewards under `values`, and not the critic's values",
+        "infer_log_probs": "ROLL's board has the trainer's log-probs alone",
+        "token_rewards": "ROLL's token_rewards already hold the response's reward and the KL "
+        "penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
+        "domain": "ROLL's board has one file a domain and step, and does not name the domain",
+    },
+    sniff=sniff_board,
+    read=read_board,
+    source="ROLL 2025-05 to 2026-08, roll/pipeline/rlvr/rlvr_pipeline.py, save_metrics",
+    takes=("map",),
+    fields={
+        **_BOARD_LISTS, "prompt_id": f"prompt ({SAME_TEXT})", "reward": "reward", "step": "step",
+        "response_mask": "new_response_mask",
+    },
+    note="The reward is ROLL's normalised and clipped one; the raw score is not dumped. Without a "
+    "reference model ROLL writes the policy's log-probs a second time, as the reference's.",
+)  # fmt: skip
+
+
+ROLLOUT = Format(
     name="roll-rollout",
     title="ROLL rollout_dump_data.step_{N}.jsonl",
     suffixes=(".jsonl",),
@@ -135,8 +251,8 @@ FORMAT = Format(
         "reward_info.episode_reward",
         **no_tokens("ROLL's rollout dump"),
     },
-    sniff=sniff,
-    read=read,
+    sniff=sniff_rollout,
+    read=read_rollout,
     takes=("map",),
     source="roll/pipeline/rlvr/utils.py dump_rollout_to_specific_path, agentic/utils.py (2026)",
     fields={"prompt_id": "id", "reward": "scores", "step": "global_step", "domain": "domain",

@@ -1,0 +1,350 @@
+"""prime-rl: `traces.jsonl` (episodes of verifiers v1) and `token_exports/` of the trainer.
+
+A trace is a graph of messages, each with the tokens that it adds. The path from the root to a leaf
+is a branch, and a branch is one training sample. Lists per node are compact: one entry for each
+token with mask true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.errors import DataError
+from rlpost.formats.base import Format
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
+from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start, scattered
+from rlpost.formats.records import Record, first_fields, record_of, records
+from rlpost.formats.rows import Row, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.layout import Lists
+
+
+_NODE_LISTS = {
+    "logprobs": "infer_log_probs",
+    "trainer_logprobs": "old_log_probs",
+    "reference_logprobs": "ref_log_probs",
+    "entropies": "entropy",
+    "advantages": "dumped_advantages",
+}
+"""Field of a node, compact over its mask -> column."""
+
+
+_EXPORT_LISTS = {
+    "token_ids": "response_token_ids",
+    "inference_logprobs": "infer_log_probs",
+    "trainer_logprobs": "old_log_probs",
+    "entropy": "entropy",
+    "advantages": "dumped_advantages",
+}
+
+
+_NO_LOG_PROBS = (
+    "prime-rl writes its trainer's log-probs once, as old_log_probs; its own ratio is theirs "
+    "against the engine's: rlpost loss --map log_probs=old_log_probs --map "
+    "old_log_probs=infer_log_probs"
+)
+"""Why a dump of prime-rl has no `log_probs`, and what serves."""
+
+
+_CUT_OFF = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens",
+            "compaction_failed"}  # fmt: skip
+
+
+def sniff_traces(path: Path) -> bool:
+    """Whether the first record is an episode, or a trace by itself."""
+    fields = first_fields(path)
+    episode = {"traces", "task", "env"} <= fields.keys()
+    return episode or {"nodes", "rewards", "task"} <= fields.keys()
+
+
+def read_traces(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The branches that trained, of the traces whose agent was trainable."""
+    return batches(_trace_rows(path, options), options)
+
+
+def _trace_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    step = step_key_of(path)
+    for record in records(path):
+        keys = _episode_keys(record, step)
+        for trace in _traces(record):
+            if not _field(trace, "agent", "trainable", default=True):
+                continue
+            facts = {**keys, **_trace_facts(trace, keys)}
+            for number, nodes in _branches(trace):
+                row = _branch_row(trace, facts, number, nodes)
+                if row is not None:
+                    yield apply_map(row, trace, options.map)
+
+
+def _traces(record: Record) -> Iterator[Record]:
+    if "traces" not in record:
+        yield record
+        return
+    for place, one in enumerate(record.array("traces")):
+        yield record_of(f"{record.where}, trace {place}", one)
+
+
+def _field(record: Record, *names: str, default: Any = None) -> Any:
+    """A nested field, or the default where any part of the way is missing."""
+    value: Any = record.fields
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return default if value is None else value
+
+
+def _episode_keys(record: Record, step: int | None) -> dict[str, Any]:
+    task = _field(record, "task", "key") or _field(record, "task", "hash")
+    return {
+        "step": _field(record, "run", "work", "step", default=step),
+        "prompt_id": _field(record, "group", "id") or task,
+        "domain": _field(record, "env", "name") or _field(record, "env", "id") or None,
+        "policy_version": _field(record, "run", "work", "policy", "start"),
+    }
+
+
+def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(trace.get("nodes"), list):
+        raise trace.wrong("nodes", trace.get("nodes"), "a list of message nodes")
+    if keys["prompt_id"] is None:
+        raise DataError(
+            f"{trace.where}: no group.id, task.key or task.hash tells its group; leave groups "
+            "out with --map group=none"
+        )
+    calls = [
+        record_of(f"{trace.where}, `calls`", call).fields
+        for call in (trace.array("calls") if trace.has("calls") else ())
+    ]
+    done = [call for call in calls if not call.get("error")]
+    last = done[-1].get("finish_reason") if done else None
+    return {
+        "rollout_id": trace.fields.get("id"),
+        "reward": _reward(trace),
+        "truncated": last == "length" or trace.fields.get("stop_condition") in _CUT_OFF,
+    }
+
+
+def _reward(trace: Record) -> float | None:
+    """The sum of score · weight; None where scoring did not run."""
+    rewards = trace.nested("rewards")
+    total, scored = 0.0, False
+    for name, part in rewards.fields.items():
+        if isinstance(part, dict):
+            one = rewards.nested(name)
+            weight = one.number("weight") if "weight" in one else 1.0
+            total, scored = total + one.number("score") * weight, True
+        elif part is not None:
+            total, scored = total + rewards.number(name), True
+    return total if scored else None
+
+
+def _branch_row(
+    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record]
+) -> Row | None:
+    """A branch as a row; None if the policy produced none of its tokens."""
+    tokens = _branch_tokens(nodes)
+    if tokens is None:
+        return None
+    prompt, response = _texts(nodes)
+    finish = next(
+        (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
+    )
+    return Row(
+        f"{trace.where}, branch {number}",
+        {
+            **facts,
+            "sample_id": f"{facts['rollout_id']}:{number}",
+            "truncated": facts["truncated"] or finish == "length",
+            "prompt": prompt,
+            "response": response,
+            "prompt_length": len(tokens["prompt_token_ids"]),
+            "response_length": len(tokens["response_mask"]),
+            **tokens,
+        },
+    )
+
+
+def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
+    """Each path from a root to a leaf, as the leaf's number and its nodes from the root on.
+
+    A leaf that is an attempt to compact the conversation counts only if the conversation went on
+    from it.
+
+    Raises:
+        DataError: a node is no object, or its parent is none of the nodes before it.
+    """
+    nodes = [record_of(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
+    parents = [_parent(node, place) for place, node in enumerate(nodes)]
+    inner = {*parents}
+    accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
+    for number, leaf in enumerate(place for place in range(len(nodes)) if place not in inner):
+        if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
+            continue
+        path: list[Record] = []
+        place: int | None = leaf
+        while place is not None:
+            path.append(nodes[place])
+            place = parents[place]
+        yield number, path[::-1]
+
+
+def _parent(node: Record, place: int) -> int | None:
+    if not node.has("parent"):
+        return None
+    parent = node.whole("parent")
+    if not 0 <= parent < place:
+        raise DataError(f"{node.where}: its parent is {parent}; a node before it is needed")
+    return parent
+
+
+def _links(node: Record, kind: str) -> list[dict[str, Any]]:
+    links = node.fields.get("semantic_parents") or []
+    return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
+
+
+def _branch_tokens(nodes: list[Record]) -> Lists | None:
+    """A branch's lists, one entry per response token, and its ids; None if nothing was sampled.
+
+    Raises:
+        DataError: a node's mask does not fit its tokens, or a compact list its mask.
+    """
+    ids = [numbers(node.where, "token_ids", node.get("token_ids")) for node in nodes]
+    masks = [mask_of(node.where, "mask", node.get("mask")) for node in nodes]
+    for node, tokens, mask in zip(nodes, ids, masks, strict=True):
+        check_length(node.where, "mask", mask, len(tokens), "token_ids")
+    whole = np.concatenate(masks) if masks else np.zeros(0, np.uint8)
+    if not whole.any():
+        return None
+    lists = {}
+    for name, column in _NODE_LISTS.items():
+        if any(node.fields.get(name) for node in nodes):
+            lists[column] = np.concatenate(
+                [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
+            )
+    tokens = np.concatenate(ids)
+    where = nodes[-1].where
+    cut = padded(where, whole, {**lists, "response_token_ids": tokens}, len(tokens))
+    return {**cut, "prompt_token_ids": tokens[: response_start(whole)]}
+
+
+def _spread(node: Record, name: str, mask: Any) -> Any:
+    """A node's compact list over all its tokens; 0 where it has none."""
+    if not node.fields.get(name):
+        return np.zeros(len(mask))
+    array = numbers(node.where, name, node.get(name))
+    check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
+    return scattered(mask, array)
+
+
+def _texts(nodes: list[Record]) -> tuple[str, str]:
+    """The text of the messages before the first sampled one, and from it on."""
+    first = next((i for i, node in enumerate(nodes) if node.fields.get("sampled")), len(nodes))
+    contents = [_content(node.fields.get("message")) for node in nodes]
+    return "\n".join(contents[:first]), "\n".join(contents[first:])
+
+
+def _content(message: Any) -> str:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(text for text in parts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def sniff_tokens(path: Path) -> bool:
+    """Whether the first record has the fields of a token export."""
+    needed = {"export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"}
+    return needed <= first_fields(path).keys()
+
+
+def read_tokens(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The sequences of one rank, from the first trained token on."""
+    rows = (apply_map(_export_row(record), record, options.map) for record in records(path))
+    return batches(rows, options)
+
+
+def _export_row(record: Record) -> Row:
+    where = record.where
+    mask = mask_of(where, "loss_mask", record.get("loss_mask"))
+    lists = {
+        column: numbers(where, name, record.get(name)) for name, column in _EXPORT_LISTS.items()
+    }
+    cut = padded(where, mask, lists, len(mask))
+    start = response_start(mask)
+    prompt = lists["response_token_ids"][:start]
+    parts = ("step", "rank", "export_sequence_idx")
+    return Row(
+        where,
+        {
+            "step": record.whole("step"),
+            "prompt_id": prompt_key(prompt),
+            "sample_id": ":".join(str(record.whole(part)) for part in parts),
+            "domain": record.fields.get("env_name"),
+            "prompt_length": start,
+            "response_length": len(cut["response_mask"]),
+            "prompt_token_ids": prompt,
+            **cut,
+        },
+    )
+
+
+TRACES = Format(
+    name="prime-rl",
+    title="prime-rl traces.jsonl (verifiers v1 episodes)",
+    suffixes=(".jsonl",),
+    gives=(
+        "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
+        "domain", "truncated",
+    ),
+    lacks={
+        "log_probs": _NO_LOG_PROBS,
+        "old_log_probs": "traces have the trainer's log-probs only where it annotated them; "
+        "token_exports/ has them always",
+        "ref_log_probs": "the run scored no reference model",
+        "values": "prime-rl has no critic",
+    },
+    sniff=sniff_traces,
+    read=read_traces,
+    takes=("map",),
+    source="verifiers/v1/episode.py to_record, prime_rl/monitors/file.py (2026)",
+    fields={
+        **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
+        "prompt_id": "group.id, else the task's key", "response_mask": "nodes.mask",
+        "reward": "rewards (score · weight, summed)", "step": "run.work.step",
+        "domain": "env.name", "truncated": "finish_reason and stop_condition",
+    },
+    note="One row per branch; newer traces keep log-probs to 4 decimals only.",
+)  # fmt: skip
+
+
+TOKENS = Format(
+    name="prime-rl-tokens",
+    title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
+    suffixes=(".jsonl",),
+    gives=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
+    lacks={
+        "reward": "token exports have no rewards; those are in traces.jsonl",
+        "log_probs": _NO_LOG_PROBS,
+        "ref_log_probs": "token exports have no reference policy's log-probs",
+        "values": "prime-rl has no critic",
+    },
+    sniff=sniff_tokens,
+    read=read_tokens,
+    takes=("map",),
+    source="prime_rl trainer/rl token export, schema_version 1 (2026)",
+    fields={
+        **{column: name for name, column in _EXPORT_LISTS.items()},
+        "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "loss_mask", "step": "step",
+        "domain": "env_name",
+    },
+    role_notes={"group": "Groups are the sequences with the same prompt tokens in a step."},
+)  # fmt: skip

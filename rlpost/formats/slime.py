@@ -1,0 +1,356 @@
+"""slime: samples of a rollout (`rollout_data/{rollout_id}.pt`) and of the trainer (`train_data/`).
+
+miles writes the same samples, so `rlpost.formats.miles` uses these functions, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.errors import DataError
+from rlpost.formats.base import Format
+from rlpost.formats.fields import apply_map
+from rlpost.formats.keys import SAME_TOKENS, check_blocks, prompt_key
+from rlpost.formats.layout import believable, check_length, mask_of, numbers
+from rlpost.formats.pickles import first_texts, load
+from rlpost.formats.records import Record, described, record_of
+from rlpost.formats.rows import Row, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rlpost.formats.base import ReadOptions
+
+
+FINISHED = {"truncated": "length", "completed": "stop"}
+
+
+TRAIN_LISTS = {
+    "log_probs": "old_log_probs",
+    "ref_log_probs": "ref_log_probs",
+    "rollout_log_probs": "infer_log_probs",
+    "teacher_log_probs": "teacher_log_probs",
+    "values": "values",
+    "entropy": "entropy",
+    "advantages": "dumped_advantages",
+    "returns": "dumped_returns",
+}
+"""Field -> column. `log_probs` is of the policy before the update, so it is the old one."""
+
+
+_VERSION = 2
+
+
+def sniff_rollout(path: Path) -> bool:
+    """Whether the pickle begins with a rollout id and samples that know their response."""
+    texts = first_texts(path)
+    return texts[:1] == ["rollout_id"] and {"samples", "response_length", "group_index"} <= {*texts}
+
+
+def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The samples of one rollout, which is one step."""
+    return batches(_rollout_rows(path, options), options)
+
+
+def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    step, samples = rollout(path)
+    for record in samples:
+        yield apply_map(sample_row(record, step, options), record, options.map)
+
+
+def rollout(path: Path) -> tuple[int, Iterator[Record]]:
+    """The rollout's number and its samples, as they are in the file.
+
+    Raises:
+        DataError: not the object that slime saves, or one with code in it.
+    """
+    dump = dump_of(path, ("rollout_id", "samples"))
+    if not isinstance(dump["rollout_id"], int):
+        raise DataError(f"{path}: `rollout_id` is {dump['rollout_id']!r}; a number is needed")
+    return dump["rollout_id"], samples_of(path, dump)
+
+
+def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
+    """One sample of a rollout dump as a row."""
+    length = record.whole("response_length")
+    status = record.fields.get("status")
+    prompt = record.fields.get("prompt")
+    tokens = split_tokens(record, length)
+    return Row(
+        record.where,
+        {
+            "step": step,
+            "prompt_id": group_of(record, tokens["prompt_token_ids"]),
+            "rollout_id": record.fields.get("rollout_id"),
+            "sample_id": record.fields.get("index"),
+            "reward": reward_of(record, options),
+            "finish_reason": FINISHED.get(str(status), status),
+            "dumped_sample_mask": float(not record.fields.get("remove_sample", False)),
+            "prompt": prompt if isinstance(prompt, str) else _chat(prompt),
+            "response": record.fields.get("response"),
+            "prompt_length": len(tokens["prompt_token_ids"]),
+            "response_length": length,
+            **tokens,
+            "response_mask": mask_list(record, "loss_mask", length),
+            "infer_log_probs": response_list(record, "rollout_log_probs", length),
+            "teacher_log_probs": response_list(record, "teacher_log_probs", length),
+        },
+    )
+
+
+def _chat(messages: object) -> str | None:
+    """A prompt of messages as text: each one's content, in order."""
+    if not isinstance(messages, list):
+        return None
+    contents = (one.get("content") for one in messages if isinstance(one, dict))
+    return "\n".join(text for text in contents if isinstance(text, str))
+
+
+def sniff_train(path: Path) -> bool:
+    """Whether the pickle begins as slime's train dumps do."""
+    return first_texts(path)[:4] == ["format_version", "rollout_id", "rank", "samples"]
+
+
+def read_train(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The samples of one rollout, in the rollout's order."""
+    return batches(_train_rows(path, options), options)
+
+
+def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+    dump = dump_of(path, ("format_version", "rollout_id", "samples"))
+    if options.group_size is not None:
+        options.told.sources["prompt_id"] = f"blocks of {options.group_size} records"
+    if dump["format_version"] != _VERSION:
+        raise DataError(
+            f"{path}: format_version is {dump['format_version']!r}; {_VERSION} is what slime "
+            "writes and rlpost reads"
+        )
+    rewards = dump.get("raw_reward")
+    raw = None if rewards is None else numbers(str(path), "raw_reward", plain(rewards))
+    count = 0
+    for place, record in enumerate(samples_of(path, dump)):
+        count += 1
+        row = _train_row(record, options, place)
+        row.values["step"] = dump["rollout_id"]
+        row.values["reward"] = None if raw is None else _raw_reward(record, raw, options)
+        yield apply_map(row, record, options.map)
+    if options.group_size is not None:
+        check_blocks(str(path), count if raw is None else len(raw), options.group_size)
+
+
+def _train_row(record: Record, options: ReadOptions, place: int) -> Row:
+    length = record.whole("response_lengths")
+    tokens = split_tokens(record, length)
+    truncated = record.fields.get("truncated")
+    lists = {column: response_list(record, name, length) for name, column in TRAIN_LISTS.items()}
+    position = record.fields.get("rollout_position", place)
+    prompt = tokens["prompt_token_ids"]
+    return Row(
+        record.where,
+        {
+            "prompt_id": (
+                prompt_key(prompt) if options.group_size is None else position // options.group_size
+            ),
+            "rollout_id": record.fields.get("rollout_ids"),
+            "sample_id": record.fields.get("sample_index"),
+            "truncated": None if truncated is None else bool(truncated),
+            "prompt_length": len(prompt),
+            "response_length": length,
+            "normalised_reward": _number_or_none(record, "rewards"),
+            **tokens,
+            "response_mask": mask_list(record, "loss_masks", length),
+            **lists,
+        },
+    )
+
+
+def _number_or_none(record: Record, name: str) -> float | None:
+    value: Any = record.fields.get(name)
+    return None if value is None else float(value)
+
+
+def _raw_reward(record: Record, rewards: Any, options: ReadOptions) -> float | None:
+    """The reward before normalisation, which the dump keeps in the rollout's order."""
+    if "reward" in options.map:
+        return None
+    position = record.fields.get("rollout_position")
+    if not isinstance(position, int) or not 0 <= position < len(rewards):
+        raise DataError(
+            f"{record.where}: `rollout_position` is {position!r}, so none of the "
+            f"{len(rewards)} entries of raw_reward, which are in the rollout's order, can be "
+            "told to be its own; convert rollout_data/ instead, or leave rewards out with "
+            "--map reward=none"
+        )
+    return float(rewards[position])
+
+
+def dump_of(path: Path, needed: tuple[str, ...]) -> dict[str, Any]:
+    """The dictionary that a .pt file holds; a DataError if it lacks what is needed."""
+    dump = load(path)
+    if not isinstance(dump, dict):
+        raise DataError(f"{path}: holds a {type(dump).__name__}; a dictionary is needed")
+    for name in needed:
+        if name not in dump:
+            there = ", ".join(map(str, dump)) or "nothing"
+            raise DataError(f"{path}: has no {name!r}; it has {there}")
+    return dump
+
+
+def samples_of(path: Path, dump: dict[str, Any]) -> Iterator[Record]:
+    """The samples of a dump as records.
+
+    Raises:
+        DataError: they are no list, or one is no dictionary.
+    """
+    samples = dump["samples"]
+    if not isinstance(samples, list):
+        raise DataError(f"{path}: `samples` is {described(samples)}; a list is needed")
+    return (
+        plain_record(record_of(f"{path}, sample {place}", one)) for place, one in enumerate(samples)
+    )
+
+
+def plain(value: Any) -> Any:
+    """A tensor as an array, a tensor or array of one number as that number, the rest as it is."""
+    if type(value).__module__ == "torch" and hasattr(value, "detach"):
+        dense = value.detach()
+        value = (dense.float() if "float16" in str(dense.dtype) else dense).numpy()
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()
+    return value
+
+
+def plain_record(record: Record) -> Record:
+    """The record with its numbers as Python's, whatever they were pickled as."""
+    fields = {
+        name: {key: plain(one) for key, one in value.items()}
+        if isinstance(value, dict)
+        else plain(value)
+        for name, value in record.fields.items()
+    }
+    return Record(record.where, fields)
+
+
+def split_tokens(record: Record, length: int) -> dict[str, NDArray[Any]]:
+    """The ids of prompt and response from `tokens`, which holds both.
+
+    Raises:
+        DataError: there are fewer tokens than the response is said to have.
+    """
+    ids = numbers(record.where, "tokens", record.get("tokens"))
+    if not 0 <= length <= len(ids):
+        raise DataError(
+            f"{record.where}: the response is said to have {length} tokens, but `tokens`, prompt "
+            f"and response, has {len(ids)}"
+        )
+    start = len(ids) - length
+    return {"prompt_token_ids": ids[:start], "response_token_ids": ids[start:]}
+
+
+def response_list(record: Record, name: str, length: int) -> NDArray[Any] | None:
+    """A list with one entry per response token; None where it is missing or null.
+
+    Raises:
+        DataError: its length is not the response's.
+    """
+    if not record.has(name):
+        return None
+    array = numbers(record.where, name, record.get(name))
+    check_length(record.where, name, array, length, "response_length")
+    return array
+
+
+def mask_list(record: Record, name: str, length: int) -> NDArray[np.uint8]:
+    """The loss mask; none is all ones."""
+    if not record.has(name):
+        return np.ones(believable(record.where, "the response's length", length), np.uint8)
+    mask = mask_of(record.where, name, record.get(name))
+    check_length(record.where, name, mask, length, "response_length")
+    return mask
+
+
+def reward_of(record: Record, options: ReadOptions) -> float | None:
+    """The reward; of several named ones the one that `--map reward=reward.NAME` picks.
+
+    Raises:
+        DataError: there are several and none is picked.
+    """
+    value = record.get("reward")
+    if not isinstance(value, dict):
+        return None if value is None else record.number("reward")
+    if "reward" in options.map:
+        return None  # the map says which
+    if len(value) != 1:
+        raise DataError(
+            f"{record.where}: `reward` has the parts {', '.join(map(str, value))}; say which one "
+            "counts with --map reward=reward.NAME"
+        )
+    return record.nested("reward").number(str(next(iter(value))))
+
+
+def group_of(record: Record, prompt: NDArray[Any]) -> object:
+    """The prompt's number; where the rollout function gave none, a key of its tokens."""
+    return record.get("group_index") if record.has("group_index") else prompt_key(prompt)
+
+
+ROLLOUT = Format(
+    name="slime-rollout",
+    title="slime and miles rollout_data/{rollout_id}.pt",
+    suffixes=(".pt",),
+    gives=("group", "reward", "mask", "infer_log_probs", "batch", "truncated"),
+    lacks={
+        "infer_log_probs": "the rollout kept none (rollout_log_probs is empty)",
+        "log_probs": "the rollout is dumped before the update, whose log-probs are asked for",
+        "old_log_probs": "the trainer's log-probs are in train_data/, not in rollout_data/",
+        "ref_log_probs": "the reference's log-probs are in train_data/, not in rollout_data/",
+        "values": "the critic's values are in train_data/, not in rollout_data/",
+    },
+    sniff=sniff_rollout,
+    read=read_rollout,
+    takes=("map",),
+    source="slime/observability/rollout_data_utils.py save_debug_rollout_data (2026)",
+    fields={
+        "prompt_id": "group_index", "reward": "reward", "response_mask": "loss_mask",
+        "infer_log_probs": "rollout_log_probs", "step": "rollout_id", "finish_reason": "status",
+    },
+    note="A .pt file is one object: tensors are memory-mapped, lists are held whole.",
+)  # fmt: skip
+
+
+TRAIN = Format(
+    name="slime-train",
+    title="slime train_data/{rollout_id}.pt",
+    suffixes=(".pt",),
+    gives=(
+        "group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "values",
+        "batch", "truncated",
+    ),
+    lacks={
+        "reward": "the dump has no raw_reward; its `rewards` are normalised already "
+        "(kept as normalised_reward)",
+        "log_probs": "the dump's log_probs are from before the update, and so the old ones",
+        "old_log_probs": "the run kept no log_probs",
+        "ref_log_probs": "the run had no reference model (no KL term)",
+        "infer_log_probs": "the run kept no rollout_log_probs",
+        "values": "the run had no critic",
+    },
+    sniff=sniff_train,
+    read=read_train,
+    takes=("map", "group_size"),
+    source="slime/observability/train_data_utils.py save_debug_train_data, format_version 2",
+    fields={
+        **{column: name for name, column in TRAIN_LISTS.items()},
+        "prompt_id": f"tokens ({SAME_TOKENS})", "reward": "raw_reward", "step": "rollout_id",
+        "response_mask": "loss_masks", "truncated": "truncated",
+    },
+    note="The tensors are memory-mapped.",
+    role_notes={
+        "group": "Groups are the rows with the same prompt tokens; --group-size takes blocks."
+    },
+)  # fmt: skip
