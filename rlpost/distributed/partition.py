@@ -13,11 +13,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rlpost.io.parquet.fingerprint import check_unchanged
 from rlpost.io.parquet.source import (
     RangeSource,
     Source,
     TableSource,
-    check_unchanged,
     row_group_ranges,
 )
 from rlpost.kernels.moments import dense_codes
@@ -124,7 +124,7 @@ class Partition(NamedTuple):
     def source(self) -> Source:
         """The files, opened; raises ReadWriteError where one is not what it was."""
         source = Source(self.files) if self.part is None else RangeSource(self.files, self.part)
-        source.stamps = list(self.stamps)
+        source.fingerprints = list(self.stamps)
         source.check_unchanged()
         return source
 
@@ -136,12 +136,12 @@ def check_inputs(partitions: Iterable[Partition], then: str) -> None:
         partitions: of the whole input.
         then: what the error says of the time since, and what to do.
     """
-    stamped = {
-        own[0].path: own
+    fingerprints = {
+        file.path: fingerprint
         for partition in partitions
-        for own in zip(partition.files, partition.stamps, strict=True)
+        for file, fingerprint in zip(partition.files, partition.stamps, strict=True)
     }
-    check_unchanged(stamped.values(), then)
+    check_unchanged(fingerprints.items(), then)
 
 
 class Block(NamedTuple):
@@ -189,8 +189,8 @@ def partition_files(
 
 def _one_file(survey: InputMetadata, targets: Sequence[AnyPath], place: int) -> Partition:
     """A lot of one file."""
-    own = survey.files[place], targets[place], survey.stamps[place]
-    return Partition((own[0],), (own[1],), (own[2],), place, survey.counts[place])
+    own = survey.files[place], targets[place], survey.fingerprints[place]
+    return Partition((own[0],), (own[1],), (own[2],), place, survey.row_counts[place])
 
 
 def _both(left: Partition, right: Partition) -> Partition:

@@ -235,7 +235,7 @@ def published(
     sink = sink_of(plan, index, target, names=names)
     try:
         if isinstance(sink.output, StagedFile):
-            sink.output.summing = work.verify
+            sink.output.checksumming = work.verify
         tally = fill(sink)
         if work.verify:
             with clock.busy("verify"):

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Files, object stores, Parquet, locks, signals and threads; nothing here depends on RL."""

@@ -1,10 +1,10 @@
-"""What a killed run leaves behind is found and removed; what a running one writes is locked.
+"""Locks on output files, and removal of files that killed runs left.
 
-Every folder that is written to has a lock file, `.rlpost-lock`, while a run is at work there: each
-output is a byte of it, by the hash of its name, and the run holds a lock on that byte. The kernel
-lets go of a lock when its process ends, however it ends, so a lock says more than a process id:
-that may be another process's by now, or one of another machine or container. Whoever gets the
-lock of an output knows that nobody else writes it, and may remove what lies about under its name.
+While a run writes in a folder, the folder has a lock file, `.rlpost-lock`. Each output is one byte
+of it, by the hash of the output's name, and the run locks that byte. The kernel releases a lock
+when its process ends, however it ends. A process id would prove less: another process may have it
+by then, or a process on another machine or in another container. Whoever locks an output is its
+only writer, so temporary files under its name are left over from killed runs and can be removed.
 """
 
 from __future__ import annotations
@@ -31,47 +31,49 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".rlpost-lock"
 SCRATCH_PREFIX = ".rlpost-dump-"
-STAGING_PREFIX = ".rlpost-run-"  # of folders in which files wait for the others of a run in tasks
+STAGING_PREFIX = (
+    ".rlpost-run-"  # folders of completed files that a sharded run has not published yet
+)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-_TRIES, _PAUSE = 10, 0.02  # whoever cleans up holds a lock on all names, for a moment
+_ATTEMPTS, _PAUSE = 10, 0.02  # seconds; a process that releases its locks briefly locks all bytes
 
 
 class BusyError(ReadWriteError):
-    """Another run is writing an output."""
+    """Another run writes the same output."""
 
 
 class FileLock:
-    """Locks on outputs; as a context manager it removes what killed runs left of them, too.
+    """An exclusive lock on some output files; `with` also removes what killed runs left of them.
 
-    Where a file system has no locks, nothing is locked and nothing removed. Nor where another
-    user's run made the lock file: two runs on one output are still safe then, as each writes under
-    a name of its own, and the last one to rename wins.
+    Nothing is locked or removed if the file system has no locks, or if another user owns the lock
+    file. Two runs on one output are still safe then: each writes its own temporary file, and the
+    last one to rename it wins.
 
     Args:
-        targets: the outputs; their folders exist.
+        targets: the outputs, in existing folders.
 
     Raises:
-        BusyError: another run is writing one of them.
+        BusyError: another run writes one of them.
         ReadWriteError: a folder is not writable.
     """
 
     def __init__(self, targets: Sequence[Path]) -> None:
-        self._folders: list[_Folder] = []
+        self._locks: list[_FolderLock] = []
         names: dict[Path, list[str]] = {}
         for target in targets:
             names.setdefault(target.parent, []).append(target.name)
         try:
             for folder, own in names.items():
-                self._folders.append(_Folder(folder, own))
+                self._locks.append(_FolderLock(folder, own))
         except BaseException:
             self.release()
             raise
 
     def clean(self, keep: Collection[Path] = ()) -> None:
-        """Remove what killed runs left of these outputs, but for these files; never raises."""
-        for folder in self._folders:
-            if folder.held:
-                folder.clean({path.name for path in keep})
+        """Remove what killed runs left of these outputs, except `keep`; never raises."""
+        for lock in self._locks:
+            if lock.locked:
+                lock.clean({path.name for path in keep})
 
     def __enter__(self) -> Self:
         self.clean()
@@ -81,13 +83,13 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """Let go of the locks; never raises."""
-        while self._folders:
-            self._folders.pop().release()
+        """Release the locks; never raises."""
+        while self._locks:
+            self._locks.pop().release()
 
 
-class _Folder:
-    """The locks of some names in one folder."""
+class _FolderLock:
+    """Locks on some file names in one folder."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.path = folder / LOCK_NAME
@@ -95,8 +97,8 @@ class _Folder:
         self._file: int | None = None
         register_cleanup(self, self.release)
         try:
-            for attempt in range(_TRIES):
-                if self._locked(names, last=attempt == _TRIES - 1):
+            for attempt in range(_ATTEMPTS):
+                if self._try_lock(names, last=attempt == _ATTEMPTS - 1):
                     return
                 time.sleep(_PAUSE)
         except OSError as error:
@@ -113,22 +115,22 @@ class _Folder:
             raise
 
     @property
-    def held(self) -> bool:
-        """Whether there are locks."""
+    def locked(self) -> bool:
+        """Whether the names are locked."""
         return self._file is not None
 
     def clean(self, keep: Collection[str]) -> None:
-        """Remove what lies about under the names that are locked."""
+        """Remove temporary files of the locked names."""
         with suppress(OSError):
             for entry in os.scandir(self.path.parent):
                 if entry.name.startswith(STAGING_PREFIX) and entry.is_dir(follow_symlinks=False):
-                    self._clean_run(Path(entry.path))
+                    self._clean_staging(Path(entry.path))
                 elif self._is_temporary(entry.name) and entry.name not in keep:
                     with suppress(OSError):
                         Path(entry.path).unlink()
 
-    def _clean_run(self, folder: Path) -> None:
-        """Remove what a run in tasks has waiting under the names, and its folder with the last."""
+    def _clean_staging(self, folder: Path) -> None:
+        """Remove unpublished files of the locked names, and their folder if it is empty then."""
         with suppress(OSError):
             for entry in os.scandir(folder):
                 if entry.name in self._names or self._is_temporary(entry.name):
@@ -137,36 +139,36 @@ class _Folder:
             folder.rmdir()
 
     def _is_temporary(self, name: str) -> bool:
-        found = _TEMPORARY.fullmatch(name)
-        return found is not None and found["name"] in self._names
+        match = _TEMPORARY.fullmatch(name)
+        return match is not None and match["name"] in self._names
 
-    def _locked(self, names: Sequence[str], *, last: bool) -> bool:
-        """Try once; False where the lock file was removed meanwhile, or was locked as a whole."""
+    def _try_lock(self, names: Sequence[str], *, last: bool) -> bool:
+        """Try to lock; False if the lock file was removed meanwhile, or has other locks."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self.path, flags, 0o666)
-        # The kernel keeps locks in order and searches from the front: this is quickest for many.
-        for name in sorted(names, key=_place, reverse=True):
-            if not _lock(self._file, fcntl.F_WRLCK, _place(name), 1):
+        # The kernel searches its ordered list of locks from the front: descending order is fastest.
+        for name in sorted(names, key=_byte_of, reverse=True):
+            if not _lock(self._file, fcntl.F_WRLCK, _byte_of(name), 1):
                 self._close()
                 if last:
                     raise BusyError(
-                        f"{self.path.parent / name}: another rlpost is writing it; wait until that "
-                        "ends, or name another output"
+                        f"{self.path.parent / name}: another rlpost process writes this file; wait "
+                        "until it ends, or choose another output path"
                     )
                 return False
-        if _is(self.path, self._file):
+        if _is_same_file(self.path, self._file):
             return True
         self._close()
         return False
 
     def release(self) -> None:
-        """Unlock, and remove the lock file where nobody else has a lock; never raises."""
+        """Unlock, and remove the lock file if no other process has a lock; never raises."""
         unregister_cleanup(self)
         if self._file is None:
             return
         with suppress(OSError):
             _lock(self._file, fcntl.F_UNLCK, 0, 0)
-            if _lock(self._file, fcntl.F_WRLCK, 0, 0) and _is(self.path, self._file):
+            if _lock(self._file, fcntl.F_WRLCK, 0, 0) and _is_same_file(self.path, self._file):
                 self.path.unlink()
         self._close()
 
@@ -176,16 +178,16 @@ class _Folder:
             os.close(file)
 
 
-def _place(name: str) -> int:
-    """The byte of a lock file that stands for a name."""
+def _byte_of(name: str) -> int:
+    """Return the byte of the lock file that represents a name."""
     return int.from_bytes(blake2b(os.fsencode(name), digest_size=7).digest(), "little")
 
 
 def _lock(file: int, kind: int, begin: int, size: int) -> bool:
-    """Lock or unlock bytes of an open file; False where another has them.
+    """Lock or unlock bytes of an open file; False if they are locked elsewhere.
 
-    The locks belong to the open file, not to the process: two runs in one process exclude each
-    other, too, and closing another descriptor of the file does no harm.
+    The locks belong to the open file, not to the process. So two runs in one process exclude each
+    other, too, and closing another descriptor of the file releases nothing.
     """
     try:
         # struct flock: type, whence, start, length, pid
@@ -195,8 +197,8 @@ def _lock(file: int, kind: int, begin: int, size: int) -> bool:
     return True
 
 
-def _is(path: Path, file: int) -> bool:
-    """Whether an open file is still the one at a path."""
+def _is_same_file(path: Path, file: int) -> bool:
+    """Whether an open file is still the file at a path."""
     try:
         return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file))
     except FileNotFoundError:
@@ -204,7 +206,7 @@ def _is(path: Path, file: int) -> bool:
 
 
 def temporary_name(name: str, token: str) -> str:
-    """What a file is called while it is written, beside the one whose name it will take."""
+    """Return the name that a file has until it is complete."""
     return f".{name}.rlpost-{os.getpid()}-{token}.tmp"
 
 
@@ -213,15 +215,15 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.rlpost-\d+-[0-9a-f]{8}\.tmp", re.DOTAL
 
 @contextmanager
 def scratch_folder(parent: Path | None) -> Iterator[Path]:
-    """A new folder that goes when the block ends; those of killed runs beside it go now.
+    """Create a temporary folder for the block; remove the folders of killed runs beside it.
 
-    The folder itself is locked while it is in use.
+    The folder is locked while it is in use.
 
     Args:
-        parent: where it lies; None: in the system's temporary folder.
+        parent: where to create it; None for the system's temporary folder.
 
     Raises:
-        ReadWriteError: it can't be made.
+        ReadWriteError: it cannot be created.
     """
     top = Path(tempfile.gettempdir()) if parent is None else parent
     _remove_scratch(top)
@@ -239,19 +241,19 @@ def scratch_folder(parent: Path | None) -> Iterator[Path]:
 
 
 def _new_scratch(top: Path) -> tuple[Path, int]:
-    """A new folder and its lock: again, where another run took it for a leftover before that."""
+    """Create and lock a folder; try again if another run removed it before it was locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=top))
         with suppress(FileNotFoundError):
             file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            locked = _flocked(file)
-            if locked is not False and _is(folder, file):
+            locked = _lock_folder(file)
+            if locked is not False and _is_same_file(folder, file):
                 return folder, file
             os.close(file)
 
 
-def _flocked(file: int) -> bool | None:
-    """Lock a folder; False where another has it, None where the file system has no locks."""
+def _lock_folder(file: int) -> bool | None:
+    """Lock a folder; False if it is locked elsewhere, None if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -262,7 +264,7 @@ def _flocked(file: int) -> bool | None:
 
 
 def _remove_scratch(top: Path) -> None:
-    """Remove the folders of runs that were killed: those that nobody has a lock on."""
+    """Remove the folders of killed runs: those that no process has locked."""
     with suppress(OSError):
         for entry in os.scandir(top):
             if not entry.name.startswith(SCRATCH_PREFIX):
@@ -270,7 +272,7 @@ def _remove_scratch(top: Path) -> None:
             with suppress(OSError):
                 file = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    if _flocked(file):
+                    if _lock_folder(file):
                         shutil.rmtree(entry.path, ignore_errors=True)
                 finally:
                     os.close(file)

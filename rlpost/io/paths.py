@@ -1,13 +1,13 @@
 """Local paths, and URLs of object stores and other file systems.
 
-An `AnyPath` is a `Path` or a `RemotePath`, which has the methods of `Path` that rlpost uses, so
-little code checks which of the two it has. fsspec and its clients speak to the stores, one client
-for reading and writing: credentials, endpoints and regions come from that client's own chain
-(AWS_PROFILE, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN ...), and it retries what
-fails. pyarrow.fs, which knows S3 and GCS, too, serves for neither: its S3 client passes over
-endpoints in profiles, and nothing aborts an upload that it has begun.
+An `AnyPath` is a `Path` or a `RemotePath`. The latter has the methods of `Path` that rlpost uses,
+so little code depends on which of the two it gets. rlpost accesses stores by fsspec, with the same
+client for reading and writing. Credentials, endpoints and regions come from the client's own
+configuration (AWS_PROFILE, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN ...), and the
+client retries failed requests. pyarrow.fs supports S3 and GCS, too, but its S3 client ignores
+endpoints in profiles, and it cannot abort an upload.
 
-Says that a store has not answered: clients try again for half a minute, without a word.
+Clients retry for half a minute without any output, so `warn_if_slow` logs a warning meanwhile.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-SLOW_LOOKUP = 3.0  # seconds that a question about an object may take
-SLOW_READ = 10.0  # seconds that a range of some megabytes may take
-SLOW_UPLOAD = 30.0  # seconds that sending a part of an upload may take
-_APART = 30.0  # seconds between two such lines, for ranges are read several at a time
-_LOG = logging.getLogger("rlpost")  # without handlers of the user's, warnings go to stderr
+SLOW_LOOKUP = 3.0  # seconds for a request about an object, before a warning
+SLOW_READ = 10.0  # seconds for a range of some megabytes
+SLOW_UPLOAD = 30.0  # seconds for a part of an upload
+_INTERVAL = 30.0  # seconds between two warnings: several requests may be slow at a time
+_LOG = logging.getLogger("rlpost")  # warnings go to stderr unless the user configured handlers
 
 
-class _Last:
-    """When something was said last, by the monotonic clock."""
+class _LastWarning:
+    """The time of the last warning, by the monotonic clock."""
 
     time = float("-inf")
     lock = threading.Lock()
@@ -47,8 +47,8 @@ class _Last:
 
 @contextmanager
 def warn_if_slow(url: str, seconds: float) -> Iterator[None]:
-    """Log a warning where the block takes longer than so many seconds, at most one in a while."""
-    timer = threading.Timer(seconds, _say, (url, seconds))
+    """Log a warning if the block takes longer than this, but not for every slow request."""
+    timer = threading.Timer(seconds, _warn, (url, seconds))
     timer.daemon = True
     timer.start()
     try:
@@ -57,14 +57,14 @@ def warn_if_slow(url: str, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _say(url: str, seconds: float) -> None:
-    with _Last.lock:
+def _warn(url: str, seconds: float) -> None:
+    with _LastWarning.lock:
         now = time.monotonic()
-        if now - _Last.time < _APART:
+        if now - _LastWarning.time < _INTERVAL:
             return
-        _Last.time = now
+        _LastWarning.time = now
     _LOG.warning(
-        "rlpost: %s: no answer for %g s; waiting, and trying again where the connection fails",
+        "rlpost: %s: no answer for %g s; still trying, and retrying if the connection fails",
         printable(url),
         seconds,
     )
@@ -74,7 +74,7 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*(::[A-Za-z][\w+.-]*)*://")
 
 
 class _Store(NamedTuple):
-    """What errors say of a kind of store."""
+    """Details of a kind of store, for errors."""
 
     extra: str
     module: str
@@ -94,25 +94,25 @@ _STORES = {
 
 
 class FileSize(NamedTuple):
-    """What is asked of `os.stat_result`."""
+    """The field of `os.stat_result` that rlpost uses."""
 
     st_size: int
 
 
 @dataclass(frozen=True)
 class RemotePath:
-    """A URL, with the methods of `Path` that serve for one.
+    """A URL, with the methods of `Path` that rlpost uses.
 
     Raises:
-        UnavailableError: the package that speaks to the store is not installed.
-        UsageError: the URL is of no known kind.
-        ReadWriteError: from every method that asks the store: it can't be reached, or denies.
+        UnavailableError: the client package of the store is not installed.
+        UsageError: the URL's scheme is unknown.
+        ReadWriteError: from every method that sends a request: it failed, or access is denied.
     """
 
     url: str
 
     def __post_init__(self) -> None:
-        _ = self._place
+        _ = self._client_and_path
 
     def __str__(self) -> str:
         return self.url
@@ -121,38 +121,37 @@ class RemotePath:
         return RemotePath(f"{self.url.rstrip('/')}/{below}")
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:
-        """The client and the path that it takes."""
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - local files need none of it
+    def _client_and_path(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - not needed for local files
 
         if store := _STORES.get(self.scheme):
             need(f"{self.url}: {self.scheme}://", store.extra, store.module)
-            # Its warnings are for logs, if somebody keeps one; errors say what matters.
+            # Keep the client's warnings off stderr: rlpost's errors have what matters.
             logging.getLogger(store.module).addHandler(logging.NullHandler())
 
         try:
             client, path = url_to_fs(self.url)
         except ImportError as error:
-            raise UnavailableError(f"{self.url}: {error}; pip installs it") from None
+            raise UnavailableError(f"{self.url}: {error}; install it with pip") from None
         except ValueError as error:
             raise UsageError(f"{self.url}: {error}") from None
-        except Exception as error:  # noqa: BLE001 - clients raise what they like
-            raise ReadWriteError(f"{self.url}: {_why(self, error)}") from None
+        except Exception as error:  # noqa: BLE001 - clients raise anything
+            raise ReadWriteError(f"{self.url}: {_reason(self, error)}") from None
         return client, str(path)
 
     @property
     def client(self) -> Any:
         """The fsspec file system."""
-        return self._place[0]
+        return self._client_and_path[0]
 
     @property
     def path(self) -> str:
-        """Where the client finds it."""
-        return self._place[1]
+        """The path within the client's file system."""
+        return self._client_and_path[1]
 
     @property
     def scheme(self) -> str:
-        """What the URL begins with."""
+        """The URL's scheme, in lower case."""
         return self.url.partition("://")[0].lower()
 
     @property
@@ -162,7 +161,7 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        """The name's ending, from its last dot on."""
+        """The extension of the name, with its dot."""
         return PurePosixPath(self.path).suffix
 
     @property
@@ -172,11 +171,11 @@ class RemotePath:
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """The folders that have to be made before a file is: none, objects lie in no folders."""
+        """The folders to create before the file: none, object stores have no folders."""
         return ()
 
     def sibling(self, path: str) -> RemotePath:
-        """The place of another path of the same client."""
+        """Return the URL of another path of the same client."""
         url = self.url.rstrip("/")
         prefix = url.removesuffix(self.path)
         return RemotePath(
@@ -184,36 +183,36 @@ class RemotePath:
         )
 
     def resolve(self) -> RemotePath:
-        """Itself: there are no links to follow."""
+        """Return itself: there are no links to follow."""
         return self
 
     def exists(self) -> bool:
-        """Whether there is an object, or one below it."""
+        """Return whether there is an object at the URL, or below it."""
         return self.info() is not None
 
     def is_file(self) -> bool:
-        """Whether it is an object."""
+        """Return whether there is an object at the URL."""
         return (self.info() or {}).get("type") == "file"
 
     def is_dir(self) -> bool:
-        """Whether there are objects below it; or its URL ends in a slash."""
+        """Return whether there are objects below the URL, or it ends in a slash."""
         return self.url.endswith("/") or (self.info() or {}).get("type") == "directory"
 
     def stat(self) -> FileSize:
-        """Its size in bytes."""
+        """Return the object's size in bytes."""
         return FileSize(int((self.info() or {}).get("size") or 0))
 
     def info(self) -> dict[str, Any] | None:
-        """What the store tells of it; None where there is nothing."""
-        with remote_errors(self, "cannot be looked at"), warn_if_slow(self.url, SLOW_LOOKUP):
+        """Return the store's metadata of the object, None if there is no object."""
+        with remote_errors(self, "cannot be accessed"), warn_if_slow(self.url, SLOW_LOOKUP):
             try:
-                found: dict[str, Any] = self.client.info(self.path)
+                info: dict[str, Any] = self.client.info(self.path)
             except FileNotFoundError:
                 return None
-        return found
+        return info
 
     def forget(self) -> None:
-        """Let the client forget listings, which others may have changed."""
+        """Drop the client's cached listings, which other processes may have changed."""
         with suppress(Exception):
             self.client.invalidate_cache()
 
@@ -222,7 +221,7 @@ AnyPath = Path | RemotePath
 
 
 def parse_path(text: str | AnyPath) -> AnyPath:
-    """The place that a path or a URL means; file:// is a local path.
+    """Parse a local path or a URL; a file:// URL is a local path.
 
     Raises:
         UnavailableError, UsageError: as `RemotePath`.
@@ -234,7 +233,7 @@ def parse_path(text: str | AnyPath) -> AnyPath:
 
 
 def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
-    """The files of a directory and of those below it, sorted; and where they lie in it."""
+    """List the files below a directory, sorted, each with its path relative to the directory."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
     with remote_errors(top, "cannot be listed"), warn_if_slow(top.url, SLOW_READ):
@@ -245,43 +244,45 @@ def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
 
 
 def glob_files(pattern: AnyPath) -> list[AnyPath]:
-    """The files that a glob means, sorted."""
+    """List the files that a glob matches, sorted."""
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
     with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern.url, SLOW_READ):
-        found = pattern.client.glob(pattern.path, detail=True)
+        matches = pattern.client.glob(pattern.path, detail=True)
     return [
-        pattern.sibling(path) for path, info in sorted(found.items()) if info.get("type") == "file"
+        pattern.sibling(path)
+        for path, info in sorted(matches.items())
+        if info.get("type") == "file"
     ]
 
 
 def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
-    """Where a glob's match lies below the folder that the glob names without wildcards.
+    """Return a match's path relative to the glob's leading folders without wildcards.
 
     >>> below(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
     PosixPath('step=3/a.parquet')
     """
     parts = pattern.parts
-    named = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    if match.parts[:named] != parts[:named]:  # a store may call a folder otherwise
+    fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    if match.parts[:fixed] != parts[:fixed]:  # a store may have another name for a folder
         return Path(match.name)
-    return Path(*match.parts[named:])
+    return Path(*match.parts[fixed:])
 
 
-def why_missing(place: AnyPath) -> str:
-    """Why there is nothing at a place."""
-    if isinstance(place, Path):
+def why_missing(path: AnyPath) -> str:
+    """Return why a path does not exist, for errors."""
+    if isinstance(path, Path):
         return "no such file or directory"
-    store = _STORES.get(place.scheme)
-    if store and store.buckets and not place.sibling(place.parts[0]).exists():
-        return f"there is no bucket {place.parts[0]}"
-    return "no such object, and none below it"
+    store = _STORES.get(path.scheme)
+    if store and store.buckets and not path.sibling(path.parts[0]).exists():
+        return f"the bucket {path.parts[0]} does not exist"
+    return "no such object, and no objects below it"
 
 
 @contextmanager
-def remote_errors(place: RemotePath, what: str) -> Iterator[None]:
-    """Turn whatever a client raises into an error that says which URL, what failed and why."""
+def remote_errors(path: RemotePath, what: str) -> Iterator[None]:
+    """Convert any exception of a client to a ReadWriteError: the URL, what failed and why."""
     try:
         yield
     except RlpostError:
@@ -289,20 +290,20 @@ def remote_errors(place: RemotePath, what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         written = "written" in what or "bucket" in str(error)
         absent = "bucket" if written else "object"
-        raise ReadWriteError(f"{place.url}: {what}: there is no such {absent}") from error
-    except Exception as error:  # clients raise what they like
-        raise ReadWriteError(f"{place.url}: {what}: {_why(place, error)}") from error
+        raise ReadWriteError(f"{path.url}: {what}: the {absent} does not exist") from error
+    except Exception as error:  # clients raise anything
+        raise ReadWriteError(f"{path.url}: {what}: {_reason(path, error)}") from error
 
 
-def _why(place: RemotePath, error: BaseException) -> str:
-    """One line on what a client complains of, and what to do."""
+def _reason(path: RemotePath, error: BaseException) -> str:
+    """Return the reason of a client's exception and what to do, in one line."""
     text = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if isinstance(error, PermissionError) or _DENIED.search(f"{type(error).__name__} {text}"):
-        store = _STORES.get(place.scheme)
+        store = _STORES.get(path.scheme)
         hint = f" ({store.credentials})" if store else ""
         return f"access denied: {text}; check the credentials in the environment{hint}"
     if isinstance(error, ConnectionError | TimeoutError) or _LOST.search(type(error).__name__):
-        return f"the connection failed, and failed again when it was retried: {text}"
+        return f"the connection failed, also on retries: {text}; check network and endpoint"
     return text
 
 

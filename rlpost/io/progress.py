@@ -1,4 +1,4 @@
-"""Who is told how far a run is, and where its time goes."""
+"""Progress reports of a run, and the time that its passes and threads take."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ T = TypeVar("T")
 
 
 class Reporter(Protocol):
-    """Who is told how far a run is."""
+    """Receives the progress of a run."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """A pass begins over this many rows."""
+        """Report that a pass over this many rows begins."""
 
     def advance(self, rows: int) -> None:
-        """These many rows are done."""
+        """Report that this many more rows are done."""
 
 
 class SilentReporter:
-    """A reporter that says nothing."""
+    """A reporter that prints nothing."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def advance(self, rows: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class Clock:
-    """Seconds spent: by the run as a whole, pass by pass, and by its threads on each kind of work.
+    """Seconds of the whole run, of each pass, and of each kind of work.
 
-    Threads work at the same time, so their seconds may add up to more than the run's.
+    Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
     """
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
+        self._started = time.perf_counter()
         self._lock = threading.Lock()
         self._passes: dict[str, float] = defaultdict(float)
         self._busy: dict[str, float] = defaultdict(float)
@@ -50,32 +50,32 @@ class Clock:
     @property
     def seconds(self) -> dict[str, Any]:
         """`total`, `passes` and `busy`, in seconds."""
-        total = time.perf_counter() - self._began
+        total = time.perf_counter() - self._started
         return {"total": total, "passes": dict(self._passes), "busy": dict(self._busy)}
 
     @contextmanager
     def wall(self, name: str) -> Iterator[None]:
-        """Count the block's time for a pass."""
-        with self._counted(self._passes, name):
+        """Add the block's time to a pass."""
+        with self._timed(self._passes, name):
             yield
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """Count the block's time for a kind of work; any thread may."""
-        with self._counted(self._busy, name):
+        """Add the block's time to a kind of work; thread-safe."""
+        with self._timed(self._busy, name):
             yield
 
     @contextmanager
-    def _counted(self, table: dict[str, float], name: str) -> Iterator[None]:
+    def _timed(self, seconds: dict[str, float], name: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
             yield
         finally:
             with self._lock:
-                table[name] += time.perf_counter() - start
+                seconds[name] += time.perf_counter() - start
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
-        """The same items, with the time to get each one counted as that kind of work."""
+        """Yield the items; add the time to produce each one to a kind of work."""
         while True:
             with self.busy(name):
                 item = next(items, None)

@@ -1,4 +1,4 @@
-"""A file that is written beside its target and takes its name when it is complete."""
+"""Staged files: written beside their targets, and renamed to them when they are complete."""
 
 from __future__ import annotations
 
@@ -25,152 +25,157 @@ if TYPE_CHECKING:
     from rlpost.io.ranges import OpenFile, RemoteFile
 
 
-COPY_BYTES = 64 << 20
-READ_BYTES = 8 << 20  # bytes of a request to a remote source
+COPY_BYTES = 64 << 20  # of a local copy at a time
+READ_BYTES = 8 << 20  # of a request to a remote source
 _REQUESTS = 4  # at a time
-_NO_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+_SHORTER = "the source became shorter during the copy; run again when no other process writes it"
+_COPY_UNSUPPORTED = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
 class ByteRange(NamedTuple):
-    """Bytes that are copied together: where they begin, how many, and where they go."""
+    """Consecutive bytes to copy."""
 
     begin: int
+    """Offset in the source."""
     size: int
     at: int
+    """Offset in the target."""
 
 
-def split_ranges(runs: Sequence[ByteRange]) -> Iterator[ByteRange]:
-    """The same bytes, at most STEP together."""
-    for begin, size, at in runs:
+def split_ranges(ranges: Sequence[ByteRange]) -> Iterator[ByteRange]:
+    """Split ranges into ranges of at most READ_BYTES."""
+    for begin, size, at in ranges:
         for done in range(0, size, READ_BYTES):
             yield ByteRange(begin + done, min(READ_BYTES, size - done), at + done)
 
 
 @contextmanager
 def file_errors(path: AnyPath, what: str) -> Iterator[None]:
-    """Turn an OSError into one that says which file and what failed."""
+    """Convert an OSError to a ReadWriteError that names the file and what failed."""
     try:
         yield
     except OSError as error:
         raise ReadWriteError(f"{path}: {what}: {error.strerror or error}") from None
 
 
-def read_range(source: OpenFile, run: ByteRange, target: AnyPath) -> bytes:
-    """All bytes of a run; raises ReadWriteError of the target where there are fewer."""
+def read_range(source: OpenFile, span: ByteRange, target: AnyPath) -> bytes:
+    """Read all bytes of a range; raises ReadWriteError about the target if there are fewer."""
     with file_errors(target, "cannot be written"):
-        data = read_at(source, run.size, run.begin)
-        if len(data) != run.size:
-            raise OSError("the source became shorter while it was copied")
+        data = read_at(source, span.size, span.begin)
+        if len(data) != span.size:
+            raise OSError(_SHORTER)
     return data
 
 
 class StagedFile:
-    """A file that is written beside its target and takes its name when it is complete.
+    """A local file that is written beside its target, and renamed to it when it is complete.
 
     Raises:
-        ReadWriteError: from every method: the target's folder or disk does not take the file.
+        ReadWriteError: from every method: the folder is not writable, or the disk is full.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self._stopped = False
-        self.runs: list[ByteRange] = []
+        self.ranges: list[ByteRange] = []
+        """What `copy` copies."""
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
         if target.exists() and not target.is_file():
-            raise ReadWriteError(f"{target}: cannot be written: it is no regular file")
+            raise ReadWriteError(f"{target}: cannot be written: not a regular file")
         self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         register_cleanup(self.path, self.path.unlink)
-        with self._naming():
+        with self._errors():
             self._file: int | None = os.open(self.path, flags, 0o666)
-        self._there = True
-        self.summing = False
-        """Whether `sums` are kept; they take time."""
-        self.sums: list[tuple[int, int, int]] = []
-        """Where `write` wrote, how many bytes, and their CRC-32: to read them again by."""
+        self._exists = True
+        self.checksumming = False
+        """Whether `write` computes `checksums`, which takes time."""
+        self.checksums: list[tuple[int, int, int]] = []
+        """Offset, size and CRC-32 of each write, to verify the file by reading it again."""
 
     def write(self, at: int, data: bytes | memoryview) -> int:
-        """Write bytes at an offset, and return the offset behind them."""
+        """Write bytes at an offset; return the offset behind them."""
         assert self._file is not None
-        with self._naming():
+        with self._errors():
             done = write_all(self._file, data, at)
-        if self.summing:
-            self.sums.append((at, done, crc32(data)))
+        if self.checksumming:
+            self.checksums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(self, source: OpenFile, runs: list[ByteRange]) -> None:
-        """Begin to copy bytes of an open file, in a thread, once; the file is closed here.
+    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
+        """Start a thread that copies ranges of an open file; call it at most once.
 
-        They go on to the disk at once, so that little is left to sync when the rest is written.
+        The source is closed by this object. The thread syncs the copied bytes, so that `complete`
+        has little left to sync.
         """
-        self._source, self.runs = source, runs
+        self._source, self.ranges = source, ranges
         pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
-        self._copying = pool.submit(self._copy, source, runs)
+        self._copying = pool.submit(self._copy, source, ranges)
         pool.shutdown(wait=False)
 
-    def _copy(self, source: OpenFile, runs: Sequence[ByteRange]) -> None:
+    def _copy(self, source: OpenFile, ranges: Sequence[ByteRange]) -> None:
         assert self._file is not None
         if not isinstance(source, int):
-            self._fetch(source, runs)
+            self._copy_remote(source, ranges)
             return
-        with self._naming():
-            for begin, size, at in runs:
+        with self._errors():
+            for begin, size, at in ranges:
                 done = 0
                 while done < size and not self._stopped:
                     step = min(size - done, COPY_BYTES)
                     copied = _copy_some(source, self._file, begin + done, step, at + done)
                     if not copied:
-                        raise OSError("the source became shorter while it was copied")
+                        raise OSError(_SHORTER)
                     done += copied
             if not self._stopped:
                 os.fdatasync(self._file)
 
-    def _fetch(self, source: RemoteFile, runs: Sequence[ByteRange]) -> None:
-        """Copy from a remote file, some requests at a time."""
+    def _copy_remote(self, source: RemoteFile, ranges: Sequence[ByteRange]) -> None:
+        """Copy from a remote file, several requests at a time."""
 
-        def fetched(step: ByteRange) -> tuple[int, bytes]:
-            return step.at, b"" if self._stopped else read_at(source, step.size, step.begin)
+        def fetch(span: ByteRange) -> tuple[int, bytes]:
+            return span.at, b"" if self._stopped else read_at(source, span.size, span.begin)
 
-        for at, data in map_ordered(fetched, split_ranges(runs), _REQUESTS):
+        for at, data in map_ordered(fetch, split_ranges(ranges), _REQUESTS):
             if not self._stopped:
                 self.write(at, data)
 
-    def original(self, run: ByteRange) -> bytes:
-        """Bytes of the file that is copied from."""
+    def read_source(self, span: ByteRange) -> bytes:
+        """Read bytes of the file that `copy` copies from."""
         assert self._source is not None
-        return read_range(self._source, run, self.target)
+        return read_range(self._source, span, self.target)
 
     def complete(self) -> None:
-        """Wait for the copy, sync and close the file: it is whole, under its own name."""
+        """Wait for the copy, then sync and close the file; it still has its temporary name."""
         assert self._file is not None
         if self._copying is not None:
             self._copying.result()
-        with self._naming():
+        with self._errors():
             os.fsync(self._file)
             file, self._file = self._file, None
             os.close(file)
-        self._release()
+        self._close_source()
 
     def publish(self) -> None:
-        """Give the completed file the target's name, for good: the folder is synced, too."""
+        """Rename the completed file to the target, and sync the folder."""
         self.rename()
-        with self._naming():
+        with self._errors():
             sync_folder(self.target.parent)
 
     def rename(self) -> None:
-        """Give the completed file the target's name; the folder is the caller's to sync."""
-        with self._naming():
+        """Rename the completed file to the target; the caller must sync the folder."""
+        with self._errors():
             self.path.replace(self.target)
         self.keep()
 
     def keep(self) -> None:
-        """Let the completed file stay under its own name: `discard` does not remove it."""
-        self._there = False
+        """Keep the completed file under its temporary name: `discard` does not remove it."""
+        self._exists = False
         unregister_cleanup(self.path)
 
     def discard(self) -> None:
-        """Stop copying, and remove the file unless it is published; never raises."""
+        """Stop the copy, and remove the file unless it was renamed or kept; never raises."""
         self._stopped = True
         if self._copying is not None:
             self._copying.exception()
@@ -178,37 +183,37 @@ class StagedFile:
             file, self._file = self._file, None
             with suppress(OSError):
                 os.close(file)
-        if self._there:
-            self._there = False
+        if self._exists:
+            self._exists = False
             with suppress(OSError):
                 self.path.unlink()
         unregister_cleanup(self.path)
-        self._release()
+        self._close_source()
 
-    def _release(self) -> None:
+    def _close_source(self) -> None:
         if self._source is not None:
             close_file(self._source)
         self._source = None
 
-    def _naming(self) -> AbstractContextManager[None]:
+    def _errors(self) -> AbstractContextManager[None]:
         return file_errors(self.target, "cannot be written")
 
 
 def write_all(file: int, data: bytes | memoryview, at: int) -> int:
-    """Write bytes at an offset of an open file, and return how many they are; or OSError."""
-    with memoryview(data) as left:
+    """Write all bytes at an offset of an open file; return how many they are. Raises OSError."""
+    with memoryview(data) as view:
         done = 0
-        while done < len(left):
-            done += os.pwrite(file, left[done:], at + done)
+        while done < len(view):
+            done += os.pwrite(file, view[done:], at + done)
     return done
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's list of names to the disk, where its file system can; raises OSError."""
+    """Sync a folder's entries to the disk if its file system supports it; raises OSError."""
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        return  # it may be written to and not be read
+        return  # the folder is writable but not readable
     try:
         os.fsync(file)
     except OSError as error:
@@ -219,10 +224,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def _copy_some(source: int, target: int, begin: int, size: int, at: int) -> int:
-    """Copy some bytes between files, in the kernel where it can; return how many, 0 at the end."""
+    """Copy bytes between files, in the kernel if possible; return how many, 0 at the end."""
     try:
         return os.copy_file_range(source, target, size, begin, at)
     except OSError as error:
-        if error.errno not in _NO_COPY:
+        if error.errno not in _COPY_UNSUPPORTED:
             raise
     return os.pwrite(target, os.pread(source, size, begin), at)

@@ -1,11 +1,10 @@
-"""Control characters: shown, never sent.
+"""Control characters in text of unknown origin: replaced by visible signs, or escaped.
 
-Names and texts come from files of anybody's. An escape sequence among them could move the cursor,
-rename the window or hide what follows, and a character that turns the direction of writing can
-make a line read as another one. Wherever rlpost writes text for people, each of these becomes a
-visible sign; JSON keeps them as escapes. Line ends and tabs stay in texts that have lines of their
-own. Elsewhere, in cells of tables, names and sentences, they become signs, too, as do characters
-without width, by which two names can look the same.
+Names and texts come from anybody's files. An escape sequence in them could move the cursor, rename
+the window or hide the text after it. A character that changes the writing direction could make a
+line read as another one. Text for people gets a visible sign for each of these; JSON gets escapes.
+Multi-line text keeps line ends and tabs. In cells of tables, in names and in sentences, line ends,
+tabs and zero-width characters become signs, too: with the latter, two names can look the same.
 """
 
 from __future__ import annotations
@@ -20,37 +19,37 @@ _SIGNS = {
     0x7F: "\u2421",
     **dict.fromkeys((*range(0x80, 0xA0), 0x2028, 0x2029, *_DIRECTIONS), _UNKNOWN),
 }
-_UNSEEN = (0x061C, *range(0x200B, 0x2010), 0x2060, 0xFEFF)  # characters without width
+_ZERO_WIDTH = (0x061C, *range(0x200B, 0x2010), 0x2060, 0xFEFF)
 _LINE_SIGNS = {
     **_SIGNS,
     **{ord(char): chr(_PICTURES + ord(char)) for char in "\n\t"},
-    **dict.fromkeys(_UNSEEN, _UNKNOWN),
+    **dict.fromkeys(_ZERO_WIDTH, _UNKNOWN),
 }
 _UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
 
 
 def printable(text: str) -> str:
-    r"""The text with a visible sign for each control character but line ends and tabs.
+    r"""Replace control characters by visible signs, except line ends and tabs.
 
-    >>> shown("a\x1b[2Jb\n")
+    >>> printable("a\x1b[2Jb\n")
     'a␛[2Jb\n'
     """
     return text.translate(_SIGNS) if _UNSAFE.search(text) else text
 
 
 def printable_line(text: str) -> str:
-    r"""The text with a visible sign for each character that is not seen, line ends included.
+    r"""Replace control characters, line ends, tabs and zero-width characters by visible signs.
 
-    >>> in_line("a\r\n\tb\a\u200b")
+    >>> printable_line("a\r\n\tb\a\u200b")
     'a␍␊␉b␇\ufffd'
     """
     return text if text.isascii() and text.isprintable() else text.translate(_LINE_SIGNS)
 
 
 def escape_json(text: str) -> str:
-    r"""JSON text with each control character as an escape: within its strings, or anywhere.
+    r"""Escape control characters in JSON text.
 
-    >>> escaped('["\x9b"]')
+    >>> escape_json('["\x9b"]')
     '["\\u009b"]'
     """
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

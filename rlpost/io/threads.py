@@ -1,4 +1,4 @@
-"""Overlap: one thread reads ahead, several work, and results come back in order."""
+"""Threads: prefetching of an iterator's items, and a parallel map that keeps their order."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ MOST_WORKERS = 8
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def _one(item: object) -> int:  # noqa: ARG001 - the weight of anything
+def _count(item: object) -> int:  # noqa: ARG001 - the default weight
     return 1
 
 
 class Prefetcher(Generic[T]):
-    """The same items, made by a thread that starts at once and stays ahead of who takes them.
+    """Iterates over items that a thread produces in advance; the thread starts at once.
 
-    An error in the thread is raised to the taker, in its item's place. `close` ends the thread;
-    so does taking the last item.
+    An error in the thread is raised to the consumer, in place of the item. The thread ends after
+    the last item, or on `close`.
 
     Args:
-        items: what the thread goes through.
-        room: the most that waits: the thread makes another item while what waits weighs less.
-        weigh: the weight of an item; each weighs 1 unless this says otherwise.
+        items: what the thread iterates over.
+        capacity: the thread produces another item while the items in the queue weigh less.
+        weigh: the weight of an item; by default each weighs 1.
     """
 
-    def __init__(self, items: Iterator[T], room: int, weigh: Callable[[T], int] = _one) -> None:
+    def __init__(
+        self, items: Iterator[T], capacity: int, weigh: Callable[[T], int] = _count
+    ) -> None:
         self._items = items
-        self._room = room
+        self._capacity = capacity
         self._weigh = weigh
-        self._ready: deque[T] = deque()
+        self._queue: deque[T] = deque()
         self._weight = 0
         self._error: BaseException | None = None
         self._ended = self._stopped = False
@@ -51,14 +53,14 @@ class Prefetcher(Generic[T]):
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
-        """Take the items; leaving early closes."""
+        """Yield the items; `close` if the consumer stops early."""
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._ready or self._ended)
-                    if not self._ready:
+                    self._changed.wait_for(lambda: self._queue or self._ended)
+                    if not self._queue:
                         break
-                    item = self._ready.popleft()
+                    item = self._queue.popleft()
                     self._weight -= self._weigh(item)
                     self._changed.notify_all()
                 yield item
@@ -68,25 +70,25 @@ class Prefetcher(Generic[T]):
             raise self._error
 
     def close(self) -> None:
-        """Let the thread end, and wait for it."""
+        """Stop the thread and join it."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
-        """Read until the end, an error, or until nobody listens."""
+        """Fill the queue until the last item, an error, or `close`."""
         error: BaseException | None = None
         try:
             for item in self._items:
                 with self._changed:
-                    self._ready.append(item)
+                    self._queue.append(item)
                     self._weight += self._weigh(item)
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: self._weight < self._room or self._stopped)
+                    self._changed.wait_for(lambda: self._weight < self._capacity or self._stopped)
                     if self._stopped:
                         break
-        except BaseException as raised:  # noqa: BLE001 - raised again by the taker
+        except BaseException as raised:  # noqa: BLE001 - raised again in the consumer's thread
             error = raised
         with self._changed:
             self._error, self._ended = error, True
@@ -94,28 +96,28 @@ class Prefetcher(Generic[T]):
 
 
 def prefetch(items: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, made by a thread that stays up to `depth` of them ahead."""
+    """Yield the items, which a thread produces up to `depth` in advance."""
     return iter(Prefetcher(items, depth))
 
 
 def map_ordered(work: Callable[[T], R], items: Iterator[T], workers: int) -> Iterator[R]:
-    """work(item) for each item, in the items' order, done by up to `workers` threads at a time.
+    """Yield work(item) for each item, in order, computed by up to `workers` threads.
 
-    At most `workers` + 1 results exist at once. An error is raised in its item's turn; nothing is
-    started after it.
+    At most `workers` + 1 results exist at a time. An error is raised in place of its item's result,
+    and no further work is started.
     """
     if workers == 1:
         yield from map(work, items)
         return
-    waiting: deque[Future[R]] = deque()
+    pending: deque[Future[R]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="rlpost-work") as pool:
         try:
             for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(work, item))
+                if len(pending) > workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()

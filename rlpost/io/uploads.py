@@ -1,6 +1,7 @@
-"""Ways to send a file to a store, so that it appears all at once or not at all.
+"""Uploads: remote files that are sent while they are written, and appear when they are complete.
 
-A remote file that is sent while it is made and appears when it is complete.
+An object appears all at once or not at all. How depends on the store: `Multipart` for S3,
+`Resumable` for GCS, `Put` for all others.
 """
 
 from __future__ import annotations
@@ -34,38 +35,38 @@ if TYPE_CHECKING:
     from rlpost.io.ranges import OpenFile
 
 
-PART_BYTES = 16 << 20  # bytes of a part; S3 takes 5 MiB and more
-MAX_PARTS = 10_000  # that S3 takes
-IN_FLIGHT = 3  # parts
-_BLOCK = 8 << 20  # bytes of a block; GCS takes multiples of 256 KiB
+PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
+MAX_PARTS = 10_000  # S3's limit
+IN_FLIGHT = 3  # parts that are sent at a time
+_BLOCK = 8 << 20  # bytes; GCS requires multiples of 256 KiB
 _CANNOT = "cannot be written"
 _S3 = ("s3", "s3a")
 _GCS = ("gs", "gcs")
-_RENAME = ("sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp")  # where a file is seen as it grows
+_RENAME = ("sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp")  # stores that show incomplete files
 
 
 class Transfer(Protocol):
-    """Sends bytes; what was sent appears by `finish`, and goes by `abort`.
+    """Sends the bytes of one object; the object appears on `finish`, or never after `abort`.
 
     Raises:
-        ReadWriteError: from `send` and `finish`, after the client has retried.
+        ReadWriteError: from `send` and `finish`, after the client's retries.
     """
 
-    def send(self, pieces: Iterator[bytes], expected: int) -> None:
-        """Send bytes, of which about `expected` are to come."""
+    def send(self, blocks: Iterator[bytes], expected: int) -> None:
+        """Send all bytes, about `expected` of them."""
 
     def finish(self) -> None:
-        """Let the object appear."""
+        """Make the object appear."""
 
     def abort(self) -> None:
         """Remove what was sent; never raises."""
 
 
 def transfer_to(target: RemotePath) -> Transfer:
-    """A way to send to a place.
+    """Start a transfer to a URL, by the protocol of its store.
 
     Raises:
-        ReadWriteError: the store denies or can't be reached, as far as that is known before.
+        ReadWriteError: access is denied, or the store cannot be reached.
     """
     if target.scheme in _S3:
         return Multipart(target)
@@ -75,35 +76,35 @@ def transfer_to(target: RemotePath) -> Transfer:
 
 
 class Multipart:
-    """S3's multipart upload, some parts at a time."""
+    """S3's multipart upload, several parts at a time."""
 
     def __init__(self, target: RemotePath) -> None:
         self._target = target
         bucket, key, _ = target.client.split_path(target.path)
-        self._where = {"Bucket": bucket, "Key": key}
-        self._before = _tag(target)
+        self._object = {"Bucket": bucket, "Key": key}
+        self._previous_tag = _tag(target)
         self._parts: list[dict[str, Any]] = []
         self._sent = 0
         with remote_errors(target, _CANNOT), warn_if_slow(target.url, SLOW_READ):
-            begun = target.client.call_s3("create_multipart_upload", **self._where)
-        self._upload: dict[str, str] | None = {**self._where, "UploadId": begun["UploadId"]}
+            created = target.client.call_s3("create_multipart_upload", **self._object)
+        self._upload: dict[str, str] | None = {**self._object, "UploadId": created["UploadId"]}
 
-    def send(self, pieces: Iterator[bytes], expected: int) -> None:
-        """Send bytes in parts of one size: some stores want that."""
-        # New columns may be twice what is kept before the parts run out.
+    def send(self, blocks: Iterator[bytes], expected: int) -> None:
+        """Send parts of equal size, which some stores require."""
+        # A factor of 3: new columns may have twice the size of the kept ones.
         size = max(PART_BYTES, 3 * expected // MAX_PARTS)
-        parts = enumerate(_regrouped(pieces, size), 1)
+        parts = enumerate(_regroup(blocks, size), 1)
         self._parts = list(map_ordered(self._put, parts, IN_FLIGHT))
 
     def _put(self, part: tuple[int, bytes]) -> dict[str, Any]:
         number, data = part
         with remote_errors(self._target, _CANNOT), warn_if_slow(self._target.url, SLOW_UPLOAD):
-            put = self._target.client.call_s3(
+            response = self._target.client.call_s3(
                 "upload_part", **(self._upload or {}), PartNumber=number, Body=data
             )
         self._sent += len(data)
-        sums = {name: put[name] for name in ("ChecksumSHA256",) if name in put}
-        return {"PartNumber": number, "ETag": put["ETag"], **sums}
+        checksums = {name: response[name] for name in ("ChecksumSHA256",) if name in response}
+        return {"PartNumber": number, "ETag": response["ETag"], **checksums}
 
     def finish(self) -> None:
         """Complete the upload."""
@@ -115,21 +116,21 @@ class Multipart:
                     MultipartUpload={"Parts": self._parts},
                 )
         except Exception:
-            if not self._arrived():
+            if not self._completed():
                 raise
         self._upload = None
         self._target.forget()
 
-    def _arrived(self) -> bool:
-        """Whether the upload was completed, and only the answer was lost."""
+    def _completed(self) -> bool:
+        """Return whether the upload is complete, and only the response was lost."""
         self._target.forget()
         with suppress(Exception):
             info = self._target.info() or {}
-            return info.get("size") == self._sent and info.get("ETag") != self._before
+            return info.get("size") == self._sent and info.get("ETag") != self._previous_tag
         return False
 
     def abort(self) -> None:
-        """Abort the upload, so that no part of it stays."""
+        """Abort the upload, which removes its parts."""
         if self._upload is not None:
             upload, self._upload = self._upload, None
             with suppress(Exception):
@@ -137,28 +138,30 @@ class Multipart:
 
 
 def abort_leftover_uploads(prefix: RemotePath, names: Collection[str]) -> None:
-    """Abort uploads that killed processes left: their parts cost, and no listing shows them.
+    """Abort uploads that killed processes left: their parts cost money, and no listing has them.
 
     Args:
-        prefix: what the keys begin with; nothing is done for stores other than S3.
-        names: the last parts of their keys.
+        prefix: the keys' common prefix; does nothing for stores other than S3.
+        names: the last segments of the keys.
     """
     if prefix.scheme not in _S3:
         return
     bucket, key, _ = prefix.client.split_path(prefix.path)
-    asked: dict[str, Any] | None = {"Bucket": bucket, "Prefix": key}
-    with suppress(Exception):  # not everybody may list them; a rule of the bucket ends them then
-        while asked:
-            told = prefix.client.call_s3("list_multipart_uploads", **asked)
-            for one in told.get("Uploads", []):
-                if one["Key"].rpartition("/")[2] in names:
-                    upload = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
-                    prefix.client.call_s3("abort_multipart_upload", **upload)
-            marker = told.get("IsTruncated") and {
-                "KeyMarker": told["NextKeyMarker"],
-                "UploadIdMarker": told["NextUploadIdMarker"],
+    request: dict[str, Any] | None = {"Bucket": bucket, "Prefix": key}
+    with suppress(
+        Exception
+    ):  # without permission to list them, the bucket's lifecycle rule ends them
+        while request:
+            page = prefix.client.call_s3("list_multipart_uploads", **request)
+            for upload in page.get("Uploads", []):
+                if upload["Key"].rpartition("/")[2] in names:
+                    ids = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    prefix.client.call_s3("abort_multipart_upload", **ids)
+            marker = page.get("IsTruncated") and {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
             }
-            asked = asked | marker if marker else None
+            request = request | marker if marker else None
 
 
 def _tag(target: RemotePath) -> str | None:
@@ -166,7 +169,7 @@ def _tag(target: RemotePath) -> str | None:
 
 
 class Resumable:
-    """A stream whose object appears when it is committed, as gcsfs's resumable uploads are."""
+    """A resumable upload of gcsfs, whose object appears when the stream is committed."""
 
     def __init__(self, target: RemotePath) -> None:
         self._target = target
@@ -175,11 +178,11 @@ class Resumable:
                 target.path, "wb", block_size=_BLOCK, autocommit=False
             )
 
-    def send(self, pieces: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
-        """Send bytes, block by block."""
+    def send(self, blocks: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
+        """Send the blocks."""
         with remote_errors(self._target, _CANNOT):
-            for piece in pieces:
-                self._file.write(piece)
+            for block in blocks:
+                self._file.write(block)
             self._file.close()
 
     def finish(self) -> None:
@@ -197,29 +200,29 @@ class Resumable:
 
 
 class Put:
-    """Everything is kept in a local file, which the client sends as a whole at the end."""
+    """An upload of a local temporary file, which the client sends in one request at the end."""
 
     def __init__(self, target: RemotePath) -> None:
         self._target = target
         file, name = tempfile.mkstemp(prefix="rlpost-")
         os.close(file)
         self._path: Path | None = Path(name)
-        own = PurePosixPath(target.path)
-        staged = own.with_name(f".{own.name}.{self._path.name}.tmp")
+        path = PurePosixPath(target.path)
+        staged = path.with_name(f".{path.name}.{self._path.name}.tmp")
         self._staged = str(staged) if target.scheme in _RENAME else None
 
-    def send(self, pieces: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
-        """Keep bytes; where a file would be seen as it grows, send it under another name."""
+    def send(self, blocks: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
+        """Write the blocks to the local file; send it by a temporary name if the store renames."""
         assert self._path is not None
         with self._path.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            for block in blocks:
+                file.write(block)
         if self._staged:
             with remote_errors(self._target, _CANNOT):
                 self._put(self._staged)
 
     def finish(self) -> None:
-        """Send the file, or give it its name."""
+        """Send the file, or rename the remote one."""
         with remote_errors(self._target, _CANNOT):
             if self._staged:
                 self._target.client.mv(self._staged, self._target.path)
@@ -230,12 +233,12 @@ class Put:
         self.abort()
 
     def _put(self, path: str) -> None:
-        with suppress(Exception):  # object stores have no folders; the next line says the rest
+        with suppress(Exception):  # object stores have no folders; put_file reports other errors
             self._target.client.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
         self._target.client.put_file(str(self._path), path)
 
     def abort(self) -> None:
-        """Remove the files."""
+        """Remove the temporary files."""
         path, self._path = self._path, None
         if path is not None:
             path.unlink(missing_ok=True)
@@ -245,41 +248,41 @@ class Put:
                 self._target.client.rm_file(staged)
 
 
-def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in parts of `size`, and a smaller last one; at least one part."""
-    waiting = bytearray()
-    some = False
-    for piece in pieces:
-        waiting += piece
-        while len(waiting) >= size:
-            yield bytes(waiting[:size])
-            del waiting[:size]
-            some = True
-    if waiting or not some:
-        yield bytes(waiting)
+def _regroup(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in parts of `size`, the last one smaller; at least one part."""
+    buffer = bytearray()
+    empty = True
+    for block in blocks:
+        buffer += block
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+            empty = False
+    if buffer or empty:
+        yield bytes(buffer)
 
 
-_READERS = 3  # ranges of the source that are fetched at a time
+_REQUESTS = 3  # to a remote source, at a time
 
 
 def stage_file(target: AnyPath) -> StagedFile | Upload:
-    """Begin a file that takes its target's name when it is complete; raises as those two."""
+    """Open a file that appears under its target's name when it is complete."""
     return StagedFile(target) if isinstance(target, Path) else Upload(target)
 
 
 class Upload:
-    """What `StagedFile` is for a local target: the same methods, for a remote one.
+    """The counterpart of `StagedFile`, with the same methods, for a remote target.
 
-    A thread sends the file from its first byte on: what is copied first, and then what is written.
-    Until it gets to that, it lies in a temporary file.
+    A thread sends the file from its first byte on: first the copied bytes, then the written ones,
+    which are in a temporary file until then.
 
     Raises:
-        ReadWriteError: from every method: the store does not take the file, or the disk is full.
+        ReadWriteError: from every method: the upload failed, or the disk is full.
     """
 
     def __init__(self, target: RemotePath) -> None:
         self.target = target
-        self.runs: list[ByteRange] = []
+        self.ranges: list[ByteRange] = []
         self._source: OpenFile | None = None
         self._transfer = transfer_to(target)
         self._published = False
@@ -293,19 +296,19 @@ class Upload:
                 raise error from None
         self._file: int | None = file
         self.path = Path(name)
-        """Where the waiting bytes lie; who neither writes nor copies may write all of it there."""
+        """The temporary file; callers that do not `write` or `copy` may write all bytes here."""
         self._head = b""
-        self._base: int | None = None  # offset, in the target, of the first waiting byte
+        self._base: int | None = None  # offset in the target of the temporary file's first byte
         self._written = 0
         self._ended = self._stopped = False
         self._changed = threading.Condition()
         self._sending: Future[None] | None = None
 
     def write(self, at: int, data: bytes | memoryview) -> int:
-        """Write bytes behind what was written or copied, and return the offset behind them."""
+        """Write bytes behind the written and copied ones; return the offset behind them."""
         assert self._file is not None
         if self._sending is not None and self._sending.done():
-            self._sending.result()  # it failed: there is more to send
+            self._sending.result()  # raises: the thread only ends before `complete` if it fails
         if at == 0:
             self._head = bytes(data)
             return at + len(data)
@@ -315,38 +318,41 @@ class Upload:
         with self._changed:
             self._written = at - self._base + done
             self._changed.notify_all()
-        self._begin()
+        self._start()
         return at + done
 
-    def copy(self, source: OpenFile, runs: list[ByteRange]) -> None:
-        """Begin to send bytes of an open file, in a thread, once; the file is closed here."""
-        self._source, self.runs = source, runs
-        self._begin()
+    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
+        """Start a thread that sends ranges of an open file; call it at most once.
 
-    def original(self, run: ByteRange) -> bytes:
-        """Bytes of the file that is copied from."""
+        The source is closed by this object.
+        """
+        self._source, self.ranges = source, ranges
+        self._start()
+
+    def read_source(self, span: ByteRange) -> bytes:
+        """Read bytes of the file that `copy` copies from."""
         assert self._source is not None
-        return read_range(self._source, run, self.target)
+        return read_range(self._source, span, self.target)
 
     def complete(self) -> None:
-        """Wait until everything is sent; nothing has the target's name yet."""
+        """Wait until everything is sent; the object does not exist yet."""
         assert self._file is not None
         if self._base is None and self._source is None:
             self._written = os.fstat(self._file).st_size
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        self._begin().result()
+        self._start().result()
         self._release()
 
     def publish(self) -> None:
-        """Let the file appear under the target's name."""
+        """Make the object appear under the target's name."""
         self._transfer.finish()
         self._published = True
         unregister_cleanup(self)
 
     def discard(self) -> None:
-        """Stop sending, and remove what was sent unless it is published; never raises."""
+        """Stop the thread, and remove what was sent unless it is published; never raises."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -360,40 +366,38 @@ class Upload:
             self._transfer.abort()
         self._release()
 
-    def _begin(self) -> Future[None]:
+    def _start(self) -> Future[None]:
         if self._sending is None:
             pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-send")
-            expected = sum(run.size for run in self.runs)
-            self._sending = pool.submit(self._transfer.send, self._pieces(), expected)
+            expected = sum(span.size for span in self.ranges)
+            self._sending = pool.submit(self._transfer.send, self._blocks(), expected)
             pool.shutdown(wait=False)
         return self._sending
 
-    def _pieces(self) -> Iterator[bytes]:
-        """All bytes, in order, as they come to be known."""
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield all bytes, in order, as soon as they are available."""
         yield self._head
         if self._source is not None:
-            yield from map_ordered(self._fetched, split_ranges(self.runs), _READERS)
+            yield from map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS)
         assert self._file is not None
         sent, ended = 0, False
         while not ended:
-            written, ended = self._more_than(sent)
+            written, ended = self._wait_for_more(sent)
             while sent < written and not self._stopped:
                 yield os.pread(self._file, min(READ_BYTES, written - sent), sent)
                 sent = min(sent + READ_BYTES, written)
 
-    def _more_than(self, sent: int) -> tuple[int, bool]:
-        """Wait until there is a step more to send; how much is written, and whether that is all."""
+    def _wait_for_more(self, sent: int) -> tuple[int, bool]:
+        """Wait for READ_BYTES more to send; return the bytes written, and whether that is all."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._stopped or self._ended or self._written >= sent + READ_BYTES
             )
             return self._written, self._ended or self._stopped
 
-    def _fetched(self, step: ByteRange) -> bytes:
-        """Some bytes of the source; none once nobody wants them."""
-        if self._stopped:
-            return b""
-        return self.original(step)
+    def _fetch(self, span: ByteRange) -> bytes:
+        """Read bytes of the source; none after `discard`."""
+        return b"" if self._stopped else self.read_source(span)
 
     def _release(self) -> None:
         if self._source is not None:

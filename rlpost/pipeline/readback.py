@@ -111,7 +111,7 @@ def _forget(path: Path) -> None:
 def _check_sums(staged: StagedFile) -> None:
     """What was encoded, by the checksums of what was written."""
     with staged.path.open("rb") as file:
-        for at, size, wanted in staged.sums:
+        for at, size, wanted in staged.checksums:
             data = os.pread(file.fileno(), size, at)
             if len(data) != size or crc32(data) != wanted:
                 raise _Different(f"bytes {at:,} to {at + size:,} have another checksum")

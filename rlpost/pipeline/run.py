@@ -206,7 +206,7 @@ def write_files(
             continue
         sink = outputs.open(index, partial(sink_of, plan, index, names=names))
         if isinstance(sink.output, StagedFile):
-            sink.output.summing = verify
+            sink.output.checksumming = verify
         totals = fill(sink, engine, index, responses, names, metadata)
         if verify:
             with engine.clock.busy("verify"):

@@ -229,8 +229,8 @@ def test_of_several_files_all_or_none_are_written(refused, here):
         (4, f"{'x' * 300}.parquet out.parquet", "name too long"),
         (4, f"in.parquet {'x' * 300}.parquet", "name too long"),
         (4, "*.pq out", "*.pq: the pattern matches no file"),
-        (4, "nothing out", "nothing: the directory holds no .parquet file"),
-        (2, "in.parquet nothing/in.parquet out", "2 input files are called in.parquet"),
+        (4, "nothing out", "nothing: the directory contains no .parquet files"),
+        (2, "in.parquet nothing/in.parquet out", "2 input files are named in.parquet"),
         (4, "in.parquet in.parquet/out.parquet", "in.parquet/out.parquet: cannot be written"),
         (4, "in.parquet /proc/out.parquet", "/proc/out.parquet: cannot be written"),
         (4, "in.parquet out.parquet --config none.toml", "none.toml: cannot read the recipe"),
@@ -360,7 +360,7 @@ def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
 
 def test_a_pipe_is_neither_read_nor_replaced(refused):
     os.mkfifo("pipe.parquet")
-    text = "pipe.parquet: cannot be {}: it is no regular file"
+    text = "pipe.parquet: cannot be {}: not a regular file"
     refused(4, "pipe.parquet out.parquet", text.format("read"))
     refused(4, "in.parquet pipe.parquet --overwrite", text.format("written"))
     assert Path("pipe.parquet").is_fifo()

@@ -134,37 +134,38 @@ def nested(footer):
 
 
 FATAL = {
-    "levels": (levels, "counts 4 levels where there are 2"),
+    "levels": (levels, "a histogram of 4 levels, not 2"),
     "no metadata": (no_metadata, "missing or has another type"),
-    "codec": (lambda f: first_meta(f).put(ColumnMeta.CODEC, Wire.I32, 255), "unknown way 255"),
+    "codec": (lambda f: first_meta(f).put(ColumnMeta.CODEC, Wire.I32, 255), "on codec 255"),
     "type": (
         lambda f: first_meta(f).put(ColumnMeta.TYPE, Wire.I32, 1),
-        "another type than the schema",
+        "different types",
     ),
     "name": (
         lambda f: first_meta(f).put_list(ColumnMeta.PATH, Wire.BINARY, [b"\xff"]),
-        "another name than",
+        "different names",
     ),
     "more chunks": (
         lambda f: f.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS).pop(),
-        "4 columns, the",
+        "4 columns, the schema has 5",
     ),
-    "depth": (nested, f"more than {MAX_NESTING} deep"),
+    "depth": (nested, f"more than {MAX_NESTING} levels deep"),
     "children": (
         lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 2**31 - 1),
         "its schema ends too early",
     ),
     "too few children": (
         lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 1),
-        "goes on behind its end",
+        "more columns than its groups",
     ),
     "repetition": (
-        lambda f: f.structs(FileMeta.SCHEMA)[1].put(SchemaElement.REPETITION, Wire.I32, 7), "way 7"
+        lambda f: f.structs(FileMeta.SCHEMA)[1].put(SchemaElement.REPETITION, Wire.I32, 7),
+        "unknown repetition type 7",
     ),
     "writer": (
         lambda f: f.put(FileMeta.CREATED_BY, Wire.BINARY, b"a version " * 9999), "too long"
     ),
-    "rows": (lambda f: f.put(FileMeta.ROWS, Wire.I64, 13), "row groups have 12 rows"),
+    "rows": (lambda f: f.put(FileMeta.ROWS, Wire.I64, 13), "12 rows in total, its footer has 13"),
     "fewer rows": (
         lambda f: f.structs(FileMeta.ROW_GROUPS)[0].put(RowGroup.ROWS, Wire.I64, -4), "has -4 rows"
     ),

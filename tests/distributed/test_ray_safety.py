@@ -90,7 +90,9 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     with (
         FileLock([tmp_path / "out" / "part-1.parquet"]),
-        pytest.raises(ReadWriteError, match=r"part-1\.parquet: another rlpost is writing it"),
+        pytest.raises(
+            ReadWriteError, match=r"part-1\.parquet: another rlpost process writes this file"
+        ),
     ):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
     assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)["responses"] == 60
@@ -112,7 +114,7 @@ def test_what_a_killed_driver_leaves_goes_with_the_next_run(cluster, tmp_path): 
         while not any(path.suffix == ".parquet" for path in out.rglob(".rlpost-run-*/*")):
             assert run.poll() is None, run.stderr.read()
             time.sleep(0.05)
-        with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
+        with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
             rlpost.advantages(tmp_path / "in", out, None, LOCAL)
         run.send_signal(signal.SIGKILL)
     (tmp_path / "go").touch()

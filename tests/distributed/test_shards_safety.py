@@ -123,9 +123,9 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
         try:
             with pytest.raises(ReadWriteError, match="shard 0 of 2 is running already"):
                 shard(planned, 0, 2)
-            with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
+            with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
                 rlpost.advantages(planned / "in", planned / "out", None, PIECES)
-            with pytest.raises(ReadWriteError, match="another rlpost is writing it"):
+            with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
                 plan(planned, state="other")
             assert shard(planned, 1, 2) is None
         finally:

@@ -125,13 +125,13 @@ def test_a_glob_that_matches_nothing_is_an_error(dumps):
 
 def test_a_directory_without_parquet_is_an_error(dumps):
     dumps("d/a.txt", "d/_b.parquet")
-    with pytest.raises(ReadWriteError, match=r"^d: the directory holds no \.parquet file$"):
+    with pytest.raises(ReadWriteError, match=r"^d: the directory contains no \.parquet files$"):
         find_inputs(["d"])
 
 
 def test_two_files_of_one_name_would_have_one_output(dumps):
     dumps("d/a.parquet", "e/a.parquet", "e/b.parquet")
-    with pytest.raises(UsageError, match=r"2 input files are called a\.parquet"):
+    with pytest.raises(UsageError, match=r"2 input files are named a\.parquet"):
         find_inputs(["d/a.parquet", "e"])
 
 
@@ -206,7 +206,7 @@ def test_rows_are_counted_over_files_and_pieces_within_them(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
     os.mkfifo(tmp_path / "p.parquet")
-    with pytest.raises(ReadWriteError, match="directory holds no"):
+    with pytest.raises(ReadWriteError, match="directory contains no"):
         find_inputs([str(tmp_path)])
 
 

@@ -351,14 +351,14 @@ def failed(code, *words):
 def test_what_is_not_there(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
-    said = "s3://lab/no.parquet: no such object, and none below it"
+    said = "s3://lab/no.parquet: no such object, and no objects below it"
     assert failed(4, "s3://lab/no.parquet", out) == said
-    assert failed(4, "s3://nowhere/a", out) == "s3://nowhere/a: there is no bucket nowhere"
+    assert failed(4, "s3://nowhere/a", out) == "s3://nowhere/a: the bucket nowhere does not exist"
     assert failed(4, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
-    said = "s3://nowhere/out.parquet: cannot be written: there is no such bucket"
+    said = "s3://nowhere/out.parquet: cannot be written: the bucket does not exist"
     assert failed(4, source, "s3://nowhere/out.parquet") == said
     s3.put("d/notes.txt", b"")
-    assert failed(4, "s3://lab/d", out).endswith("the directory holds no .parquet file")
+    assert failed(4, "s3://lab/d", out).endswith("the directory contains no .parquet files")
     s3.put("text.parquet", b"text" * 99)
     assert failed(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
     s3.put("empty.parquet", b"")
@@ -512,7 +512,7 @@ def test_a_server_that_is_not_there(aws, tmp_path):
     aws.setenv("AWS_MAX_ATTEMPTS", "1")
     aws.setattr("s3fs.S3FileSystem.retries", 1)
     said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
-    assert said.startswith("s3://lab/in.parquet: cannot be looked at: the connection failed")
+    assert said.startswith("s3://lab/in.parquet: cannot be accessed: the connection failed")
 
 
 @pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
@@ -534,7 +534,7 @@ def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # n
 def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
     caplog.set_level("WARNING", "rlpost")
     aws.setattr("rlpost.io.paths.SLOW_LOOKUP", 0.05)
-    aws.setattr(paths._Last, "time", float("-inf"))
+    aws.setattr(paths._LastWarning, "time", float("-inf"))
     silent = socket.create_server(("127.0.0.1", 0))  # connections are taken, and never answered
     aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
     aws.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -545,9 +545,9 @@ def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
     with silent:
         ran = run("inspect", "s3://lab/in.parquet")
     assert ran.code == 4
-    assert ran.err.startswith("rlpost: s3://lab/in.parquet: cannot be looked at: the connection")
+    assert ran.err.startswith("rlpost: s3://lab/in.parquet: cannot be accessed: the connection")
     (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
-    assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; waiting")
+    assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; still trying")
 
 
 @pytest.mark.usefixtures("s3", "small_steps")
@@ -620,7 +620,7 @@ def test_ranges_give_the_bytes_of_the_file_in_whatever_order(s3, monkeypatch, pi
 def test_an_object_that_shrinks_is_an_error(s3):
     file = ranges.RemoteFile(RemotePath(s3.put("data", b"x" * 100)))
     s3.put("data", b"x" * 50)
-    with pytest.raises(ReadWriteError, match=r"^s3://lab/data: changed while it was read"):
+    with pytest.raises(ReadWriteError, match=r"^s3://lab/data: changed during the run"):
         file.read_at(60, 0)
 
 
@@ -628,7 +628,9 @@ def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
     url = s3.put("in.parquet", save(long_rollout(), tmp_path / "in.parquet", 90).read_bytes())
     with ParquetReader(RemotePath(url)) as reader:
         s3.client.delete_object(Bucket="lab", Key="in.parquet")
-        with pytest.raises(ReadWriteError, match=r"in\.parquet: cannot be read: there is no such"):
+        with pytest.raises(
+            ReadWriteError, match=r"in\.parquet: cannot be read: the object does not exist"
+        ):
             list(reader.batches(10, 0, ["reward", "old_log_probs"]))
 
 

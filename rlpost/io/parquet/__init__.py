@@ -1,1 +1,1 @@
-"""Reading and writing Parquet."""
+"""Reading and writing Parquet files."""

@@ -1,4 +1,4 @@
-"""A glance at the columns of a file: fast enough for a shell that waits for it."""
+"""Column names of a Parquet file without pyarrow, fast enough for shell completion."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-_BIG = 1 << 20  # bytes of a footer that pyarrow reads sooner than we do, its import included
+_LARGE_FOOTER = 1 << 20  # bytes above which pyarrow is faster, in spite of its import
 
 
 def column_names(words: Iterable[str]) -> list[str]:
-    """The columns of the first of these words that means a local Parquet file; none, if none does.
+    """Return the columns of the first word that is a path to local Parquet; [] if there is none.
 
-    A directory stands for its first file, a glob for its first match; hive partitions of the path
+    Of a directory it reads the first file, of a glob the first match. Hive partitions of the path
     are columns, too.
     """
     for word in words:
@@ -45,29 +45,29 @@ def _first_file(word: str) -> Path | None:
 
 
 def _names(path: Path) -> list[str]:
-    """The top columns of a Parquet file; none where it is no such file."""
+    """Return the top-level columns of a Parquet file; [] if it cannot be read as one."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             tail = os.pread(file.fileno(), TAIL, max(size - TAIL, 0))
-            if tail.endswith(MAGIC) and int.from_bytes(tail[:4], "little") > _BIG:
+            if tail.endswith(MAGIC) and int.from_bytes(tail[:4], "little") > _LARGE_FOOTER:
                 import pyarrow.parquet as pq  # noqa: PLC0415
 
                 return list(pq.read_schema(path).names)
             elements = read_footer(file.fileno(), size)[0].structs(FileMeta.SCHEMA)
-    except (OSError, ValueError):  # pyarrow's errors are ValueErrors, as a FooterError is
+    except (OSError, ValueError):  # errors of pyarrow and FooterErrors are ValueErrors
         return []
-    found, place = [], 1
+    names, index = [], 1
     for _ in range(elements[0].integer(SchemaElement.CHILDREN, 0)):
-        found.append(elements[place].binary(SchemaElement.NAME).decode("utf-8", "replace"))
-        place = _behind(elements, place)
-    return found
+        names.append(elements[index].binary(SchemaElement.NAME).decode("utf-8", "replace"))
+        index = _next_sibling(elements, index)
+    return names
 
 
-def _behind(elements: Sequence[Struct], place: int) -> int:
-    """Where the next element on the same level stands; the list has each before those below it."""
+def _next_sibling(elements: Sequence[Struct], index: int) -> int:
+    """Return the index of the next element on the same level, in depth-first order."""
     left = 1
     while left:
-        left += elements[place].integer(SchemaElement.CHILDREN, 0) - 1
-        place += 1
-    return place
+        left += elements[index].integer(SchemaElement.CHILDREN, 0) - 1
+        index += 1
+    return index

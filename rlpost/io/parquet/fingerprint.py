@@ -1,7 +1,8 @@
-"""Stamps: what tells whether a file is still the one that it was."""
+"""File fingerprints: whether a file changed since it was read, and whether rlpost wrote it."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,45 +13,67 @@ from rlpost.io.parquet.footer import TAIL
 from rlpost.io.ranges import close_file, open_file, read_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rlpost.io.paths import AnyPath
 
 
-_CHANGED = ("ETag", "etag", "LastModified", "mtime", "last_modified", "updated", "created")
+_CHANGE_KEYS = ("ETag", "etag", "LastModified", "mtime", "last_modified", "updated", "created")
+_OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")  # in outputs, but not in converted dumps
 
 
 class FileFingerprint(NamedTuple):
-    """A file's size in bytes, and when it was last changed: any text that changes with it."""
+    """A file's size in bytes, and a text that changes with its content (time or ETag)."""
 
     size: int
     changed: str
 
 
-def fingerprint_of(place: AnyPath) -> FileFingerprint | None:
-    """The stamp of a file; None where it is gone, or a store tells nothing of when it changed.
+def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
+    """Return a file's fingerprint; None if it does not exist, or its store has no such metadata.
 
     Raises:
-        OSError, ReadWriteError: it can't be looked at.
+        OSError, ReadWriteError: the metadata cannot be read.
     """
-    if isinstance(place, Path):
+    if isinstance(path, Path):
         try:
-            told = place.stat()
+            stat = path.stat()
         except FileNotFoundError:
             return None
-        return FileFingerprint(told.st_size, str(told.st_mtime_ns))
-    info = place.info() or {}
-    changed = next((str(info[key]) for key in _CHANGED if info.get(key)), None)
+        return FileFingerprint(stat.st_size, str(stat.st_mtime_ns))
+    info = path.info() or {}
+    changed = next((str(info[key]) for key in _CHANGE_KEYS if info.get(key)), None)
     return None if changed is None else FileFingerprint(int(info.get("size") or 0), changed)
 
 
-def footer_digest(place: AnyPath) -> str:
-    """The SHA-256 of a Parquet file's footer, as hexadecimal digits.
+def local_fingerprint(path: AnyPath) -> FileFingerprint | None:
+    """Return a local file's fingerprint; None for remote files: each read checks their size."""
+    with suppress(OSError):
+        return fingerprint_of(path) if isinstance(path, Path) else None
+    return None
+
+
+def check_unchanged(
+    fingerprints: Iterable[tuple[AnyPath, FileFingerprint | None]], since: str
+) -> None:
+    """Raise ReadWriteError if a local file changed.
+
+    Args:
+        fingerprints: paths with their earlier fingerprints; those without one are not checked.
+        since: the rest of the error: since when, and what to do.
+    """
+    for path, fingerprint in fingerprints:
+        if fingerprint is not None and local_fingerprint(path) != fingerprint:
+            raise ReadWriteError(f"{path}: was changed or removed {since}")
+
+
+def footer_digest(path: AnyPath) -> str:
+    """Return the SHA-256 of a Parquet file's footer, in hexadecimal digits.
 
     Raises:
-        OSError, ReadWriteError: it can't be read.
+        OSError, ReadWriteError: the file cannot be read.
     """
-    file, size = open_file(place)
+    file, size = open_file(path)
     try:
         tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
         length = min(int.from_bytes(tail[:4], "little"), size)
@@ -59,30 +82,25 @@ def footer_digest(place: AnyPath) -> str:
         close_file(file)
 
 
-_MADE = (b"rlpost.recipe", b"rlpost.loss")  # the keys that outputs have, and converted dumps lack
-
-
 def check_overwritable(targets: Sequence[AnyPath]) -> None:
-    """Refuse to overwrite data: Parquet files that `rlpost advantages` or `loss` did not write.
-
-    What is no Parquet file, or a damaged one, may be overwritten.
+    """Check that --overwrite would only replace files that rlpost wrote, or that are not Parquet.
 
     Raises:
-        UsageError: a target is such a file, most likely an input that was taken for OUT.
+        UsageError: a target is a Parquet file without rlpost's metadata, most likely an input.
     """
     for target in targets:
-        if target.is_file() and _is_data(target):
+        if target.is_file() and _is_foreign(target):
             raise UsageError(
-                f"{target}: is Parquet that rlpost did not write, so it looks like an input, and "
-                "--overwrite leaves it alone; the last path is OUT: name another one, or remove "
-                "the file first. `rlpost loss` takes one IN; a directory or a quoted glob has "
-                "several files"
+                f"{target}: OUT is a Parquet file that rlpost did not write, so it may be an "
+                "input, and --overwrite does not replace it. OUT is the last path: choose another "
+                "one, or remove the file first. Pass several inputs of `rlpost loss` as a "
+                "directory or a quoted glob"
             )
 
 
-def _is_data(place: AnyPath) -> bool:
+def _is_foreign(path: AnyPath) -> bool:
     try:
-        metadata = read_metadata(place).metadata or {}
+        metadata = read_metadata(path).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
         return False
-    return not any(key in metadata for key in _MADE)
+    return not any(key in metadata for key in _OUTPUT_KEYS)

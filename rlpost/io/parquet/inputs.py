@@ -1,4 +1,4 @@
-"""Which files an input means: a file, several, a directory with hive partitions, a glob; a URL."""
+"""Input files: from paths, directories with hive partitions, globs and URLs; and their metadata."""
 
 from __future__ import annotations
 
@@ -36,29 +36,31 @@ class InputFile:
 
     path: AnyPath
     relative: Path
-    """Where its twin goes below an output directory."""
+    """The path of its output below an output directory."""
     partitions: tuple[tuple[str, str], ...] = ()
-    """Hive partitions of its path, `step=3/` as ("step", "3")."""
+    """Hive partitions of its path: ("step", "3") for `step=3/`."""
 
 
 def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
-    """The files that these paths, URLs, directories and globs mean, each once, sorted in each.
+    """Return the files of some paths, URLs, directories and globs: each file once.
+
+    The files of each directory and of each glob are sorted.
 
     Raises:
-        ReadWriteError: a path does not exist, a glob matches nothing, or a directory holds no
+        ReadWriteError: a path does not exist, a glob matches nothing, or a directory contains no
             Parquet file.
-        UsageError: two files would have the same output name.
+        UsageError: two files would have the same output path.
     """
-    found: dict[AnyPath, InputFile] = {}
+    by_path: dict[AnyPath, InputFile] = {}
     for text in inputs:
         for file in _expand(text):
-            found.setdefault(file.path.resolve(), file)
-    files = list(found.values())
-    (name, times), *_ = Counter(file.relative for file in files).most_common(1)
-    if times > 1:
+            by_path.setdefault(file.path.resolve(), file)
+    files = list(by_path.values())
+    (name, count), *_ = Counter(file.relative for file in files).most_common(1)
+    if count > 1:
         raise UsageError(
-            f"{times} input files are called {name}, and so would be their outputs: name the "
-            "directory above them, or quote a glob of them: the output keeps the folders"
+            f"{count} input files are named {name}, so their outputs would overwrite each other; "
+            "pass their common directory, or a quoted glob: then the output keeps the folders"
         )
     return files
 
@@ -71,7 +73,7 @@ def _expand(text: str) -> list[InputFile]:
         if path.is_dir():
             return _directory(path)
         if isinstance(path, Path) and path.exists() and not path.is_file():
-            raise ReadWriteError(f"{text}: cannot be read: it is no regular file")
+            raise ReadWriteError(f"{text}: cannot be read: not a regular file")
         if path.exists():
             return [InputFile(path, Path(path.name), _partitions(path))]
     except OSError as error:
@@ -91,7 +93,7 @@ def _directory(top: AnyPath) -> list[InputFile]:
         if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
     ]
     if not files:
-        raise ReadWriteError(f"{top}: the directory holds no .parquet file")
+        raise ReadWriteError(f"{top}: the directory contains no .parquet files")
     return files
 
 
@@ -100,67 +102,67 @@ def _partitions(path: AnyPath) -> tuple[tuple[str, str], ...]:
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
 
 
-MISSING_ROLES = b"rlpost.lacks"  # key-value metadata: role -> why a converted dump has none
+MISSING_ROLES = b"rlpost.lacks"  # key-value metadata: role -> reason that a converted dump lacks it
 
 
 @dataclass(frozen=True)
 class InputMetadata:
-    """What binding a recipe needs to know of an input: a `Source` without its footers.
+    """The metadata of an input that a plan needs: that of a `Source`, without footers.
 
-    A footer takes more memory than its file's name, and thousands of files have a few schemas.
+    Footers of thousands of files take much memory, while their schemas are mostly the same.
     """
 
     files: list[InputFile] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    row_counts: list[int] = field(default_factory=list)
     """Rows of each file."""
     sizes: list[int] = field(default_factory=list)
-    """Bytes of each file once it is decompressed."""
-    stamps: list[FileFingerprint | None] = field(default_factory=list)
-    """When each file was changed, as `Source` has it."""
+    """Decompressed bytes of each file."""
+    fingerprints: list[FileFingerprint | None] = field(default_factory=list)
+    """The fingerprint of each local file, None for remote files."""
     schemas: list[pa.Schema] = field(default_factory=list)
-    """Of each file; files that have the same one share it."""
+    """The schema of each file; equal schemas are one object."""
     columns: list[str] = field(default_factory=list)
-    """The names every file has, hive partitions among them, in the first file's order."""
+    """Names that every file has, with hive partitions, in the first file's order."""
     metadata: dict[bytes, bytes] = field(default_factory=dict)
-    """Of the key-value metadata what binding reads."""
+    """The entries of the key-value metadata that a plan reads."""
 
     @cached_property
     def name(self) -> str:
-        """What errors call the input."""
+        """The input's name in errors."""
         first = str(self.files[0].path)
         return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
 
     @cached_property
     def rows(self) -> int:
-        """Rows of all files."""
-        return sum(self.counts)
+        """The number of rows of all files."""
+        return sum(self.row_counts)
 
     @cached_property
     def first_rows(self) -> list[int]:
-        """Row number, in the whole input, of each file's first row."""
-        return list(accumulate(self.counts, initial=0))
+        """Each file's first row number in the whole input."""
+        return list(accumulate(self.row_counts, initial=0))
 
 
-def join_metadata(surveys: Sequence[InputMetadata]) -> InputMetadata:
-    """The survey of consecutive parts of an input, of at least one."""
-    first = surveys[0]
-    shared = set(first.columns).intersection(*(one.columns for one in surveys))
+def join_metadata(parts: Sequence[InputMetadata]) -> InputMetadata:
+    """Join the metadata of consecutive files of an input; at least one part."""
+    first = parts[0]
+    shared = set(first.columns).intersection(*(part.columns for part in parts))
     metadata: dict[bytes, bytes] = {}
-    for one in reversed(surveys):
-        metadata |= one.metadata
+    for part in reversed(parts):
+        metadata |= part.metadata
     return InputMetadata(
-        [file for one in surveys for file in one.files],
-        [count for one in surveys for count in one.counts],
-        [size for one in surveys for size in one.sizes],
-        [stamp for one in surveys for stamp in one.stamps],
-        distinct_schemas([schema for one in surveys for schema in one.schemas]),
+        [file for part in parts for file in part.files],
+        [count for part in parts for count in part.row_counts],
+        [size for part in parts for size in part.sizes],
+        [fingerprint for part in parts for fingerprint in part.fingerprints],
+        share_schemas([schema for part in parts for schema in part.schemas]),
         [name for name in first.columns if name in shared],
         metadata,
     )
 
 
-def distinct_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
-    """The same schemas, without what files say of themselves, each distinct one once."""
+def share_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """Return the schemas without metadata; equal ones are one object."""
     distinct: dict[bytes, pa.Schema] = {}
     plain = [schema.remove_metadata() for schema in schemas]
-    return [distinct.setdefault(one.serialize().to_pybytes(), one) for one in plain]
+    return [distinct.setdefault(schema.serialize().to_pybytes(), schema) for schema in plain]

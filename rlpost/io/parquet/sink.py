@@ -316,7 +316,7 @@ def _splice(
         kept = max((run.at + run.size for run in runs), default=len(MAGIC))
         indexes = () if moved is None else (indexed, moved)
         if begun is not None:
-            if begun.runs != runs:
+            if begun.ranges != runs:
                 raise ReadWriteError(f"{source}: changed while it was read")
             return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage_file(target)

@@ -348,7 +348,7 @@ class SpliceSink:
             runs.append(ByteRange(begin, size, at))
             chunk.put(field, Wire.I64, at)
             at += size
-        for data in map_ordered(self._output.original, split_ranges(_joined(runs)), _READERS):
+        for data in map_ordered(self._output.read_source, split_ranges(_joined(runs)), _READERS):
             self._end = self._output.write(self._end, data)
         for field in (ColumnChunk.COLUMN_INDEX, ColumnChunk.OFFSET_INDEX):
             for chunk, _, data in (index for index in self._indexes if index.field == field):

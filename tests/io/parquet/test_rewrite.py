@@ -238,7 +238,7 @@ def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
     pq.write_table(source_table(), source)
     sink = open_sink(source, target, FIELDS, force_rewrite=True)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
-    with pytest.raises(DataError, match="row group 0 has 0 rows where the footer says 60"):
+    with pytest.raises(DataError, match="row group 0 has 0 rows, its footer has 60"):
         sink.write(0, new_columns(60))
     sink.abort()
 
