@@ -1,9 +1,8 @@
-"""Parquet's Thrift structures: a lossless codec, and the footer at the end of a file.
+"""Parquet footers: a lossless codec of Thrift's compact protocol, and the end of a file.
 
-The codec knows the compact protocol and no schema: a struct is a mapping of field id to (wire
-type, value), so fields that this module has never heard of survive a round trip. Everything it
-reads is taken for hostile: depth, counts and integers are bounded, and whatever is wrong raises
-`FooterError`.
+The codec needs no schema. A struct is a mapping of field id to (wire type, value), so unknown
+fields survive a round trip. Input is untrusted: depth, counts and integers are bounded, and every
+violation raises `FooterError`.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ if TYPE_CHECKING:
 
 MAGIC = b"PAR1"
 MAGIC_ENCRYPTED = b"PARE"
-TAIL = 8  # the footer's length, and the magic
-MAX_DEPTH = 32  # footers of today are 8 deep
+TAIL = 8  # bytes of the footer's length and the magic
+MAX_DEPTH = 32  # usual footers are 8 levels deep
 MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups are 6 million
-_LOW = 127  # a varint's payload in a byte
-_LONG = 15  # a list header's mark of a count that follows, and the widest short step of field ids
+_LOW = 127  # the payload bits of a varint's byte
+_LONG = 15  # in a list header: a count follows; also the largest delta of a short field header
 _WORD = (1 << 64) - 1
 _NULLS, _HIGHEST, _LOWEST = 3, 5, 6  # field ids of Statistics
 
 
 class FooterError(ValueError):
-    """A footer cannot be used; the text says why, and the caller knows the file."""
+    """A footer cannot be used; the message has the reason, the caller adds the file."""
 
 
 class DamagedError(FooterError):
-    """A footer contradicts its file, so that no reader could serve either."""
+    """A footer is inconsistent with its file, so no reader can read it."""
 
 
 class EncryptedError(FooterError):
-    """A footer, or some column, is encrypted."""
+    """A footer or a column is encrypted."""
 
 
 class Wire(IntEnum):
-    """Types of the compact protocol; a boolean field has its value as its type."""
+    """Types of the compact protocol; the type of a boolean field is its value."""
 
     TRUE = 1
     FALSE = 2
@@ -56,7 +55,7 @@ class Wire(IntEnum):
     STRUCT = 12
 
 
-# Field ids of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData, from 1 on.
+# Field ids of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData: 1, 2, ...
 FileMeta = IntEnum(
     "FileMeta", "VERSION SCHEMA ROWS ROW_GROUPS KEY_VALUES CREATED_BY COLUMN_ORDERS ENCRYPTION"
 )
@@ -76,7 +75,7 @@ ColumnMeta = IntEnum(
 class Struct(dict[int, tuple[int, Any]]):
     """A Thrift struct: field id -> (wire type, value); a list's value is (element type, list).
 
-    A field that is missing without a default, or has another type, raises FooterError.
+    A method raises FooterError if a field has another type, or is missing and has no default.
     """
 
     def integer(self, field: int, default: int | None = None) -> int:
@@ -84,7 +83,7 @@ class Struct(dict[int, tuple[int, Any]]):
         return int(self._typed(field, _VARINTS, default))
 
     def binary(self, field: int, default: bytes | None = None) -> bytes:
-        """Return a text field."""
+        """Return a string or binary field."""
         return bytes(self._typed(field, (Wire.BINARY,), default))
 
     def struct(self, field: int) -> Struct:
@@ -95,7 +94,7 @@ class Struct(dict[int, tuple[int, Any]]):
         """Return a list field; a missing one is empty."""
         inner, values = self._typed(field, (Wire.LIST,), (kind, []))
         if values and inner != kind:
-            raise FooterError(f"field {field} is a list of another type than {kind.name}")
+            raise FooterError(f"field {field} is not a list of {kind.name}")
         return cast("list[Any]", values)
 
     def structs(self, field: int) -> list[Struct]:
@@ -103,7 +102,7 @@ class Struct(dict[int, tuple[int, Any]]):
         return self.values_of(field, Wire.STRUCT)
 
     def put(self, field: int, kind: Wire, value: Any) -> Self:
-        """Set a field that is no list."""
+        """Set a field, except lists."""
         self[field] = (kind, value)
         return self
 
@@ -113,7 +112,7 @@ class Struct(dict[int, tuple[int, Any]]):
         return self
 
     def without(self, *fields: int) -> Struct:
-        """Return a copy, one level deep, that lacks some fields."""
+        """Return a shallow copy without some fields."""
         return Struct({field: value for field, value in self.items() if field not in fields})
 
     def _typed(self, field: int, kinds: tuple[Wire, ...], default: Any) -> Any:
@@ -167,21 +166,21 @@ class _Reader:
         if kind == Wire.LIST:
             return self.list(depth)
         if kind in _BOOLEANS:
-            return None  # the type says it all
+            return None  # the type is the value
         if size := _SIZES.get(kind):
             return self.take(size)
         raise FooterError(f"type {kind} is unknown")
 
     def struct(self, depth: int) -> Struct:
         if depth >= MAX_DEPTH:
-            raise FooterError(f"structs are more than {MAX_DEPTH} deep")
+            raise FooterError(f"structs are nested more than {MAX_DEPTH} levels deep")
         fields = Struct()
         field = 0
         while header := self.data[self.at]:
             self.at += 1
             field = field + (header >> 4) if header >> 4 else self.zigzag()
             if field in fields:
-                raise FooterError(f"field {field} comes twice")
+                raise FooterError(f"field {field} occurs twice")
             kind = header & 15
             fields[field] = (kind, self.value(kind, depth + 1))
         self.at += 1
@@ -201,11 +200,11 @@ class _Reader:
     def count(self, values: int) -> None:
         self.left -= values + 1
         if self.left < 0:
-            raise FooterError(f"there are more than {MAX_VALUES} values")
+            raise FooterError(f"it has more than {MAX_VALUES} values")
 
 
 def decode(data: bytes) -> tuple[Struct, int]:
-    """Decode the struct that some bytes begin with, and say how many it took, or FooterError."""
+    """Decode a struct at the beginning of some bytes; return it and its size, or FooterError."""
     reader = _Reader(data)
     try:
         return reader.struct(0), reader.at
@@ -214,7 +213,7 @@ def decode(data: bytes) -> tuple[Struct, int]:
 
 
 def encode(fields: Struct) -> bytes:
-    """Encode a struct, its fields in the order of their ids; the inverse of `decode`."""
+    """Encode a struct, with its fields in the order of their ids; the inverse of `decode`."""
     out = bytearray()
     _write_struct(out, fields)
     return bytes(out)
@@ -279,42 +278,49 @@ def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
 
 
 def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
-    """Read the footer of an open file of `size` bytes, and say where it begins, behind all data.
+    """Read the encoded footer of an open file of `size` bytes; return it and its offset.
 
     Raises:
-        EncryptedError, FooterError: it is encrypted; the file is no Parquet file, or cut short.
+        EncryptedError: the footer is encrypted.
+        FooterError: the file is truncated, or no Parquet file.
     """
     tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
     if tail.endswith(MAGIC_ENCRYPTED):
         raise EncryptedError("its footer is encrypted")
     if size < len(MAGIC) + TAIL or not tail.endswith(MAGIC):
-        raise FooterError("it does not end as a Parquet file does")
+        raise FooterError("it does not end with PAR1, as Parquet files do")
     length = struct.unpack("<I", tail[:4])[0]
     start = size - TAIL - length
     if start < len(MAGIC):
-        raise FooterError(f"a footer of {length} bytes does not fit a file of {size}")
+        raise FooterError(f"its footer of {length} bytes does not fit in {size} bytes")
     return read_at(file, length, start), start
 
 
 def file_end(footer: Struct) -> bytes:
-    """Return the end of a Parquet file: the footer, its length and the magic."""
+    """Return the end of a Parquet file: the encoded footer, its length and the magic."""
     data = encode(footer)
     return data + struct.pack("<I", len(data)) + MAGIC
 
 
 def statistics(nulls: int, bounds: list[bytes]) -> Struct:
-    """Statistics of a chunk: its nulls and, where they are known, its least and greatest value."""
-    made = Struct().put(_NULLS, Wire.I64, nulls)
+    """Return a chunk's Statistics: its null count and, unless `bounds` is empty, min and max."""
+    fields = Struct().put(_NULLS, Wire.I64, nulls)
     if bounds:
-        made.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
-    return made
+        fields.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
+    return fields
 
 
-def merge_statistics(statistics: list[Struct], order: str | None) -> Struct:
-    """Add up null counts; keep minimum and maximum of types whose order is their value's."""
-    joined = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in statistics))
+def merge_statistics(parts: list[Struct], order: str | None) -> Struct:
+    """Add up null counts, and merge min and max.
+
+    Args:
+        parts: Statistics.
+        order: the `struct` format of the values; None omits min and max, for types whose bytes
+            have another order.
+    """
+    merged = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in parts))
     for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
-        values = [part.binary(bound) for part in statistics if bound in part]
+        values = [part.binary(bound) for part in parts if bound in part]
         if order and values:
-            joined.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
-    return joined
+            merged.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
+    return merged
