@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from rlpost.errors import UsageError
+from rlpost.recipe.base import Bound
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
-from rlpost.recipe.numerics import Bound
 from rlpost.recipe.presets import DEFAULT, loss_values_of
 from rlpost.recipe.recipe import Recipe, load_toml
 from rlpost.recipe.roles import closest

@@ -1,10 +1,11 @@
-"""Estimators: one file each, all in the table ESTIMATORS."""
+"""The estimators: one file each, listed in the table ESTIMATORS."""
 
 from __future__ import annotations
 
 from rlpost.errors import UsageError
 from rlpost.estimators import (
     agentic_reinforce,
+    custom,
     dr_grpo,
     gae,
     gdpo,
@@ -17,7 +18,6 @@ from rlpost.estimators import (
     opd,
     opo,
     optimal_token_baseline,
-    own,
     rae,
     raw,
     reinforce,
@@ -56,26 +56,26 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def estimator_named(name: str) -> Estimator:
-    """The estimator of this name, or `path/to/file.py:function`, or of an entry point.
+    """Return the estimator of a name, of `path/to/file.py:function` or of an entry point.
 
     Raises:
-        UsageError: there is none (with the nearest names), or it is no estimator.
+        UsageError: there is no such estimator (with the closest names), or it is not valid.
     """
     if name in ESTIMATORS:
         return ESTIMATORS[name]
     if ":" in name:
-        return own.from_file(name)
-    installed = own.installed()
+        return custom.from_file(name)
+    installed = custom.installed()
     if name not in installed:
-        known = {**ESTIMATORS, **installed}
-        hint = closest(name, known) or f"; there are {', '.join(known)}"
+        names = {**ESTIMATORS, **installed}
+        hint = closest(name, names) or f"; there are {', '.join(names)}"
         raise UsageError(f"no estimator {name!r}{hint}")
-    return own.from_entry_point(installed[name])
+    return custom.from_entry_point(installed[name])
 
 
 def all_estimators() -> list[Estimator]:
-    """Rlpost's estimators and those of installed packages."""
-    return [*ESTIMATORS.values(), *map(own.from_entry_point, own.installed().values())]
+    """Return the estimators of rlpost and those of installed packages."""
+    return [*ESTIMATORS.values(), *map(custom.from_entry_point, custom.installed().values())]
 
 
 __all__ = ["ESTIMATORS", "Credit", "Estimator", "all_estimators", "estimator_named"]

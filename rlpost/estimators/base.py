@@ -1,4 +1,4 @@
-"""What an estimator is: a pure function of columns, and what the table of them says of it."""
+"""Estimator: a pure function of columns, and what the table of estimators states about it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlpost.recipe.options import Scope
+    from rlpost.recipe.recipe import Scope
 
 
 STRUCTURE = ("offsets", "mask")
-# Made by stages before the estimator; the other columns of tokens are roles.
-MADE_TOKENS = ("token_rewards", "distillation", "position_baseline")
-# The roles behind columns that no file holds.
-_FROM = {
+# Token columns that earlier stages compute; all other token columns are roles.
+COMPUTED_TOKENS = ("token_rewards", "distillation", "position_baseline")
+# Response columns that earlier stages compute.
+COMPUTED_RESPONSES = ("rewards", "tokens", "length", "components", "cohort")
+# The roles from which columns are computed that no file has.
+_ROLES_OF_COMPUTED = {
     "rewards": ("reward",),
     "token_rewards": ("reward",),
     "tokens": (),
@@ -33,7 +35,7 @@ _FROM = {
 
 
 class Credit(NamedTuple):
-    """What an estimator gives: advantages and returns, of the shape of its first column."""
+    """Advantages and returns, each of the shape of the estimator's first column."""
 
     advantages: Tensor
     returns: Tensor
@@ -41,13 +43,14 @@ class Credit(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator:
-    """One way from rewards to advantages.
+    """A function from columns to advantages and returns, with its defaults and its source.
 
-    The function's positional parameters are columns, `offsets` and `mask`, its keyword-only ones
-    knobs: fields of the recipe or its numerics. With a column of tokens among them it works on
-    tokens, ragged by response; observations are taken out, unless it asks for the mask. Else it
-    works on numbers per response: sorted by group where it asks for offsets, in the order of the
-    input where it does not. `batch`, `domain`, `group` and the ids of steps come as codes.
+    The function's positional parameters are columns, `offsets` and `mask`; its keyword-only
+    parameters are options, which are fields of the recipe or of its numerics. A function with a
+    token column works on tokens, ragged by response, without the observation tokens, unless `mask`
+    is among its parameters. Any other function works on numbers per response: sorted by group if
+    `offsets` is a parameter, in input order if not. `batch`, `domain`, `group` and the ids of steps
+    are integer codes.
     """
 
     name: str
@@ -55,24 +58,27 @@ class Estimator:
     formula: str
     source: str
     norm_mean: Scope = "none"
-    """The recipe's norm_mean, where the user leaves it open."""
+    """Value of the recipe's norm_mean if the user sets none."""
     norm_std: Scope = "none"
+    """Value of the recipe's norm_std if the user sets none."""
     whiten_advantages: bool = False
+    """Value of the recipe's whiten_advantages if the user sets none."""
     undiscounted_is_constant: bool = False
-    """With gamma 1 and one terminal reward, every policy token gets that reward."""
+    """With γ = 1 and one terminal reward, every policy token gets that reward."""
     returns: Literal["advantages", "own", "whitened"] = "advantages"
-    """Returns equal the advantages as the function gives them, as whitened, or neither."""
+    """Returns equal the advantages as computed (advantages) or as whitened (whitened), or the
+    function computes them (own)."""
     rewards: Callable[..., Tensor] | None = None
-    """Makes the rewards that are normalised and credited from other columns, [N]."""
+    """Computes the rewards that are normalised and credited from other columns, [N]."""
     token_weights: Callable[..., Tensor] | None = None
-    """Weighs tokens, [T], for the mean return at their position that is `position_baseline`."""
+    """Weights [T] of the mean return at a token's position, the column `position_baseline`."""
     normalise_batch: bool = False
-    """Its advantages are normalised over the responses of a batch."""
+    """Advantages are normalised over the responses of a batch."""
     beyond_steps: bool = False
-    """What it gives a response may depend on responses of other steps."""
+    """The advantage of a response may depend on responses of other steps."""
 
     check: Callable[[Credit, Mapping[str, Tensor], object], None] | None = None
-    """Raises where what the function gave is no credit; for functions that rlpost has not seen."""
+    """Raises an error if a result of the function is not valid; for user-defined functions."""
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -86,32 +92,32 @@ class Estimator:
 
     @cached_property
     def reward_columns(self) -> tuple[str, ...]:
-        """The columns that its rewards are made of."""
+        """The columns from which `rewards` are computed."""
         return _positional(self.rewards) if self.rewards else ()
 
     @cached_property
     def weight_columns(self) -> tuple[str, ...]:
-        """The columns that its token weights are made of."""
+        """The columns from which `token_weights` are computed."""
         return _positional(self.token_weights) if self.token_weights else ()
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """All columns that its functions read; those that no file holds are made by stages."""
+        """All columns that its functions read, those that stages compute included."""
         return tuple(dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns)))
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What a file must have for it, in the words of roles."""
+        """The roles that the input must have."""
         needs = [name for name in self.needs if name not in _optional(self.token_weights)]
-        found = [role for name in needs for role in _FROM.get(name, (name,))]
+        roles = [role for name in needs for role in _ROLES_OF_COMPUTED.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
         if grouped or {self.norm_mean, self.norm_std} & {"group", "others"}:
-            found.append("group")
-        return tuple(dict.fromkeys(found))
+            roles.append("group")
+        return tuple(dict.fromkeys(roles))
 
     @cached_property
-    def knobs(self) -> tuple[str, ...]:
-        """The fields of the recipe, or of its numerics, that its functions take."""
+    def options(self) -> tuple[str, ...]:
+        """The fields of the recipe, or of its numerics, that its functions read."""
         functions = (self.function, self.rewards, self.token_weights)
         return tuple(dict.fromkeys(name for each in functions if each for name in _keywords(each)))
 
@@ -119,47 +125,51 @@ class Estimator:
         self,
         columns: Mapping[str, Tensor],
         offsets: Tensor | None,
-        knobs: object,
+        recipe: object,
         *,
         mask: Tensor | None = None,
     ) -> Credit:
-        """Run the function on these columns, with the knobs that a recipe has as fields.
+        """Return the function's credit for these columns, with the options of a recipe.
 
-        Without a mask every token counts as the policy's.
+        Args:
+            columns: those in `columns`.
+            offsets: of the responses or groups, if it has the parameter.
+            recipe: anything with the options as attributes, and `numerics`.
+            mask: true on policy tokens, if it has the parameter; None: all tokens.
         """
         structure = {"offsets": offsets, "mask": mask}
-        given = {name: value for name, value in structure.items() if name in self.parameters}
-        found = self.function(**columns, **given, **_chosen(self.function, knobs))
-        credit = Credit(*found) if isinstance(found, tuple) else Credit(found, found)
+        arguments = {name: value for name, value in structure.items() if name in self.parameters}
+        result = self.function(**columns, **arguments, **_option_values(self.function, recipe))
+        credit = Credit(*result) if isinstance(result, tuple) else Credit(result, result)
         if self.check is not None:
-            self.check(credit, columns, knobs)
+            self.check(credit, columns, recipe)
         return credit
 
-    def make_rewards(self, columns: Mapping[str, Tensor], knobs: object) -> Tensor:
-        """Run `rewards`, which must be there, likewise."""
+    def make_rewards(self, columns: Mapping[str, Tensor], recipe: object) -> Tensor:
+        """Return the rewards that `rewards`, which must be set, computes from these columns."""
         assert self.rewards is not None
-        return self.rewards(**columns, **_chosen(self.rewards, knobs))
+        return self.rewards(**columns, **_option_values(self.rewards, recipe))
 
     @property
     def level(self) -> Literal["token", "response"]:
-        """Whether it works on tokens or on numbers per response."""
+        """Whether the function works on tokens or on numbers per response."""
         return "token" if self.token_columns else "response"
 
     @property
     def token_columns(self) -> tuple[str, ...]:
-        """Those of its columns that have a number per token."""
-        return tuple(name for name in self.columns if name in MADE_TOKENS or _is_tokens(name))
+        """The columns with one number per token."""
+        return tuple(name for name in self.columns if name in COMPUTED_TOKENS or _is_tokens(name))
 
     @property
     def defaults(self) -> dict[str, Scope | bool]:
-        """What recipes that leave these fields open come to."""
+        """Values of the recipe's fields that depend on the estimator."""
         scopes = {"norm_mean": self.norm_mean, "norm_std": self.norm_std}
         return {**scopes, "whiten_advantages": self.whiten_advantages}
 
     @property
     def normalises(self) -> bool:
-        """The norm scopes are knobs of its own functions, so no stage normalises for it."""
-        return not {"norm_mean", "norm_std"}.isdisjoint(self.knobs)
+        """Whether its own functions normalise rewards, in place of the normalisation stage."""
+        return not {"norm_mean", "norm_std"}.isdisjoint(self.options)
 
 
 def _is_tokens(name: str) -> bool:
@@ -178,24 +188,22 @@ def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @cache
 def _optional(function: Callable[..., Any] | None) -> set[str]:
-    """The columns that a function can do without."""
+    """Return the columns whose parameter has the default None."""
     parameters = inspect.signature(function).parameters if function else {}
-    return {name for name, one in parameters.items() if one.default is None}
+    return {name for name, parameter in parameters.items() if parameter.default is None}
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """The knobs of a function with their defaults."""
+    """Return the options of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
-    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def _chosen(function: Callable[..., Any], knobs: Any) -> dict[str, Any]:
-    """The knobs' values; one that is None leaves the function its own default."""
-    found = {}
+def _option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:
+    """Return the recipe's values of a function's options; the function's default for None."""
+    values = {}
     for name, default in _keywords(function).items():
-        if not (hasattr(knobs, name) or hasattr(knobs.numerics, name)):
-            found[name] = default
-            continue
-        value = getattr(knobs if hasattr(knobs, name) else knobs.numerics, name)
-        found[name] = default if value is None else value
-    return found
+        owner = recipe if hasattr(recipe, name) else recipe.numerics
+        value = getattr(owner, name, None)
+        values[name] = default if value is None else value
+    return values

@@ -1,4 +1,4 @@
-"""Per-token KL estimates between two policies, and the coefficient that adapts to them."""
+"""KL estimates per token, and the adaptive KL coefficient."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Each takes d = log π - log π_ref of the sampled token (Schulman, "Approximating KL") and the
-# importance ratio of the policy being trained to the one that sampled.
+# Functions of d = log π - log π_ref of the sampled token (Schulman, "Approximating KL divergence",
+# 2020) and of the importance ratio of the current to the sampling policy.
 _ESTIMATORS: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
     "k1": lambda d, _: d,
     "abs": lambda d, _: d.abs(),
     "k2": lambda d, _: d.square() / 2,
-    # exp(-d) - 1 + d with expm1, which keeps its digits where the policies nearly agree
+    # exp(-d) - 1 + d with expm1, which keeps its digits if the policies nearly agree
     "k3": lambda d, _: torch.expm1(-d) + d,
     "k4": lambda d, ratio: ratio * d,
 }
@@ -35,28 +35,34 @@ def token_kl(
     clamps: str = "k3",
     ratio: Tensor | float = 1.0,
 ) -> Tensor:
-    """KL of a policy from the reference at each sampled token.
+    """Return the estimated KL of a policy from the reference at each sampled token.
 
-    With d = policy - ref, clamped to ±log_ratio_clamp: k1 d; abs |d|; k2 d²/2;
-    k3 exp(-d) + d - 1; k4 ratio·d. With `clamps="k3"` that one alone is
-    clamped to ±clamp, with `"all"` every estimate.
+    With d = policy - ref, clamped to ±log_ratio_clamp:
+
+        k1   d
+        abs  |d|
+        k2   d²/2
+        k3   exp(-d) + d - 1
+        k4   ratio·d
+
+    The estimate is clamped to ±clamp: with `clamps="k3"` only that of k3, with `"all"` every one.
 
     Args:
-        policy: [T] log-probabilities of the policy.
-        ref: [T] log-probabilities of the reference policy.
+        policy: [T] log-probs of the policy.
+        ref: [T] log-probs of the reference policy.
         estimator: k1, abs, k2, k3 or k4.
-        log_ratio_clamp: bound on |d|, nats.
-        clamp: bound on the estimate, nats.
+        log_ratio_clamp: bound on |d|, in nats.
+        clamp: bound on the absolute value of the estimate, in nats.
         clamps: k3 or all.
-        ratio: [T] of the policy being trained to the one that sampled; 1 before any update.
+        ratio: [T] importance ratio of the current to the sampling policy; 1 before any update.
 
     Returns:
-        [T], in the inputs' dtype.
+        [T], in the dtype of the inputs.
     """
-    distance = policy - ref
+    log_ratio = policy - ref
     if log_ratio_clamp < math.inf:
-        distance.clamp_(-log_ratio_clamp, log_ratio_clamp)
-    kl = _ESTIMATORS[estimator](distance, ratio)
+        log_ratio.clamp_(-log_ratio_clamp, log_ratio_clamp)
+    kl = _ESTIMATORS[estimator](log_ratio, ratio)
     return kl.clamp_(-clamp, clamp) if clamps in (estimator, "all") else kl
 
 
@@ -68,17 +74,18 @@ def adaptive_coefficients(
     target: float,
     horizon: float,
 ) -> list[float]:
-    """The KL coefficient used for each batch, in batch order.
+    """Return the KL coefficient β of each batch, in batch order.
 
-    β is used, then multiplied by 1 + clip(kl/target - 1, ±0.2)·rows/horizon
-    (Ziegler et al., arXiv 1909.08593, eq. 4).
+        βₖ₊₁ = βₖ · (1 + clip(KLₖ / target - 1, ±0.2) · responsesₖ / horizon)
 
     Args:
-        kl: mean KL of each batch.
-        rows: responses of each batch.
+        kl: mean KL of each batch, in nats per token.
+        rows: number of responses of each batch.
         start: β of the first batch.
-        target: the KL to hold, > 0.
-        horizon: responses over which β moves, > 0.
+        target: target of the mean KL, above 0.
+        horizon: number of responses over which β adapts, above 0.
+
+    Source: Ziegler et al., arXiv 1909.08593, eq. 4.
     """
     coefficients = []
     beta = start

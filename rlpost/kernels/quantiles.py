@@ -1,8 +1,8 @@
-"""Quantiles of many numbers from a histogram of fixed size, whose parts add up exactly.
+"""Quantiles from a histogram of fixed size; histograms add exactly.
 
-The bins are those of a float's leading bits: 32 to each doubling of |x|, on both sides of 0. So a
-quantile is off by at most 1/64 of its own value, however many numbers there are, and it costs no
-logarithm to find a number's bin. (HdrHistogram's layout; https://hdrhistogram.org.)
+A bin is a range of the leading bits of a float: 32 bins to each doubling of |x|, on both sides of
+0. So the error of a quantile is at most 1/64 of its value, for any number of values, and no
+logarithm is needed to find a bin. This is the layout of HdrHistogram, https://hdrhistogram.org.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_FINEST, _COARSEST = -20, 6  # powers of two: less counts as 0, more as the last bin
-_STEPS = 5  # bits of the mantissa that tell bins apart: 32 bins a doubling
+_FINEST, _COARSEST = -20, 6  # powers of two; smaller values count as 0, larger in the last bin
+_STEPS = 5  # bits of the mantissa in the bin index: 32 bins per doubling
 _SIDE = (_COARSEST - _FINEST) << _STEPS
 _BIAS = 127  # of a float32's exponent, whose mantissa has 23 bits
 _MANTISSA = 23
 BINS = 2 * _SIDE + 1
 ERROR = 2.0 ** -(_STEPS + 1)
-"""A quantile is off by at most this share of itself, from 2^-20 to 2^6 on both sides of 0."""
+"""Largest relative error of a quantile, for absolute values from 2^-20 to 2^6."""
 
 
 def bins_of(values: Tensor) -> Tensor:
-    """The bin of each number, [T] int64 in [0, BINS), rising with the number.
+    """Return the bin of each number, [T] int64 in [0, BINS), in ascending order of the numbers.
 
     >>> torch.bincount(bins_of(torch.tensor([-1.0, 0.0, 1.0])), minlength=BINS).sum().item()
     3
@@ -40,26 +40,26 @@ def bins_of(values: Tensor) -> Tensor:
 
 
 def quantile(counts: Tensor, share: float) -> float:
-    """The least number that at least this share of all numbers does not exceed.
+    """Return the smallest number that at least this share of all numbers does not exceed.
 
     Args:
-        counts: [BINS] how many numbers each bin holds, at least one in all.
+        counts: [BINS] count of numbers by bin, with a sum of at least 1.
         share: 0 to 1.
 
     Returns:
-        The middle of its bin: within ERROR of it, relative; 0 for what is under 2^-20.
+        The middle of the number's bin, with a relative error of at most ERROR; 0 below 2^-20.
     """
     return quantiles(counts, (share,))[0]
 
 
 def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
-    """`quantile` of several shares."""
+    """Return `quantile` of several shares."""
     below = counts.cumsum(0)
     count = float(below[-1])
-    # 1 - 2^-40: 0.1 · 10 must not ask for the second of ten for want of a bit
+    # 1 - 2^-40: rounding must not make 0.1 · 10 the second of ten numbers
     ranks = [max(1, int(-(-share * count * (1 - 2.0**-40) // 1))) for share in shares]
-    places = torch.searchsorted(below, below.new_tensor(ranks)) - _SIDE
-    return [_middle(place) if place >= 0 else -_middle(-place) for place in places.tolist()]
+    steps = torch.searchsorted(below, below.new_tensor(ranks)) - _SIDE
+    return [_middle(step) if step >= 0 else -_middle(-step) for step in steps.tolist()]
 
 
 def _middle(step: int) -> float:

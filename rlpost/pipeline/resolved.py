@@ -13,7 +13,7 @@ from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
-    from rlpost.recipe.options import Scope
+    from rlpost.recipe.recipe import Scope
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -112,7 +112,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             "rows of one rollout would count several times; leave rollout_id out, or keep one row "
             "of each rollout"
         )
-    _check_knobs(estimator)
+    _check_options(estimator)
 
 
 def _compares_rows(estimator: Estimator) -> bool:
@@ -121,10 +121,10 @@ def _compares_rows(estimator: Estimator) -> bool:
     return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)
 
 
-def _check_knobs(estimator: Estimator) -> None:
+def _check_options(estimator: Estimator) -> None:
     """Raise UsageError where a function asks for an option that recipes lack: users' own may."""
     known = {*Recipe.model_fields, *Numerics.model_fields}
-    for name in estimator.knobs:
+    for name in estimator.options:
         if name not in known:
             raise UsageError(
                 f"estimator {estimator.name}: no option {name!r}{closest(name, known)}; "

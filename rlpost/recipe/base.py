@@ -1,10 +1,11 @@
-"""What models of options have in common: they say what is wrong in one line a problem."""
+"""OptionModel, the base of all models of options, and the types of their values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError
 
 from rlpost.errors import UsageError
 from rlpost.recipe.roles import closest
@@ -13,10 +14,56 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class OptionModel(BaseModel):
-    """A model whose constructor raises UsageError: what came, what is allowed, field by field."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Unit = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(gt=0)]
 
-    if not TYPE_CHECKING:  # so that type checkers know the fields
+
+def _ddof(value: Any) -> Any:
+    return int(value) if value in ("0", "1") else value
+
+
+# A command line has the digits as text.
+Ddof = Annotated[Literal[0, 1], BeforeValidator(_ddof)]
+
+
+def _bound(value: Any) -> Any:
+    return math.inf if value == "never" else value
+
+
+def _bound_text(value: float) -> float | str:
+    return "never" if math.isinf(value) else value
+
+
+# A positive bound; JSON has no infinity, so `never` is the name of no bound.
+Bound = Annotated[
+    float,
+    Field(gt=0),
+    BeforeValidator(
+        _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
+    ),
+    PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
+]
+
+KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+
+
+def _kl_name(value: Any) -> Any:
+    return KL_SYNONYMS.get(value, value) if isinstance(value, str) else value
+
+
+KlEstimator = Annotated[
+    Literal["k1", "abs", "k2", "k3", "k4"],
+    BeforeValidator(_kl_name, json_schema_input_type=Literal["k1", "abs", "k2", "k3", "k4"]),
+]
+
+
+class OptionModel(BaseModel):
+    """A pydantic model that raises UsageError, with a line for each wrong value."""
+
+    if not TYPE_CHECKING:  # type checkers then see the fields as parameters
 
         def __init__(self, **values: Any) -> None:
             try:
@@ -25,45 +72,69 @@ class OptionModel(BaseModel):
                 text = "\n".join(type(self).problems(error, type(self).__name__))
                 raise UsageError(text) from None
 
-        # Pydantic's own word for it: model_validate, which names other places, goes past it.
+        # With this attribute pydantic's model_validate does not call __init__, and so raises
+        # ValidationError, which `of` needs.
         __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Any],
+        where: str = "recipe",
+        origins: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return a model of these values.
+
+        Args:
+            values: by field.
+            where: the source of the values, for errors.
+            origins: the sources of single fields, if they differ.
+
+        Raises:
+            UsageError: a name is unknown (with the closest ones), a value is out of range, or two
+                options exclude each other.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
 
     @classmethod
     def problems(
         cls, error: ValidationError, where: str, origins: Mapping[str, str] | None = None
     ) -> list[str]:
-        """One line per problem: where, what came, what is needed.
+        """Return one line for each problem: the source, the value, what is needed.
 
         Args:
             error: of this model.
-            where: what to call the place that values come from.
-            origins: the places of single fields, where they differ.
+            where: the source of the values.
+            origins: the sources of single fields, if they differ.
         """
         lines = []
         for item in error.errors():
             loc = item["loc"]
-            place = (origins or {}).get(str(loc[0]), where) if loc else where
+            source = (origins or {}).get(str(loc[0]), where) if loc else where
             name = cls.called(loc)
             if item["type"] == "extra_forbidden":
-                lines.append(f"{place}: no option {name!r}{cls._owner(*loc[:-1]).hint(loc[-1])}")
+                lines.append(f"{source}: no option {name!r}{cls._owner(*loc[:-1]).hint(loc[-1])}")
             elif item["type"] == "value_error":
-                lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
+                lines.append(f"{source}: {item['msg'].removeprefix('Value error, ')}")
             else:
-                lines.append(f"{place}: {name} is {item['input']!r}: {item['msg'].lower()}")
+                lines.append(f"{source}: {name} is {item['input']!r}: {item['msg'].lower()}")
         return list(dict.fromkeys(lines))
 
     @classmethod
     def called(cls, loc: tuple[int | str, ...]) -> str:
-        """What errors call the place in the model that pydantic says."""
+        """Return the name, for errors, of a location in the model."""
         return ".".join(str(part) for part in loc)
 
     @classmethod
     def hint(cls, name: Any) -> str:
-        """What an unknown name may have meant."""
+        """Return a hint at the fields whose names are closest to an unknown name."""
         return closest(str(name), cls.model_fields)
 
     @classmethod
     def _owner(cls, *path: Any) -> type[OptionModel]:
-        """The model that an unknown name was given to: this one, or one of its fields."""
+        """Return the model in which a name is unknown: this one, or that of one of its fields."""
         kind = cls.model_fields[path[0]].annotation if path else cls
         return kind if isinstance(kind, type) and issubclass(kind, OptionModel) else cls

@@ -8,26 +8,27 @@ What policy losses there are, in a line each, and their defaults: what is known 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from rlpost.errors import UsageError
-from rlpost.recipe.base import OptionModel
-from rlpost.recipe.numerics import Bound, Count, NonNegative, Positive, Unit
+from rlpost.recipe.base import (
+    Bound,
+    Count,
+    KlEstimator,
+    NonNegative,
+    OptionModel,
+    Positive,
+    Unit,
+)
 from rlpost.recipe.roles import closest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 ABOUT = {
     "ppo": "PPO's clipped surrogate, with separate bounds and dual clip",
@@ -172,7 +173,6 @@ DualClip = Annotated[
     ),
     PlainSerializer(_never_text, return_type=float | str, when_used="json"),
 ]
-KlLossEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
 AGGREGATIONS = get_args(Aggregation)
 
 
@@ -244,7 +244,7 @@ class LossOptions(OptionModel):
 
     kl_loss_coef: NonNegative = 0.0
     """Coefficient of the KL loss, from the reference; at 0 it is only measured."""
-    kl_loss_estimator: KlLossEstimator = "k3"
+    kl_loss_estimator: KlEstimator = "k3"
     """Per-token KL of current against reference log-probs."""
     kl_loss_log_ratio_clamp: Bound = 40.0
     """|new - ref| is clamped to this before anything is exponentiated; never: it is not."""
@@ -256,14 +256,6 @@ class LossOptions(OptionModel):
     """Which KL estimates are clamped: k3, which alone explodes, or all."""
     kl_loss_ratio: bool = False
     """Multiply the KL loss by the importance ratio, which makes its gradient unbiased."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _synonyms(cls, data: Any) -> Any:
-        names = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-        if isinstance(data, dict) and data.get("kl_loss_estimator") in names:
-            return {**data, "kl_loss_estimator": names[data["kl_loss_estimator"]]}
-        return data
 
     @field_validator("loss")
     @classmethod
@@ -280,29 +272,6 @@ class LossOptions(OptionModel):
         if low > high:
             raise ValueError(f"tis_low ({low}) must not exceed tis_high ({high})")
         return self
-
-    @classmethod
-    def of(
-        cls,
-        values: dict[str, Any],
-        where: str = "loss options",
-        origins: Mapping[str, str] | None = None,
-    ) -> LossOptions:
-        """Options of these values.
-
-        Args:
-            values: by field.
-            where: what errors call the place that values come from.
-            origins: the places of single fields, where they differ.
-
-        Raises:
-            UsageError: a name is unknown (with the nearest ones), a value is out of range, or two
-                options exclude each other.
-        """
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
 
     @classmethod
     def called(cls, loc: tuple[int | str, ...]) -> str:

@@ -1,50 +1,16 @@
-"""Numerics: where frameworks that mean the same method compute different numbers."""
+"""Numerics: the numerical details in which frameworks differ."""
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import ConfigDict
 
-from rlpost.recipe.base import OptionModel
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Unit = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(gt=0)]
-
-
-def _digit(value: Any) -> Any:
-    return int(value) if value in ("0", "1") else value
-
-
-# A command line says 0 and 1 in words.
-Freedom = Annotated[Literal[0, 1], BeforeValidator(_digit)]
-
-
-def _bound(value: Any) -> Any:
-    return math.inf if value == "never" else value
-
-
-def _bound_text(value: float) -> float | str:
-    return "never" if math.isinf(value) else value
-
-
-# JSON has no infinity, so a bound that is never reached has a name.
-Bound = Annotated[
-    float,
-    Field(gt=0),
-    BeforeValidator(
-        _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
-    ),
-    PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
-]
+from rlpost.recipe.base import Bound, Ddof, NonNegative, OptionModel
 
 
 class Numerics(OptionModel):
-    """What frameworks do differently, each with rlpost's own choice as the default."""
+    """Numerical details in which frameworks differ; the defaults are rlpost's own choices."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -57,7 +23,7 @@ class Numerics(OptionModel):
     """Overlong penalty beyond MAX_LEN: falls further (none), or stays at -FACTOR (factor)."""
     norm_eps: NonNegative = 1e-6
     """ε added to the standard deviation that divides rewards."""
-    norm_ddof: Freedom = 1
+    norm_ddof: Ddof = 1
     """Standard deviation of rewards: divide by n - 1 (1, Bessel's correction) or by n (0)."""
     norm_floor: NonNegative = 0.0
     """Smallest standard deviation that divides rewards."""
@@ -103,7 +69,7 @@ class Numerics(OptionModel):
     """ε of whitening, inside the square root."""
     whiten_floor: Literal["add", "clamp"] = "add"
     """Use of whiten_eps: added to the variance (add), or its lower bound (clamp)."""
-    whiten_ddof: Freedom = 1
+    whiten_ddof: Ddof = 1
     """Variance in whitening: divide by n - 1 (1, Bessel's correction) or by n (0)."""
     whiten_scale: Literal["std", "none"] = "std"
     """Whitening divides by the standard deviation (std), or only centres (none)."""

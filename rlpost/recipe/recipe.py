@@ -1,26 +1,35 @@
-"""Recipe: the one home of every option that changes a number in the output."""
+"""Recipe: every option that changes a number in the output."""
 
 from __future__ import annotations
 
+import math
 import tomllib
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.recipe.base import (
+    Count,
+    Finite,
+    KlEstimator,
+    NonNegative,
+    OptionModel,
+    Positive,
+    Unit,
+)
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.numerics import Count, Finite, NonNegative, Numerics, Positive
-from rlpost.recipe.options import CorrectionOptions, EstimatorOptions, RewardOptions
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
-KlEstimator = Literal["k1", "abs", "k2", "k3", "k4"]
+Conflicts = list[tuple[bool, str]]
+"""Rules that options must follow together: whether a recipe breaks the rule, and the error."""
 
-KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 WRITTEN = (
     "advantages",
     "returns",
@@ -29,6 +38,7 @@ WRITTEN = (
     "sample_weight",
     "is_weight",
 )
+"""Columns that are written by default, if the recipe computes them."""
 GROUP_COLUMNS = ("group_mean", "group_std", "group_size", "group_pass_rate")
 EXTRA = (
     "raw_advantages",
@@ -37,13 +47,250 @@ EXTRA = (
     "final_response_mask",
     *GROUP_COLUMNS,
 )
+"""Columns that are written only if `emit` names them."""
+
+
+class EstimatorOptions(OptionModel):
+    """The estimator and its options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    estimator: str = "grpo"
+    """Advantage estimator (see `rlpost estimators`)."""
+    gamma: Unit = 1.0
+    """Discount γ per policy token, 0 to 1."""
+    lam: Unit = 0.95
+    """λ of gae, 0 to 1."""
+    lambda_policy: Unit | None = None
+    """λ of the advantages of gae (default: --lam)."""
+    lambda_value: Unit | None = None
+    """λ of the returns of gae (default: --lam)."""
+    length_adaptive_alpha: NonNegative = 0.0
+    """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
+    step_gamma: Unit = 1.0
+    """Discount per turn of a trajectory (gigpo, step_reinforce)."""
+    episode_weight: Finite = 1.0
+    """Weight of the episode advantage (gigpo)."""
+    step_weight: Finite = 1.0
+    """Weight of the step advantage (gigpo)."""
+    f_norm: Positive = 1.0
+    """Divisor of the advantages (gpg)."""
+    ema_decay: Unit = 0.9
+    """Decay of the moving-average baseline (rae)."""
+    otb_is_cap: Positive | None = None
+    """Weight by squared old/infer ratios, each at most X (optimal_token_baseline)."""
+    episode_domains: tuple[str, ...] = ()
+    """Domains to centre by group, the others by batch (hierarchical_grpo)."""
+    teachers: dict[str, Finite] = Field(default_factory=dict)
+    """Column of a teacher's log-probs and the weight of its KL."""
+
+
+Scope = Literal["batch", "group", "others", "running", "none"]
+
+
+class RewardOptions(OptionModel):
+    """Reward components, shaping, normalisation and clipping."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    reward_components: tuple[str, ...] | None = None
+    """Columns of reward components, in place of the reward column."""
+    component_weights: tuple[Finite, ...] | None = None
+    """Weight of each reward component (default: 1 each)."""
+    reward_scale: tuple[Finite, Finite, Finite, Finite] | None = None
+    """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
+    truncation_penalty: Finite | None = None
+    """Reward of a truncated response: reward · X if X ≥ 0, else X."""
+    group_length_penalty: tuple[NonNegative, NonNegative, NonNegative] | None = None
+    """Length penalty: weights of output tokens, input tokens and turns."""
+    overlong_penalty: tuple[Count, Count, NonNegative] | None = None
+    """Linear penalty over the last BUFFER tokens: -FACTOR at MAX_LEN."""
+    norm_mean: Scope | None = None
+    """Mean to subtract from rewards (default: set by the estimator)."""
+    norm_std: Scope | None = None
+    """Standard deviation to divide rewards by (default: set by the estimator)."""
+    reward_clip: Positive | None = None
+    """Clamp rewards to ±X, per response and again per token."""
+    reward_clip_low: Finite | None = None
+    """Lower bound of the reward clip (default: -X of --reward-clip)."""
+
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Lower and upper bound of the reward clip; None if there is none."""
+        if self.reward_clip is None:
+            return None
+        low = -self.reward_clip if self.reward_clip_low is None else self.reward_clip_low
+        return low, self.reward_clip
+
+    @property
+    def component_weight(self) -> dict[str, float]:
+        """The weight of each reward component, by its column."""
+        names = self.reward_components or ()
+        return dict(zip(names, self.component_weights or (1.0,) * len(names), strict=True))
+
+    def _reward_conflicts(self) -> Conflicts:
+        overlong, clip = self.overlong_penalty, self.reward_clip
+        return [
+            (
+                overlong is not None and overlong[1] > overlong[0],
+                "overlong_penalty: BUFFER must not exceed MAX_LEN",
+            ),
+            (
+                len(self.component_weights or ()) not in (0, len(self.reward_components or ())),
+                "component_weights: as many are needed as there are reward_components",
+            ),
+            (
+                self.reward_scale is not None and self.reward_scale[0] >= self.reward_scale[1],
+                "reward_scale: LOW must be under HIGH",
+            ),
+            (
+                self.reward_clip_low is not None and self.reward_clip_low >= (clip or -math.inf),
+                "reward_clip_low needs a reward_clip above it",
+            ),
+        ]
+
+
+Level = Literal["token", "segment", "geometric", "sequence"]
+
+FILTER_LEVELS = (*get_args(Level), "max")
+MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
+LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
+FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """An off-policy filter: keeps tokens, segments or responses with low <= measure <= high.
+
+    Written LEVEL:MEASURE:LOW:HIGH; an empty bound is infinite, so `geometric:k3::0.01` rejects
+    responses whose mean k3 is above 0.01. The formulas are those of
+    `rlpost.kernels.corrections.divergence`.
+    """
+
+    level: str
+    """Unit that is kept or rejected: token, segment, or response by sequence, geometric or max."""
+    measure: str
+    """Divergence that is compared with the bounds."""
+    low: float = -math.inf
+    """Smallest measure that is kept."""
+    high: float = math.inf
+    """Largest measure that is kept."""
+
+    @classmethod
+    def of(cls, text: str) -> Filter:
+        """Parse a filter; raises ValueError."""
+        parts = [part.strip() for part in text.split(":")]
+        if len(parts) != len(FILTER_SYNTAX.split(":")):
+            raise ValueError(
+                f"is_filter {text!r}: write it {FILTER_SYNTAX}; a bound may be left out"
+            )
+        level, measure, low, high = parts
+        level = LEVEL_SYNONYMS.get(level, level)
+        for name, names in ((level, FILTER_LEVELS), (measure, MEASURES)):
+            if name not in names:
+                raise ValueError(f"is_filter {text!r}: {name!r} is none of {', '.join(names)}")
+        parsed = cls(level, measure, _bound(text, low, -math.inf), _bound(text, high, math.inf))
+        if not parsed.low < parsed.high:
+            raise ValueError(f"is_filter {text!r}: LOW must be under HIGH")
+        if math.isinf(parsed.low) and math.isinf(parsed.high):
+            raise ValueError(f"is_filter {text!r}: LOW or HIGH is needed")
+        return parsed
+
+    def __str__(self) -> str:
+        """Return the filter as text; equal filters have equal text."""
+        low, high = (f"{x!r}" if math.isfinite(x) else "" for x in (self.low, self.high))
+        return f"{self.level}:{self.measure}:{low}:{high}"
+
+    @property
+    def by_response(self) -> bool:
+        """Whether the filter keeps or rejects whole responses."""
+        return self.level not in ("token", "segment")
+
+
+def _bound(text: str, word: str, default: float) -> float:
+    try:
+        value = float(word) if word else default
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise ValueError(f"is_filter {text!r}: {word!r} is no number")
+    return value
+
+
+def _normal_text(text: str) -> str:
+    return str(Filter.of(text))
+
+
+class CorrectionOptions(OptionModel):
+    """Off-policy correction between the rollout engine and the trainer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    is_weight: Level | None = None
+    """Level of the importance weights, old over infer probability (default: no weights)."""
+    is_cap: Positive | None = None
+    """Truncate importance weights to at most X."""
+    is_floor: NonNegative | None = None
+    """Truncate importance weights to at least X."""
+    is_mask: tuple[float, float] | None = None
+    """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
+    is_normalise: bool = False
+    """Divide importance weights by their mean over the batch."""
+    is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
+    """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
+    Levels: token, segment, geometric, sequence, max. Measures: ratio, diff, k1, k2, k3, tv,
+    error."""
+    is_filter_where: Literal["any", "negative", "diverging"] = "any"
+    """Tokens that filters may reject: any, those with a negative advantage, or those whose update
+    increases the divergence."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether there are importance weights or filters."""
+        return self.is_weight is not None or bool(self.is_filter)
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """The parsed values of is_filter."""
+        return tuple(map(Filter.of, self.is_filter))
+
+    @property
+    def rejects_responses(self) -> bool:
+        """Whether a filter drops whole responses, whatever their advantages."""
+        return self.is_filter_where == "any" and any(one.by_response for one in self.filters)
+
+    def _correction_conflicts(self) -> Conflicts:
+        cap, floor, mask = self.is_cap, self.is_floor, self.is_mask
+        options = {"is_cap": cap, "is_floor": floor, "is_mask": mask}
+        names = [name for name, value in options.items() if value is not None]
+        names += ["is_normalise"] if self.is_normalise else []
+        return [
+            (
+                self.is_weight is None and bool(names),
+                f"{' and '.join(names)} without is_weight: there is no weight to shape",
+            ),
+            (
+                cap is not None and floor is not None and floor > cap,
+                f"is_floor ({floor}) must not exceed is_cap ({cap})",
+            ),
+            (
+                mask is not None and not mask[0] < mask[1],
+                f"is_mask: LOW must be under HIGH, not {mask}",
+            ),
+            (
+                self.is_filter_where != "any" and not self.is_filter,
+                f"is_filter_where {self.is_filter_where} needs an is_filter: there is none",
+            ),
+        ]
 
 
 class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
-    """Every option of the pipeline, validated; the defaults are the reference pipeline's.
+    """All options of the pipeline, validated.
 
-    A field left at None takes the estimator's own default. Raises UsageError, with a line for each
-    wrong value and name, or naming the options that do not fit together.
+    A field that is None has the estimator's own default.
+
+    Raises:
+        UsageError: a value or a name is wrong (one line each), or options exclude each other.
     """
 
     model_config = ConfigDict(
@@ -109,37 +356,30 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _synonyms(cls, data: Any) -> Any:
-        kl = data.get("kl_estimator") if isinstance(data, dict) else None
-        return {**data, "kl_estimator": KL_SYNONYMS.get(kl, kl)} if isinstance(kl, str) else data
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for wrong, text in (
-            *self._contradictions(),
-            *self.reward_contradictions(),
-            *self.correction_contradictions(),
+        for broken, error in (
+            *self._conflicts(),
+            *self._reward_conflicts(),
+            *self._correction_conflicts(),
         ):
-            if wrong:
-                raise ValueError(text)
-        known = {*WRITTEN, *EXTRA}
+            if broken:
+                raise ValueError(error)
+        columns = {*WRITTEN, *EXTRA}
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"emit: {name!r} is named twice")
-            if name not in known:
-                hint = closest(name, known) or f"; there are {', '.join(sorted(known))}"
+            if name not in columns:
+                hint = closest(name, columns) or f"; there are {', '.join(sorted(columns))}"
                 raise ValueError(f"emit: no column {name!r} to write{hint}")
         return self
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        """Each pair of options that exclude each other: whether it is there, and why not."""
+    def _conflicts(self) -> Conflicts:
         low, high = self.difficulty_low, self.difficulty_high
         return [
             (
                 self.max_len_mask and self.max_response_length is None,
-                "max_len_mask needs max_response_length: nothing else says what the limit was",
+                "max_len_mask needs max_response_length, the length limit of generation",
             ),
             (
                 low >= high,
@@ -156,48 +396,25 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         ]
 
     @classmethod
-    def of(
-        cls,
-        values: Mapping[str, Any],
-        where: str = "recipe",
-        origins: Mapping[str, str] | None = None,
-    ) -> Recipe:
-        """A Recipe of these values.
-
-        Args:
-            values: by field.
-            where: what errors call the place that values come from.
-            origins: the places of single fields, where they differ.
-
-        Raises:
-            UsageError: a name is unknown (with the nearest ones), a value is out of range, or
-                two options exclude each other.
-        """
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
-
-    @classmethod
     def hint(cls, name: Any) -> str:
-        """What an unknown name may have meant: it may be one of the policy loss."""
+        """Return a hint at what an unknown name means: an option of the loss, or a close name."""
         if name in LossOptions.model_fields:
-            return ": it is one of the policy loss, in a table of its own: [loss]"
+            return ": it is an option of the policy loss, in the table [loss]"
         return super().hint(name)
 
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:
-        """A Recipe of a TOML file; raises UsageError, or ReadWriteError if it can't be read."""
+        """Return the recipe of a TOML file; raises UsageError, or ReadWriteError on reading."""
         return cls.of(without_loss(load_toml(path)), str(path))
 
 
 def without_loss(table: dict[str, Any]) -> dict[str, Any]:
-    """A file's table less that of the policy loss, which is no part of the recipe."""
+    """Return a file's table without that of the policy loss, which is not part of the recipe."""
     return {key: value for key, value in table.items() if key != "loss"}
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """The table of a TOML file; dashes in option names are as good as underscores."""
+    """Return the table of a TOML file, with underscores for the dashes of option names."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

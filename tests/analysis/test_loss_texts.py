@@ -445,7 +445,7 @@ def test_idle_options_of_a_file_and_of_a_missing_reference_are_named(tmp_path):
         ("[loss]\npg_clp = 1\n", "recipe.toml, [loss]: no option 'pg_clp'; did you mean pg_clip"),
         (
             "pg_clip = 0.3\n",
-            "'pg_clip': it is one of the policy loss, in a table of its own: [loss]",
+            "'pg_clip': it is an option of the policy loss, in the table [loss]",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rlpost
-from rlpost.estimators import ESTIMATORS, base, estimator_named, own
+from rlpost.estimators import ESTIMATORS, base, custom, estimator_named
 
 
 def double(xs):
@@ -57,14 +57,14 @@ def test_an_estimator_of_one_s_own_says_what_it_is():
         """
         return 2 * rewards
 
-    found = own.made_of(mine, "mine", "here")
+    found = custom.as_estimator(mine, "mine", "here")
     assert (found.name, found.formula, found.source) == ("mine", "Twice the reward.", "here")
     assert (found.returns, found.beyond_steps) == ("own", True)
     knobs = rlpost.Recipe()
     credit = found({"rewards": double([1.0])}, None, knobs)
     assert (credit.advantages.tolist(), credit.returns.tolist()) == ([2.0], [2.0])
     nan = double([1.0, math.nan])
-    with pytest.raises(rlpost.errors.DataError, match="NaN or infinite numbers from finite ones"):
+    with pytest.raises(rlpost.errors.DataError, match="NaN or infinite numbers for finite input"):
         found({"rewards": nan}, None, knobs)
     masked = rlpost.Recipe(nonfinite="mask")
     assert math.isnan(found({"rewards": nan}, None, masked).advantages[1])

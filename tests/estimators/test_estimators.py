@@ -213,7 +213,7 @@ def test_the_table_says_what_an_estimator_is(name):
     assert estimator.formula
     assert estimator.level == ("token" if estimator.token_columns else "response")
     fields = {*rlpost.Recipe.model_fields, *rlpost.Numerics.model_fields, "component_weights"}
-    assert set(estimator.knobs) <= fields
+    assert set(estimator.options) <= fields
     assert estimator_named(name) is estimator
 
 

@@ -104,8 +104,8 @@ def estimators() -> str:
 def estimator_options() -> str:
     rows = []
     for one in ESTIMATORS.values():
-        options = [_flag(name) for name in one.knobs if name in Recipe.model_fields]
-        numerics = [name for name in one.knobs if name in Numerics.model_fields]
+        options = [_flag(name) for name in one.options if name in Recipe.model_fields]
+        numerics = [name for name in one.options if name in Numerics.model_fields]
         whitened = "yes" if one.whiten_advantages else "no"
         rows.append(
             (code(one.name), one.norm_mean, one.norm_std, whitened, codes(options), codes(numerics))

@@ -9,9 +9,10 @@ import typer
 
 from rlpost._version import __version__
 from rlpost.cli.completion import declared
+from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import DEFAULT, PRESETS, loss_variants, variants
-from rlpost.recipe.recipe import EXTRA, KL_SYNONYMS, WRITTEN, Recipe
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 
 Json = dict[str, Any]

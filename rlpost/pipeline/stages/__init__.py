@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rlpost.estimators.base import MADE_TOKENS
+from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
@@ -145,7 +145,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     stages = _position_stages(resolved) if estimator.token_weights else []
     if not resolved.plain:
-        reads = frozenset(estimator.token_columns) - {*MADE_TOKENS}
+        reads = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         stages.append(Stage(estimator.name, reads, apply=apply))
     else:
@@ -211,7 +211,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Every token role, besides the mask, that any stage of the recipe reads."""
-    estimator = frozenset(resolved.estimator.token_columns) - {*MADE_TOKENS}
+    estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_positions.reads(resolved.recipe, resolved.estimator)

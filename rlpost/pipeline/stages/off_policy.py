@@ -30,8 +30,7 @@ from rlpost.pipeline.stages.responses import some_left
 
 if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.recipe.options import Filter
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.recipe import Filter, Recipe
 
 
 ROLES = frozenset({"old_log_probs", "infer_log_probs"})

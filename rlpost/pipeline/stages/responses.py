@@ -169,7 +169,7 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
         both = values.new_zeros(len(responses), 2)
         both[rows] = function({name: x[rows] for name, x in columns.items()})
     credit, returns = both.unbind(1)
-    alone = "offsets" in estimator.parameters and "single" not in estimator.knobs
+    alone = "offsets" in estimator.parameters and "single" not in estimator.options
     if recipe.numerics.single == "raw" and alone:
         single = group_statistics(responses, values, rows=rows)[0].number == 1
         credit, returns = (torch.where(single, values, part) for part in (credit, returns))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rlpost.estimators import Estimator
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
-    from rlpost.recipe.options import Scope
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.recipe import Recipe, Scope
 
 
 def counted(responses: Responses, recipe: Recipe) -> Tensor:

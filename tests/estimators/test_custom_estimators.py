@@ -11,7 +11,7 @@ from test_estimators import close, responses, written
 
 import rlpost
 from rlpost.errors import RlpostError, UsageError
-from rlpost.estimators import all_estimators, estimator_named, own
+from rlpost.estimators import all_estimators, custom, estimator_named
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 SOURCE = '''
@@ -72,7 +72,7 @@ def test_its_columns_are_needed_and_its_first_line_is_its_formula(file):
     ("function", "says"),
     [
         ("centrd", "has no 'centrd'; did you mean centred?"),
-        ("wrong", "no column 'reward_s' to read; did you mean rewards"),
+        ("wrong", "there is no column 'reward_s'; did you mean rewards"),
     ],
 )
 def test_what_is_no_estimator_is_refused(file, function, says):
@@ -105,8 +105,8 @@ def test_a_file_that_is_not_there_or_cannot_be_imported_is_named(tmp_path):
 
 
 def test_an_entry_point_has_a_name_and_stands_in_the_list():
-    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", own.GROUP)
-    with mock.patch.object(own, "installed", return_value={"theirs": point}):
+    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", custom.GROUP)
+    with mock.patch.object(custom, "installed", return_value={"theirs": point}):
         assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
         assert all_estimators()[-1].name == "theirs"
         with pytest.raises(UsageError, match="did you mean theirs"):
@@ -121,8 +121,8 @@ def test_a_wrong_name_ends_with_2(tmp_path, file):
 
 WRONG = {
     "return reward * float('nan')": "NaN or infinite",
-    "return reward.numpy()": "ndarray; a torch tensor is needed",
-    "return reward[:3]": r"\(3,\) numbers for 512",
+    "return reward.numpy()": "ndarray; it must return a tensor",
+    "return reward[:3]": r"shape \(3,\); it must return \(512,\)",
     "return reward / (1 // 0)": "line 2: ZeroDivisionError",
 }
 
