@@ -1,0 +1,78 @@
+"""CONTRIBUTING's worked examples run, and the files that it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import reference_estimators
+import reference_losses
+import torch
+from reference import Response
+
+from rlpost import Recipe, enrich
+from rlpost.losses import Tokens
+from rlpost.recipe.loss import LossOptions
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BLOCKS = {
+    block.partition("\n")[0].removeprefix("# "): block
+    for block in re.findall(r"```python\n(.+?)```", PAGE, flags=re.DOTALL)
+}
+
+
+def names_of(title, helpers=None):
+    names = dict(vars(helpers)) if helpers else {}
+    exec(BLOCKS[title], names)  # noqa: S102
+    return names
+
+
+def test_the_estimator_equals_its_reference(tmp_path):
+    path = tmp_path / "median.py"
+    path.write_text(BLOCKS["rlpost/estimators/median.py"], encoding="utf-8")
+    table = pq.read_table(ROOT / "sample_data" / "arithmetic.parquet")
+    enriched, _ = enrich(table, Recipe(estimator=f"{path}:median"))
+    reference = names_of("tests/reference_estimators.py", reference_estimators)["median"]
+    columns = table.select(["prompt_id", "step", "reward", "response_mask"]).to_pydict()
+    rows = [
+        Response(group=(step, prompt), reward=reward, mask=mask)
+        for prompt, step, reward, mask in zip(*columns.values(), strict=True)
+    ]
+    token_rewards = [[0.0] * (len(row.mask) - 1) + [row.reward] for row in rows]
+    expected, _ = reference(rows, token_rewards)
+    for row, written in zip(expected, enriched["advantages"].to_pylist(), strict=True):
+        assert written == pytest.approx(row, abs=1e-6)
+
+
+def test_the_loss_equals_its_reference_and_so_does_its_gradient():
+    loss = names_of("rlpost/losses/capped.py")["LOSS"]
+    reference = names_of("tests/reference_losses.py", reference_losses)["capped"]
+    torch.manual_seed(7)
+    new, old, advantages = torch.randn(3, 64, dtype=torch.float64)
+    new.requires_grad_()
+    mask = torch.ones(64, dtype=torch.bool)
+    tokens = Tokens(new, old, advantages, mask, torch.tensor([0, 64]))
+    found = loss(tokens, LossOptions(loss="ppo", pg_clip_high=1.5))
+    row = reference_losses.Row(
+        new.tolist(), new.tolist(), old.tolist(), old.tolist(), advantages.tolist(), 1.0
+    )
+    values, states, _ = zip(*reference(row, high=1.5), strict=True)
+    assert found.values.tolist() == pytest.approx(list(values))
+    assert found.clip.tolist() == list(states)
+    assert len({*states}) == 2
+    (gradient,) = torch.autograd.grad(found.values.sum(), new)
+    assert ((gradient == 0) == found.flat).all()
+
+
+def test_every_file_that_it_names_exists():
+    named = set(re.findall(r"`((?:rlpost|tests|\.github|\.ci)/[\w./-]+)`", PAGE))
+    made = {"rlpost/estimators/median.py", "rlpost/losses/capped.py"}
+    missing = {
+        path
+        for path in named - made
+        if not re.search(r"NAME|FRAMEWORK", path) and not (ROOT / path).exists()
+    }
+    assert missing == set()
