@@ -85,10 +85,11 @@ ALLOWED = {
 SLOW = ("torch", "pyarrow", "polars")
 LIGHT = (
     "cli.app",
+    "cli.arguments",
     "cli.commands.help",
     "cli.completion",
     "cli.environment",
-    "cli.loss_options",
+    "cli.help_screen",
     "cli.main",
     "cli.options",
     "errors",

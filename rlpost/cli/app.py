@@ -9,84 +9,95 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer._click.exceptions import BadParameter, ClickException
-from typer.core import TyperGroup
 
 from rlpost._version import __version__
+from rlpost.cli.help_screen import NAMES, Group
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
 from rlpost.io.shutdown import INTERRUPTED
 from rlpost.io.text import printable
 
-if TYPE_CHECKING:
-    from typer._click.core import Command, Context
-    from typer._click.formatting import HelpFormatter
-    from typer._click.shell_completion import CompletionItem
-
-
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
-    "advantages": "Post-process rewards, estimate advantages, write enriched Parquet.",
-    "plan": "Settle the responses of a run, for shards that write its files.",
-    "inspect": "Say what is in rollout files, and what would hurt training on them.",
-    "convert": "Convert the dumps of RL frameworks to Parquet that rlpost reads.",
-    "loss": "Tell what a policy loss would clip, and what would learn nothing.",
-    "verify": "Say whether enriched files are what they claim: make them again, compare.",
-    "estimators": "List the estimators: formula, needed columns, source.",
-    "compare": "Compare advantages: of several files, or of one under several recipes.",
-    "report": "Write one HTML page about rollout files.",
-    "browse": "Browse responses in the terminal: steps, groups, responses, tokens.",
-    "presets": "List the frameworks' presets, show one, compare two.",
-    "config": "Show the recipe that options come to, and where each value is from.",
+    "inspect": "Inspect rollout files: contents, statistics and problems.",
+    "advantages": "Post-process rewards, compute advantages, write Parquet.",
+    "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
+    "compare": "Compare the advantages of files, or of several recipes.",
+    "report": "Write an HTML report about rollout files.",
+    "browse": "Browse responses in the terminal.",
+    "convert": "Convert dumps of RL frameworks to Parquet.",
+    "verify": "Recompute enriched columns, compare with the stored ones.",
+    "plan": "Compute response-level statistics for a sharded run.",
+    "estimators": "List estimators: formula, required columns, source.",
+    "presets": "List, show and compare the framework presets.",
+    "config": "Show the resolved recipe and the source of each value.",
     "schema": "Print the JSON Schema of recipe files, for editors.",
     "help": "Print a page of the manual, or the list of its pages.",
 }
+HOMES = {
+    "estimators": ("catalogue", "estimators_app"),
+    "presets": ("catalogue", "presets_app"),
+    "schema": ("config", "schema_app"),
+}
+"""Module and name of the apps that are not `app` in the module of the command's name."""
 COMPLETING = "_RLPOST_COMPLETE"
-FOR_SHELLS = ("--show-completion", "--install-completion")
+COMPLETION_FLAGS = ("--show-completion", "--install-completion")
 SHELL_IS_NAMED = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""With it typer takes the shell's name as the value of these options; else it looks for one."""
+"""With it typer reads the shell's name from the value of these options; else it detects it."""
 BROKEN_PIPE = 141
 
 
-class _Lazy(TyperGroup):
-    """A group whose commands are modules of rlpost.cli.commands."""
+def app_of(name: str) -> typer.Typer:
+    """Import a command."""
+    module, attribute = HOMES.get(name, (name, "app"))
+    app: typer.Typer = getattr(import_module(f"rlpost.cli.commands.{module}"), attribute)
+    return app
+
+
+class Commands(Group):
+    """The group of all commands, each imported when it runs."""
 
     _listing = False
 
-    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands, in the order of the help."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Context, name: str) -> Command | None:  # noqa: ARG002
-        if name not in COMMANDS:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return a command; without its options while names and descriptions are listed."""
+        if cmd_name not in COMMANDS:
             return None
         if self._listing:
-            return _stub(name)
-        command = typer.main.get_command(import_module(f"rlpost.cli.commands.{name}").app)
-        command.name = name
-        return _completing(command)
+            return _stub(cmd_name)
+        command = typer.main.get_command(app_of(cmd_name))
+        command.name = cmd_name
+        return command
 
-    def invoke(self, ctx: Context) -> object:
+    def invoke(self, ctx: Any) -> object:
+        """Run the command; errors name the environment variable that set a wrong value."""
         try:
             return super().invoke(ctx)
-        except ClickException as error:
+        except typer.TyperException as error:
             error.message = printable(error.message)
-            if isinstance(error, BadParameter):
+            if isinstance(error, typer.BadParameter):
                 error.param_hint = _variable(error) or error.param_hint
             raise
 
-    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the names of commands and options."""
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
         self._listing = True
         super().format_help(ctx, formatter)
 
 
-def _variable(error: BadParameter) -> str | None:
-    """The environment variable that gave a wrong value, where it was one."""
+def _variable(error: typer.BadParameter) -> str | None:
+    """Return the environment variable that set a wrong value, if it was one."""
     if error.ctx is None or error.param is None:
         return None
     source = error.ctx.get_parameter_source(str(error.param.name))
@@ -95,33 +106,24 @@ def _variable(error: BadParameter) -> str | None:
     return str(error.param.envvar)
 
 
-def _completing(command: Command) -> Command:
-    """The command; where a shell asks what could follow, its options say what they take."""
-    if COMPLETING not in os.environ:
-        return command
-    from rlpost.cli.completion import attach  # noqa: PLC0415
-
-    return attach(command)
-
-
-def _stub(name: str) -> Command:
-    """A command that only has a name and a line of help."""
+def _stub(name: str) -> Any:
+    """Return a command that only has a name and a line of help."""
     app = typer.Typer(add_completion=False)
     app.command(name, help=COMMANDS[name])(lambda: None)
     return typer.main.get_command(app)
 
 
 app = typer.Typer(
-    cls=_Lazy,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: rlpost advantages in.parquet out.parquet --estimator grpo",
+    context_settings={"help_option_names": NAMES},
+    epilog="Example:\n  rlpost advantages in.parquet out.parquet --estimator grpo",
 )
 
 
-def _version(asked: bool) -> None:  # noqa: FBT001
-    if asked:
+def _version(requested: bool) -> None:  # noqa: FBT001
+    if requested:
         typer.echo(f"rlpost {__version__}")
         raise typer.Exit
 
@@ -139,55 +141,62 @@ def main() -> None:
     """Run the command line; raises SystemExit with the exit code.
 
     Exit codes: 0 done, 1 findings, 2 the command line or recipe is wrong, 3 the data is bad,
-    4 reading or writing failed, 5 a device or engine is missing, 130 interrupted, 141 nobody reads
-    stdout any more. With --debug anywhere on the line, errors keep their traceback.
+    4 reading or writing failed, 5 a device or engine is missing, 130 interrupted, 141 the reader
+    of stdout closed it. With --debug anywhere on the line, errors keep their traceback.
     """
-    _mend_streams()
+    _repair_streams()
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-    if COMPLETING in os.environ:
-        from rlpost.cli.completion import join_words  # noqa: PLC0415
-
-        join_words(os.environ)
-    if sys.argv[1:2] and sys.argv[1] in FOR_SHELLS and len(sys.argv) > 2:  # noqa: PLR2004
+    if sys.argv[1:2] and sys.argv[1] in COMPLETION_FLAGS and len(sys.argv) > 2:  # noqa: PLR2004
         os.environ[SHELL_IS_NAMED] = "1"
     try:
-        app(prog_name="rlpost")
+        _run()
     except KeyboardInterrupt:
-        _complain("interrupted")
+        _print_error("interrupted")
         sys.exit(INTERRUPTED)
-    except SystemExit as ended:  # typer and rich make 1 of a closed pipe
-        if ended.code != 1 or not isinstance(ended.__context__, BrokenPipeError):
+    except SystemExit as end:  # typer and rich make 1 of a closed pipe
+        if end.code != 1 or not isinstance(end.__context__, BrokenPipeError):
             raise
-        _hang_up()
+        _end_without_output()
     except BrokenPipeError:
-        _hang_up()
+        _end_without_output()
     except Exception as error:
-        told = _told(error)
-        if debug or told is None:
+        text_and_code = _expected(error)
+        if debug or text_and_code is None:
             raise
-        _complain(told[0])
-        sys.exit(told[1])
+        text, code = text_and_code
+        _print_error(text)
+        sys.exit(code)
 
 
-def _hang_up() -> NoReturn:
-    """End without another word, as a program does that SIGPIPE ends; raises SystemExit.
+def _run() -> None:
+    if COMPLETING not in os.environ:
+        app(prog_name="rlpost")
+        return
+    from rlpost.cli.completion import joined_words  # noqa: PLC0415
 
-    The reader is gone, as of `rlpost estimators | head -1`.
+    with joined_words(os.environ):
+        app(prog_name="rlpost")
+
+
+def _end_without_output() -> NoReturn:
+    """End as a program that SIGPIPE ends; raises SystemExit.
+
+    The reader has closed the pipe, as in `rlpost estimators | head -1`.
     """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):  # either may be the pipe, and hold text that was not written
-        os.dup2(nowhere, number)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):  # either may be the pipe, with text in its buffer
+        os.dup2(devnull, number)
     sys.exit(BROKEN_PIPE)
 
 
-def _told(error: Exception) -> tuple[str, int] | None:
-    """What is said of an error, and the exit code; None for one that nobody expects."""
+def _expected(error: Exception) -> tuple[str, int] | None:
+    """Return the text and the exit code of an error; None if it is a bug."""
     if isinstance(error, RlpostError):
         return str(error), error.exit_code
-    if _ran_out_of_memory(error):
-        text = "there is not enough memory; smaller pieces need less: --chunk-tokens N"
+    if _is_out_of_memory(error):
+        text = "there is not enough memory; smaller chunks need less: --chunk-tokens INT"
         return text, UnavailableError.exit_code
     if isinstance(error, OSError):
         text = f"{error.filename or 'standard output'}: {error.strerror}"
@@ -195,8 +204,8 @@ def _told(error: Exception) -> tuple[str, int] | None:
     return None
 
 
-def _ran_out_of_memory(error: Exception) -> bool:
-    """Whether an error is about memory: libraries that find none have no class for it."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out: several libraries have no exception class for it."""
     return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
@@ -206,8 +215,8 @@ _NO_MEMORY = re.compile(
 )
 
 
-def _mend_streams() -> None:
-    """Text that a stream's encoding lacks becomes `?`, and a closed stream swallows all."""
+def _repair_streams() -> None:
+    """Replace characters that a stream can't encode by `?`, and closed streams by /dev/null."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -216,8 +225,8 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _complain(text: str) -> None:
-    """The error on stderr, without a colour or a traceback; the exit code says it, too."""
+def _print_error(text: str) -> None:
+    """Print an error on stderr, without color and traceback."""
     with suppress(BrokenPipeError):
         for line in printable(text).splitlines():
             typer.echo(f"rlpost: {line}", err=True)

@@ -1,4 +1,4 @@
-"""The RLPOST_* environment variables: their names, slips in them, and errors that they cause."""
+"""The RLPOST_* environment variables, and errors that name the flag or variable as it was typed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from typer._click.globals import get_current_context
 
 from rlpost.errors import DataError, RlpostError
 from rlpost.recipe.loss import LossOptions
@@ -17,71 +15,80 @@ from rlpost.recipe.roles import closest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import typer
+
 
 FLAGS = {"columns": "--map", "teachers": "--teacher"}
 PREFIX = "RLPOST_"
-OF_RUNS = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
-"""Options beside those of the recipe and the loss that environment variables set."""
-_LINE = "command line"
-_VARIABLE = "ENVIRONMENT"  # what click calls the source of such a value
+EXECUTION = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
+"""Options that environment variables set, beside those of the recipe and the loss."""
+_VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
+_UNKNOWN = re.compile(r"no (preset|estimator) '")
 
 
 def flag_of(name: str) -> str:
-    """The option of a field of Recipe."""
+    """Return the option of a field of Recipe or LossOptions."""
     return FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a field of Recipe, or of another option."""
+    """Return the environment variable of a field, or of another option."""
     return PREFIX + flag_of(name)[2:].upper().replace("-", "_")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What to say of each RLPOST_* variable that no option reads: it is a slip, or another's."""
-    fields = (*Recipe.model_fields, *LossOptions.model_fields, *OF_RUNS)
-    known = {variable_of(name).removeprefix(PREFIX) for name in fields}
-    set_ones = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
+    """Return a warning for each RLPOST_* variable that no option reads."""
+    fields = (*Recipe.model_fields, *LossOptions.model_fields, *EXECUTION)
+    names = {variable_of(name).removeprefix(PREFIX) for name in fields}
+    in_use = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
     return [
-        f"{PREFIX}{name} is set, and no option reads it{closest(name, known, PREFIX)}"
-        for name in set_ones
-        if name not in known
+        f"{PREFIX}{name} is set, but no option reads it{closest(name, names, PREFIX)}"
+        for name in in_use
+        if name not in names
     ]
 
 
+def from_variable(context: typer.Context, name: str) -> bool:
+    """Return whether a variable, and no flag, set the option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == _VARIABLE
+
+
 @contextmanager
-def naming_variables() -> Iterator[None]:
-    """Let errors about a value that a variable gave name the variable, not the flag."""
+def naming_options(context: typer.Context) -> Iterator[None]:
+    """Make errors about the value of an option begin with the flag or variable that set it."""
     try:
         yield
     except DataError:
         raise
     except RlpostError as error:
-        given = _given_by_variables()
-        text = "\n".join(_named(line, given) for line in str(error).splitlines())
+        names = [one.name for one in context.command.params if one.name]
+        variables = {
+            name: os.environ.get(variable_of(name), "")
+            for name in names
+            if from_variable(context, name)
+        }
+        lines = str(error).splitlines()
+        text = "\n".join(_with_variable(_with_flag(line, context), variables) for line in lines)
         if text == str(error):
             raise
         raise type(error)(text) from error.__cause__
 
 
-def _given_by_variables() -> dict[str, str]:
-    """The values, as they are written, of the options that variables set in this command."""
-    context = get_current_context(silent=True)
-    if context is None:
-        return {}
-    names = [one.name for one in context.command.params if one.name]
-    sources = {name: context.get_parameter_source(name) for name in names}
-    given = [name for name, one in sources.items() if one is not None and one.name == _VARIABLE]
-    return {name: os.environ.get(variable_of(name), "") for name in given}
+def _with_flag(line: str, context: typer.Context) -> str:
+    """Return the line with the flag of an unknown preset or estimator in front."""
+    unknown = _UNKNOWN.match(line)
+    if unknown is None or not context.params.get(unknown[1]):
+        return line
+    return f"{flag_of(unknown[1])}: {line}"
 
 
-def _named(line: str, given: Mapping[str, str]) -> str:
-    """A line of an error that begins with the variable, where that gave what is wrong."""
-    for name, value in given.items():
+def _with_variable(line: str, variables: Mapping[str, str]) -> str:
+    """Return the line with the variable that set the wrong value, in place of its flag."""
+    for name, value in variables.items():
         variable, flag = variable_of(name), flag_of(name)
         if line.startswith((f"{flag} ", f"{flag}:")):
             return variable + line.removeprefix(flag).replace(" ", "=", line[len(flag)] == " ")
-        if re.match(rf"{_LINE}: {name}\b", line):
-            return variable + line.removeprefix(_LINE)
         if repr(value) in line or line.startswith(f"{value}:"):
-            return f"{variable}: {line.removeprefix(f'{_LINE}: ')}"
+            return f"{variable}: {line}"
     return line

@@ -1,289 +1,385 @@
-"""Command-line options made from the fields of Recipe, so that the two cannot drift apart."""
+"""Command-line options, each declared once; the types, texts and defaults are those of fields."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import types
+from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
-from rlpost.cli.environment import FLAGS, flag_of, naming_variables, unknown_variables, variable_of
-from rlpost.cli.output import be_quiet, say
-from rlpost.errors import UsageError
-from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import DEFAULT, usual_estimator, values_of
-from rlpost.recipe.recipe import Recipe, load_toml, without_loss
-from rlpost.recipe.roles import closest
+from rlpost.cli import completion
+from rlpost.cli.environment import flag_of, naming_options, unknown_variables, variable_of
+from rlpost.cli.help_screen import (
+    ADVANTAGES,
+    CORRECTION,
+    ESTIMATOR,
+    EXECUTION,
+    IN_OUT,
+    KL,
+    LOSS,
+    MASKS,
+    REWARDS,
+    HelpAll,
+    Panel,
+)
+from rlpost.cli.output import echo, silence_warnings
+from rlpost.recipe.loss import LossOptions, defaults_of, word
+from rlpost.recipe.base import Bound
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
-    from pydantic.fields import FieldInfo
+    from pydantic import BaseModel
+
+    from rlpost.cli.completion import Completer
+
+
+@dataclass(frozen=True)
+class Declared:
+    """How the command line shows a field, beside what the field declares itself."""
+
+    panel: str
+    metavar: str | None = None
+    """None: the type or the choices of the field."""
+    common: bool = False
+    """The short help lists it."""
+    complete: Completer | None = None
+
+
+RECIPE: dict[str, Declared] = {
+    "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
+    "gamma": Declared(ESTIMATOR, common=True),
+    "lam": Declared(ESTIMATOR, common=True),
+    "lambda_policy": Declared(ESTIMATOR),
+    "lambda_value": Declared(ESTIMATOR),
+    "length_adaptive_alpha": Declared(ESTIMATOR),
+    "step_gamma": Declared(ESTIMATOR),
+    "episode_weight": Declared(ESTIMATOR),
+    "step_weight": Declared(ESTIMATOR),
+    "f_norm": Declared(ESTIMATOR),
+    "ema_decay": Declared(ESTIMATOR),
+    "otb_is_cap": Declared(ESTIMATOR),
+    "episode_domains": Declared(ESTIMATOR, "A,B,..."),
+    "teachers": Declared(ESTIMATOR, "COLUMN=WEIGHT", complete=completion.teachers),
+    "numerics": Declared(ESTIMATOR, "NAME=VALUE", complete=completion.numerics),
+    "reward_components": Declared(REWARDS, "A,B,...", complete=completion.column_list),
+    "component_weights": Declared(REWARDS, "W,W,..."),
+    "reward_scale": Declared(REWARDS, "LOW HIGH TO_LOW TO_HIGH"),
+    "truncation_penalty": Declared(REWARDS),
+    "group_length_penalty": Declared(REWARDS, "OUTPUT INPUT TURNS"),
+    "overlong_penalty": Declared(REWARDS, "MAX_LEN BUFFER FACTOR"),
+    "norm_mean": Declared(REWARDS),
+    "norm_std": Declared(REWARDS),
+    "reward_clip": Declared(REWARDS, common=True),
+    "reward_clip_low": Declared(REWARDS),
+    "whiten_rewards": Declared(REWARDS),
+    "kl_coef": Declared(KL, common=True),
+    "kl_estimator": Declared(KL, common=True),
+    "kl_target": Declared(KL),
+    "kl_horizon": Declared(KL),
+    "drop_zero_variance": Declared(MASKS, common=True),
+    "drop_truncated": Declared(MASKS, common=True),
+    "max_len_mask": Declared(MASKS),
+    "max_response_length": Declared(MASKS),
+    "difficulty_mask": Declared(MASKS),
+    "difficulty_low": Declared(MASKS),
+    "difficulty_high": Declared(MASKS),
+    "error_max_len_clip": Declared(MASKS),
+    "mask_before_norm": Declared(MASKS),
+    "whiten_advantages": Declared(ADVANTAGES, common=True),
+    "advantage_clip": Declared(ADVANTAGES, common=True),
+    "difficulty_weight": Declared(ADVANTAGES),
+    "length_weight": Declared(ADVANTAGES),
+    "is_weight": Declared(CORRECTION),
+    "is_cap": Declared(CORRECTION),
+    "is_floor": Declared(CORRECTION),
+    "is_mask": Declared(CORRECTION, "LOW HIGH"),
+    "is_normalise": Declared(CORRECTION),
+    "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
+    "is_filter_where": Declared(CORRECTION),
+    "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
+    "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
+    "nonfinite": Declared(IN_OUT),
+    "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
+    "emit_only": Declared(IN_OUT),
+    "replace": Declared(IN_OUT),
+    "pass_threshold": Declared(IN_OUT),
+}
+LOSS_COMMON = ("loss", "pg_clip", "pg_clip_low", "pg_clip_high", "aggregation", "kl_loss_coef")
+LOSS_OPTIONS: dict[str, Declared] = {
+    name: Declared(LOSS, common=name in LOSS_COMMON) for name in LossOptions.model_fields
+} | {
+    "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
+    "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
+    "aggregation": Declared(LOSS, "NAME", common=True, complete=completion.aggregations),
+}
+PAIRS = ("columns", "numerics", "teachers")
+REPEATED = (*PAIRS, "is_filter")
+LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
+_METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
 
 
 class Format(Enum):
-    """How a command that only reads writes on stdout."""
+    """The output formats of commands that only read."""
 
     table = "table"
     json = "json"
     markdown = "markdown"
 
 
-FORMAT = typer.Option("--format", help="What to print on stdout.")
-PANELS = {
-    "Estimator": (
-        "estimator",
-        "gamma",
-        "lam",
-        "lambda_policy",
-        "lambda_value",
-        "length_adaptive_alpha",
-        "step_gamma",
-        "episode_weight",
-        "step_weight",
-        "f_norm",
-        "ema_decay",
-        "otb_is_cap",
-        "episode_domains",
-        "teachers",
+def option(
+    *flags: str,
+    help: str,  # noqa: A002 - typer's name for it
+    panel: str = IN_OUT,
+    common: bool = True,
+    metavar: str | None = None,
+    variable: bool = False,
+    complete: Completer | None = None,
+    **others: Any,
+) -> Any:
+    """Return the declaration of an option that is no field of a recipe.
+
+    Args:
+        flags: as typed, the long one first.
+        help: what it does, without its default.
+        panel: the heading of its group.
+        common: the short help lists it.
+        metavar: the value as help shows it; None for flags and enumerations.
+        variable: an RLPOST_* variable sets it, too.
+        complete: offers values to the shell.
+        others: as typer.Option.
+    """
+    return typer.Option(
+        *flags,
+        help=help,
+        rich_help_panel=Panel(panel, common=common),
+        metavar=metavar,
+        envvar=variable_of(flags[0][2:].replace("-", "_")) if variable else None,
+        show_envvar=False,
+        autocompletion=complete or completion.choices_of(metavar),
+        **others,
+    )
+
+
+# Options of several commands.
+Preset = Annotated[
+    str | None,
+    option(
+        "--preset",
+        metavar="NAME",
+        panel=ESTIMATOR,
+        variable=True,
+        complete=completion.presets,
+        help="Compute as this framework does (see `rlpost presets`).",
     ),
-    "Sample masks": (
-        "max_len_mask",
-        "max_response_length",
-        "difficulty_mask",
-        "difficulty_low",
-        "difficulty_high",
-        "error_max_len_clip",
-        "drop_zero_variance",
-        "drop_truncated",
-        "mask_before_norm",
+]
+Config = Annotated[
+    Path | None,
+    option("--config", metavar="PATH", panel=ESTIMATOR, variable=True, help="Recipe file (TOML)."),
+]
+Map = Annotated[
+    list[str] | None,
+    option(
+        "--map",
+        metavar="ROLE=COLUMN",
+        complete=completion.roles,
+        help="Column to read for a role (default: found by its name).",
     ),
-    "Rewards": (
-        "reward_components",
-        "component_weights",
-        "reward_scale",
-        "truncation_penalty",
-        "group_length_penalty",
-        "overlong_penalty",
-        "norm_mean",
-        "norm_std",
-        "reward_clip",
-        "reward_clip_low",
-        "whiten_rewards",
+]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace OUT if it exists.")]
+SummaryJson = Annotated[
+    str | None,
+    option("--summary-json", metavar="PATH", help="Write the summary as JSON; - is stdout."),
+]
+Output = Annotated[Format, option("--format", help="Output format on stdout.")]
+Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
+Device = Annotated[
+    str,
+    option(
+        "--device",
+        metavar="auto|cpu|cuda[:N]",
+        panel=EXECUTION,
+        variable=True,
+        complete=completion.words("auto", "cpu", "cuda"),
+        help="Device to compute on.",
     ),
-    "KL": ("kl_coef", "kl_estimator", "kl_target", "kl_horizon"),
-    "Advantages": (
-        "whiten_advantages",
-        "advantage_clip",
-        "difficulty_weight",
-        "length_weight",
+]
+ChunkTokens = Annotated[
+    int | None,
+    option(
+        "--chunk-tokens",
+        metavar="INT",
+        panel=EXECUTION,
+        common=False,
+        variable=True,
+        min=1,
+        help="Approximate tokens per chunk (default: fits the device).",
     ),
-    "Off-policy correction": (
-        "is_weight",
-        "is_cap",
-        "is_floor",
-        "is_mask",
-        "is_normalise",
-        "is_filter",
-        "is_filter_where",
+]
+Workers = Annotated[
+    int | None,
+    option(
+        "--workers",
+        metavar="INT",
+        panel=EXECUTION,
+        common=False,
+        variable=True,
+        min=1,
+        help="Threads (default: one per core, at most 8).",
     ),
-    "Columns": (
-        "columns",
-        "rollout_id",
-        "nonfinite",
-        "emit",
-        "emit_only",
-        "replace",
-        "pass_threshold",
+]
+State = Annotated[
+    Path | None,
+    option(
+        "--state",
+        metavar="PATH",
+        panel=REWARDS,
+        common=False,
+        help="Running reward statistics (JSON) to load and save.",
     ),
-    "Numerics": ("numerics",),
-}
-PAIRS = ("columns", "numerics", "teachers")
-REPEATED = (*PAIRS, "is_filter")
-LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
-OFF = "no_"
-_METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
-METAVARS = {
-    "columns": "ROLE=COLUMN",
-    "numerics": "NAME=VALUE",
-    "emit": "A,B,...",
-    "reward_components": "A,B,...",
-    "component_weights": "W,W,...",
-    "episode_domains": "A,B,...",
-    "teachers": "COLUMN=WEIGHT",
-    "overlong_penalty": "MAX_LEN BUFFER FACTOR",
-    "reward_scale": "LOW HIGH TO_LOW TO_HIGH",
-    "group_length_penalty": "OUTPUT INPUT TURNS",
-    "estimator": "NAME",
-    "rollout_id": "COLUMN",
-    "is_mask": "LOW HIGH",
-    "is_filter": "LEVEL:MEASURE:LOW:HIGH",
-}
+]
+PassThreshold = Annotated[
+    float,
+    option("--pass-threshold", metavar="FLOAT", help="Raw reward at which a response passes."),
+]
 
 
 def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a typer command one option per field of Recipe, in place of its `**options`.
+    """Replace the `**options` of a command by an option for each field of Recipe.
 
-    It warns of RLPOST_* variables that set nothing, before it runs.
+    The command first warns about RLPOST_* variables that set nothing.
     """
+    own = inspect.signature(function, eval_str=True).parameters
+    passes_context = "context" in own
 
     @wraps(function)
-    def run(**given: Any) -> None:
-        if given.get("quiet"):
-            be_quiet()
-        for text in [] if given.get("quiet") else unknown_variables(os.environ):
-            say(f"rlpost: {text}")
-        with naming_variables():
-            function(**given)
+    def run(context: typer.Context, **values: Any) -> None:
+        if values.get("quiet"):
+            silence_warnings()
+        else:
+            for text in unknown_variables(os.environ):
+                echo(f"rlpost: {text}")
+        with naming_options(context):
+            function(**({"context": context} if passes_context else {}), **values)
 
-    own = [
-        parameter
-        for parameter in inspect.signature(function, eval_str=True).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    made = [
-        option
-        for panel, names in PANELS.items()
-        for name in names
-        for option in _options(name, Recipe.model_fields[name], panel)
-    ]
-    run.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+    _replace_signature(run, function, _fields(Recipe, RECIPE))
     return run
 
 
-def _options(name: str, info: FieldInfo, panel: str) -> list[inspect.Parameter]:
-    """The option of a field; for a flag also its `--no-` form, which help does not list."""
-    flag = flag_of(name)
-    kind = _plain_type(name, info.annotation)
-    option = typer.Option(
-        flag,
-        help=_help(name, info),
-        rich_help_panel=panel,
+def with_loss_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each field of LossOptions to a command with recipe options."""
+    _replace_signature(function, function, _fields(LossOptions, LOSS_OPTIONS))
+    return function
+
+
+def _replace_signature(
+    target: Callable[..., None], source: Callable[..., None], options: list[inspect.Parameter]
+) -> None:
+    """Set the signature that typer reads: these options, then the parameters of `source`."""
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(source, eval_str=True).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    common = {"context": (typer.Context, inspect.Parameter.empty), "help_all": (HelpAll, False)}
+    extra = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in common.items()
+        if name not in {parameter.name for parameter in own}
+    ]
+    target.__signature__ = inspect.Signature([*options, *own, *extra])  # type: ignore[attr-defined]
+
+
+def _fields(model: type[BaseModel], declared: Mapping[str, Declared]) -> list[inspect.Parameter]:
+    """Return the options of a model's fields, in the order of their declarations."""
+    hints = get_type_hints(model, include_extras=True)
+    return [_field(model, name, hints[name], shown) for name, shown in declared.items()]
+
+
+def _field(model: type[BaseModel], name: str, hint: Any, shown: Declared) -> inspect.Parameter:
+    """Return the option of a field; None is its value unless it is typed or a variable sets it."""
+    flag, kind = flag_of(name), _kind(name, hint)
+    metavar = shown.metavar or _choices(hint) or _METAVARS.get(kind)
+    declaration = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        help=_help(model, name),
+        rich_help_panel=Panel(shown.panel, common=shown.common),
         envvar=variable_of(name),
         show_envvar=False,
         show_default=False,
-        metavar=METAVARS.get(name) or _choices(info.annotation) or _METAVARS[kind],
+        metavar=metavar,
+        autocompletion=shown.complete or completion.choices_of(metavar),
     )
-    if kind is not bool:
-        return [_parameter(name, kind, option)]
-    off = typer.Option(f"--no-{flag[2:]}", hidden=True)
-    return [_parameter(name, kind, option), _parameter(f"{OFF}{name}", kind, off)]
-
-
-def _help(name: str, info: FieldInfo) -> str:
-    default = info.get_default(call_default_factory=True)
-    shown = default not in (None, False, {}, ()) and name != "numerics"
-    return (info.description or "").strip() + (f" (default {default})" if shown else "")
-
-
-def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, option],
+        annotation=Annotated[kind | None, declaration],
     )
 
 
-def _plain_type(name: str, annotation: Any) -> Any:
-    """The type that the shell's words are turned into; the Recipe checks the rest."""
+def _help(model: type[BaseModel], name: str) -> str:
+    """Return the description of a field with its default."""
+    info = model.model_fields[name]
+    text = " ".join((info.description or "").split())
+    default = info.get_default(call_default_factory=True)
+    usual = defaults_of(name) if model is LossOptions else ""
+    if ";" in usual or " " in usual:
+        usual = "that of the loss, see --list"
+    if not usual and default not in (None, False, {}, ()) and name != "numerics":
+        usual = word(default)
+    return f"{text} (default: {usual})" if usual and "(default" not in text else text
+
+
+def _kind(name: str, hint: Any) -> Any:
+    """Return the type that the shell's words are converted to; the model checks the rest."""
     if name in REPEATED:
         return list[str]
     if name in LISTS:
         return str
-    for part in _parts(annotation):
+    parts = _parts(hint)
+    for part in parts:
         if get_origin(part) is tuple:
             return tuple.__class_getitem__(tuple(_parts(item)[0] for item in get_args(part)))
-        if part in (bool, int, float):
-            return part
-    return str
+    numbers = [part for part in parts if part in (bool, int, float)]
+    words = any(part == Bound or get_origin(part) is Literal for part in parts)
+    return numbers[0] if numbers and not words else str
 
 
-def _parts(annotation: Any) -> list[Any]:
-    """The alternatives of a union, without their constraints."""
-    origin = get_origin(annotation)
+def _choices(hint: Any) -> str | None:
+    """Return the values of a field that takes words, as `FLOAT|never` or `k1|abs`."""
+    parts = _parts(hint)
+    if Bound in parts:
+        return "FLOAT|never"
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    return "|".join(words) or None
+
+
+def _parts(hint: Any) -> list[Any]:
+    """Return the alternatives of a union without their constraints; a Bound stays one."""
+    if hint == Bound:
+        return [hint]
+    origin = get_origin(hint)
     if origin is Annotated:
-        return _parts(get_args(annotation)[0])
+        return _parts(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return [inner for part in get_args(annotation) for inner in _parts(part)]
-    return [annotation]
-
-
-def _choices(annotation: Any) -> str | None:
-    for part in _parts(annotation):
-        if get_origin(part) is Literal:
-            return "|".join(get_args(part))
-    return None
-
-
-def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | None = None) -> Recipe:
-    """The recipe of a command line: flags and RLPOST_* beat the file, which beats the preset.
-
-    Raises:
-        UsageError: as `Recipe.of`; or a pair is not written NAME=VALUE; or there is no such preset.
-    """
-    values = without_loss(load_toml(config)) if config is not None else {}
-    preset = values.pop("preset", None) if preset is None else preset
-    given = {
-        name: value
-        for name, value in options.items()
-        if value not in (None, [], ()) and not name.startswith(OFF)
-    }
-    given |= {name.removeprefix(OFF): False for name in options if _turned_off(name, options)}
-    for name in LISTS:
-        if name in given:
-            given[name] = [word.strip() for word in given[name].split(",") if word.strip()]
-    for name in ("columns", "teachers"):
-        if name in given:
-            given[name] = _table(values, name, config) | name_values(given[name], FLAGS[name])
-    if "numerics" in given:
-        pairs = name_values(given["numerics"], "--numerics")
-        for name in pairs:
-            if name not in Numerics.model_fields:
-                hint = closest(name, Numerics.model_fields)
-                raise UsageError(f"--numerics {name}: no such field{hint}")
-        given["numerics"] = _table(values, "numerics", config) | pairs
-    origins = dict.fromkeys(values.keys() - given.keys(), str(config))
-    own = {**values, **given}
-    return Recipe.of(own if preset is None else values_of(preset, own), "command line", origins)
-
-
-def asked_for(
-    options: Mapping[str, Any], config: Path | None, preset: str | None
-) -> dict[str, Any]:
-    """The preset and the estimator that were asked for, by the names they were asked by.
-
-    A preset may put another estimator, with other norms, in place of the one it is asked for.
-    """
-    file = load_toml(config) if config is not None else {}
-    preset = file.get("preset") if preset is None else preset
-    asked = options["estimator"] or file.get("estimator") or usual_estimator(preset or DEFAULT)
-    return {"preset": preset, "asked_estimator": asked}
-
-
-def _turned_off(name: str, options: Mapping[str, Any]) -> bool:
-    return name.startswith(OFF) and bool(options[name])
-
-
-def _table(values: Mapping[str, Any], name: str, config: Path | None) -> dict[str, Any]:
-    """A table of the recipe file; anything else is kept for the Recipe to complain of."""
-    table = values.get(name, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{config}: {name} is {table!r}: a table [{name}] is needed")
-    return table
-
-
-def name_values(words: list[str], flag: str) -> dict[str, str]:
-    """Words of the form NAME=VALUE; raises UsageError on others."""
-    found = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise UsageError(f"{flag} {word}: write it NAME=VALUE")
-        found[name] = value
-    return found
+        return [inner for part in get_args(hint) for inner in _parts(part)]
+    return [hint]

@@ -1,19 +1,50 @@
-"""What commands say on stderr beside their data."""
+"""Output of commands beside their tables: lines on stderr, and summaries as JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from rlpost.io.text import printable
 
 
-def say(text: str) -> None:
-    """Say a line or several; control characters of names and texts are shown, not sent."""
+def echo(text: str) -> None:
+    """Print a text on stderr, with visible signs in place of control characters."""
     typer.echo(printable(text), err=True)
 
 
-def be_quiet() -> None:
-    """Let no warnings be said that are logged: only errors."""
+def silence_warnings() -> None:
+    """Log errors only."""
     logging.getLogger("rlpost").setLevel(logging.ERROR)
+
+
+def write_json(summary: dict[str, Any], path: str) -> None:
+    """Write a summary to a file, all of it or nothing, or with `-` to stdout.
+
+    Raises:
+        ReadWriteError: the file can't be written.
+    """
+    from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
+
+    text = json.dumps(summary, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    target = Path(path)
+    if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
+        with file_errors(target, "cannot be written"):
+            target.write_text(text, encoding="utf-8")
+        return
+    staged = StagedFile(target)
+    try:
+        staged.write(0, text.encode())
+        staged.complete()
+        staged.publish()
+    except BaseException:
+        staged.discard()
+        raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from importlib.resources import files
 
 TOPICS = {
@@ -47,3 +49,22 @@ def page(topic: str) -> str:
     if topic not in TOPICS:
         raise KeyError(topic)
     return (files(__name__) / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    r"""Return the rows of a generated table, by heading, from the page of the same name.
+
+    >>> table("estimators")[0]["formula"]
+    'δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁'
+    """
+    _, _, text = page(name).partition(f"<!-- generated: {name} -->")
+    lines = [
+        [unescape(cell).strip().strip("`").replace(r"\|", "|") for cell in _CELL.split(line)[1:-1]]
+        for line in text.partition("<!-- end -->")[0].splitlines()
+        if line.startswith("|")
+    ]
+    headings, _, *rows = lines
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+_CELL = re.compile(r"(?<!\\)\|")

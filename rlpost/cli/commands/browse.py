@@ -1,4 +1,4 @@
-"""`rlpost browse`: rollouts in the terminal."""
+"""`rlpost browse`: a terminal browser of responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlpost.cli.options import name_values
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import name_values
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import option
 from rlpost.errors import UsageError
 from rlpost.optional import need
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _STDERR = 2
-SMALL = 64 << 20  # compressed bytes that are measured before anyone asks
+SMALL = 64 << 20  # compressed bytes of columns that are read at the start
 
 EPILOG = """Examples:
 
@@ -31,22 +34,20 @@ Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, 
 """
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 def browse(
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
     ],
-    roles: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="ROLE=COLUMN", help="Which column serves a role."),
-    ] = None,
+    roles: declared.Map = None,
     condition: Annotated[
-        str, typer.Option("--filter", metavar="CONDITIONS", help="What to list at first.")
+        str,
+        option("--filter", metavar="CONDITIONS", help="Responses to list at first."),
     ] = "",
 ) -> None:
-    """Browse responses: steps, the groups of a step, the responses of a group, their tokens.
+    """Browse responses in the terminal: steps, groups, responses, tokens.
 
-    Files may be larger than memory: keys, rewards and masks are read first, tokens when looked at.
+    Files may be larger than memory: keys, rewards and masks are read first, tokens when displayed.
     """
     columns_map = name_values(roles or [], "--map")
     need("the browser", "browse", "textual")
@@ -60,7 +61,7 @@ def browse(
     with progress(quiet=False) as reporter:
         index = build(paths, columns_map, reporter)
         if not len(index):
-            raise DataError(f"{index.source.name}: there are no rows to browse")
+            raise DataError(f"{index.source.name}: there are no responses to browse")
         for measure in ("kl", "advantage"):
             columns = index.columns_for(measure)
             if columns and index.source.bytes_of(columns) <= SMALL:
@@ -71,7 +72,7 @@ def browse(
 
 @contextmanager
 def _drawn_on_stdout() -> Iterator[None]:
-    """Textual draws on stderr; where that is redirected, let it be stdout meanwhile."""
+    """Redirect stderr, where Textual draws, to stdout unless it is a terminal."""
     if sys.stderr.isatty():
         yield
         return

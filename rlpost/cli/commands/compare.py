@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlpost.cli.options import FORMAT, Format, name_values, recipe_of
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import name_values, recipe_of
+from rlpost.cli.help_screen import ESTIMATOR, command
+from rlpost.cli.options import Format, option
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,39 +36,60 @@ EPILOG = """Examples:
 """
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 def compare(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN...", help="Enriched inputs; or with recipes one input."),
+        typer.Argument(metavar="IN...", help="Enriched inputs, or one input with recipes."),
     ],
+    roles: declared.Map = None,
+    column: Annotated[
+        str | None,
+        option(
+            "--column",
+            metavar="COLUMN",
+            complete=completion.column,
+            help="Column to compare (default: advantages).",
+        ),
+    ] = None,
+    count: Annotated[
+        int,
+        option(
+            "--count", "-n", metavar="INT", min=0, help="Responses to list that differ the most."
+        ),
+    ] = 5,
+    how: declared.Output = Format.table,
     recipe: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE.toml", help="A side: this recipe, run on the input."),
+        option(
+            "--recipe", metavar="PATH", panel=ESTIMATOR, help="Recipe file of one side; repeatable."
+        ),
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A side: the numbers of a framework.")
+        list[str] | None,
+        option(
+            "--preset",
+            metavar="NAME",
+            panel=ESTIMATOR,
+            complete=completion.presets,
+            help="Framework of one side; repeatable.",
+        ),
     ] = None,
     estimator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A side; given once beside others, it holds for all."),
+        option(
+            "--estimator",
+            metavar="NAME",
+            panel=ESTIMATOR,
+            complete=completion.estimators,
+            help="Estimator of one side; a single one is for all sides.",
+        ),
     ] = None,
-    column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What to compare (default advantages).")
-    ] = None,
-    roles: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="ROLE=COLUMN", help="Which column serves a role."),
-    ] = None,
-    count: Annotated[
-        int, typer.Option("-n", "--count", min=0, help="How many of the rows that differ most.")
-    ] = 5,
-    how: Annotated[Format, FORMAT] = Format.table,
 ) -> None:
-    """Compare advantages: of two or more files, or of one input under several recipes.
+    """Compare the advantages of files, or of one input under several recipes.
 
-    Shows how much each two sides agree (correlations and signs, over responses and tokens), where
-    they differ most, and what each clipped and masked. Rows of files are matched by their keys.
+    Prints correlations and sign agreement of each pair, over responses and tokens, the largest
+    differences, and what each side clips and masks. Responses of files are matched by their keys.
     """
     asked = variants(recipe or [], preset or [], estimator or [], roles or [])
     columns_map = name_values(roles or [], "--map")

@@ -1,23 +1,30 @@
-"""`rlpost config`: the recipe that options, variables, file and preset come to, and its schema."""
+"""`rlpost config`: the resolved recipe and where it came from; and the schema of recipe files."""
 
 from __future__ import annotations
 
+import json
 from enum import Enum
-from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rlpost.cli.commands.schema import schema
-from rlpost.cli.environment import flag_of, variable_of
-from rlpost.cli.options import OFF, recipe_of, with_recipe_options
-from rlpost.recipe.presets import values_of
-from rlpost.recipe.recipe import Recipe, load_toml, without_loss
+from rlpost._version import __version__
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import recipe_of
+from rlpost.cli.environment import flag_of, from_variable, variable_of
+from rlpost.cli.help_screen import NAMES, Group, command
+from rlpost.cli.options import option, with_recipe_options
+from rlpost.recipe.loss import ABOUT, LossOptions
+from rlpost.recipe.presets import DEFAULT, PRESETS, loss_variants, values_of, variants
+from rlpost.recipe.recipe import EXTRA, KL_SYNONYMS, WRITTEN, Recipe, load_toml, without_loss
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 
+Json = dict[str, Any]
 EPILOG = """Examples:
 
   rlpost config show --preset verl --estimator gae
@@ -28,15 +35,27 @@ EPILOG = """Examples:
 
   rlpost config schema > rlpost.schema.json
 """
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+SCHEMA_EPILOG = """Example:
+
+  rlpost schema > rlpost.schema.json
+
+With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check and
+complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
+"""
 TABLES = ("columns", "teachers", "numerics")
 UNSET = "default"
 
-app = typer.Typer(add_completion=False, context_settings=SETTINGS, no_args_is_help=True)
+app = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    context_settings={"help_option_names": NAMES},
+    no_args_is_help=True,
+)
+schema_app = typer.Typer(add_completion=False)
 
 
 class Style(Enum):
-    """How the recipe is printed."""
+    """The output formats of a recipe."""
 
     table = "table"
     json = "json"
@@ -45,7 +64,7 @@ class Style(Enum):
 
 
 class Setting(NamedTuple):
-    """One field of the recipe; those of tables are written TABLE.NAME."""
+    """One field of the recipe; a field of a table is called TABLE.NAME."""
 
     field: str
     value: Any
@@ -53,54 +72,45 @@ class Setting(NamedTuple):
 
     @property
     def is_set(self) -> bool:
-        """Whether it is neither at the default of all recipes nor at that of the estimator."""
+        """Whether it has neither the default of all recipes nor that of the estimator."""
         return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
 @app.callback(epilog=EPILOG)
 def config() -> None:
-    """Show the recipe that options come to, or the schema of recipe files."""
+    """Show the resolved recipe and the source of each value."""
 
 
-@app.command(epilog=EPILOG, context_settings=SETTINGS)
+@command(app, epilog=EPILOG)
 @with_recipe_options
 def show(
     context: typer.Context,
-    preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", envvar="RLPOST_PRESET", help="The numbers of a framework."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", envvar="RLPOST_CONFIG", help="Recipe to start from."),
-    ] = None,
+    preset: declared.Preset = None,
+    config: declared.Config = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what is not at its default.")
+        bool, option("--changed", help="Print only the fields that are not defaults.")
     ] = False,
-    style: Annotated[Style, typer.Option("--format", help="What to print.")] = Style.table,
+    style: Annotated[Style, option("--format", help="Output format on stdout.")] = Style.table,
     **options: Any,
 ) -> None:
-    """Show the recipe of these options, and where each value came from.
+    """Show the recipe of these options and the source of each value.
 
-    Flags beat RLPOST_* variables, which beat the file, which beats the preset, which beats
-    defaults. What the estimator decides, where nothing else does, is filled in.
+    Flags override RLPOST_* variables, which override the recipe file, which overrides the preset,
+    which overrides defaults. Defaults of the estimator are filled in.
     """
     recipe = recipe_of(options, config, preset)
     sources = _sources(context, options, recipe, config, preset)
     # Torch takes a second to import; a wrong command line is answered before that.
-    from rlpost.cli.render import config as render_config  # noqa: PLC0415
+    from rlpost.cli.render.catalogue import show_settings  # noqa: PLC0415
     from rlpost.estimators import estimator_named  # noqa: PLC0415
 
     estimator = estimator_named(recipe.estimator)
     left = {name: x for name, x in estimator.defaults.items() if getattr(recipe, name) is None}
     sources = dict.fromkeys(left, f"{UNSET} of {estimator.name}") | sources
-    found = settings_of(recipe.model_copy(update=left), sources)
+    settings = settings_of(recipe.model_copy(update=left), sources)
     if changed:
-        found = [one for one in found if one.is_set]
-    render_config.show(found, style.value)
-
-
-app.command(name="schema")(schema)
+        settings = [one for one in settings if one.is_set]
+    show_settings(settings, style.value)
 
 
 def settings_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
@@ -118,30 +128,29 @@ def _sources(
     config: Path | None,
     preset: str | None,
 ) -> dict[str, str]:
-    """Where each field that is no default came from, by name; tables' by TABLE.NAME."""
+    """Return the source of each field that is no default, by name, or TABLE.NAME in tables."""
     file = without_loss(load_toml(config)) if config is not None else {}
     of_file = file.pop("preset", None)
     preset = of_file if preset is None else preset
-    asked = options.get("estimator") or file.get("estimator")
-    found: dict[str, str] = {}
+    requested = options.get("estimator") or file.get("estimator")
+    sources: dict[str, str] = {}
     if preset is not None:
-        table = values_of(preset, {"estimator": asked} if asked else {})
-        table.pop("estimator")  # it is told below, for a preset may put another in its place
-        found |= dict.fromkeys(_keys(table), f"preset {preset}")
-    found |= dict.fromkeys(_keys(file), str(config))
+        table = values_of(preset, {"estimator": requested} if requested else {})
+        table.pop("estimator")  # see below: a preset may replace it
+        sources |= dict.fromkeys(_keys(table), f"preset {preset}")
+    sources |= dict.fromkeys(_keys(file), str(config))
     for name, value in options.items():
         if value not in (None, [], ()) and name != "estimator":
-            field = name.removeprefix(OFF)
-            found |= dict.fromkeys(_words(field, value), _given_by(context, name))
-    if recipe.estimator != (asked or Recipe().estimator):
-        found["estimator"] = f"preset {preset}" + (f", for {asked}" if asked else "")
+            sources |= dict.fromkeys(_fields(name, value), _source(context, name, value))
+    if recipe.estimator != (requested or Recipe().estimator):
+        sources["estimator"] = f"preset {preset}" + (f", for {requested}" if requested else "")
     elif options.get("estimator"):
-        found["estimator"] = _given_by(context, "estimator")
-    return found
+        sources["estimator"] = _source(context, "estimator", requested)
+    return sources
 
 
 def _keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """The names of fields, those of tables as TABLE.NAME."""
+    """Yield the names of fields, those of tables as TABLE.NAME."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from (f"{name}.{key}" for key in value)
@@ -149,17 +158,83 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _words(field: str, value: Any) -> list[str]:
-    """The names of fields that the words of an option set."""
-    if field not in TABLES:
-        return [field]
-    return [f"{field}.{word.partition('=')[0]}" for word in value]
+def _fields(name: str, value: Any) -> list[str]:
+    """Return the names of the fields that an option sets."""
+    if name not in TABLES:
+        return [name]
+    return [f"{name}.{word.partition('=')[0]}" for word in value]
 
 
-def _given_by(context: typer.Context, name: str) -> str:
-    """The option or the variable that a value came by."""
-    source = context.get_parameter_source(name)
-    if source is not None and source.name == "ENVIRONMENT":
+def _source(context: typer.Context, name: str, value: Any) -> str:
+    """Return the flag or the variable that set a value."""
+    if from_variable(context, name):
         return variable_of(name)
-    flag = flag_of(name.removeprefix(OFF))
-    return f"--no-{flag[2:]}" if name.startswith(OFF) else flag
+    flag = flag_of(name)
+    return f"--no-{flag[2:]}" if value is False else flag
+
+
+@command(app, epilog=SCHEMA_EPILOG)
+@command(schema_app, epilog=SCHEMA_EPILOG)
+def schema() -> None:
+    """Print the JSON Schema of recipe files, with the description of each field."""
+    typer.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
+
+
+def json_schema() -> Json:
+    """Return the JSON Schema (draft 2020-12) of the TOML files that --config reads.
+
+    It is that of Recipe, with the preset that a file may name and its table of the loss. A field
+    whose values are names lists them; an estimator may be a user's own, so any string is valid.
+    """
+    recipe = Recipe.model_json_schema()
+    loss = LossOptions.model_json_schema()
+    definitions = recipe.pop("$defs", {}) | loss.pop("$defs", {}) | {"LossOptions": loss}
+    fields: Json = {
+        "$schema": {"type": "string", "description": "Path of this schema, for editors."},
+        "preset": {
+            "type": "string",
+            "enum": [*PRESETS, DEFAULT],
+            "description": "Framework to compute as; fields of the file override it.",
+        },
+        **recipe.pop("properties"),
+        "loss": {
+            "$ref": "#/$defs/LossOptions",
+            "description": "The policy loss, for rlpost loss.",
+        },
+    }
+    _add_names(fields, loss["properties"])
+    for table in (fields, *(one.get("properties", {}) for one in definitions.values())):
+        for field in table.values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:rlpost:recipe:{__version__}",
+        **recipe,
+        "title": "rlpost recipe",
+        "description": "The files that `rlpost advantages --config` reads: every option that "
+        "changes a number. A missing field has its default, or the estimator's.",
+        "properties": fields,
+        "$defs": definitions,
+    }
+
+
+def _add_names(fields: Json, loss: Json) -> None:
+    """Add the names that editors can offer to fields whose type is only `string`."""
+    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - torch takes a second to import
+
+    own = [name for preset in PRESETS for name in variants(preset)]
+    own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
+    fields["estimator"] |= _open([*ESTIMATORS, *own])
+    loss["loss"] |= _open([*ABOUT, *own_losses])
+    fields["columns"] |= {"propertyNames": {"enum": list(ROLES)}}
+    fields["kl_estimator"]["enum"] = [*fields["kl_estimator"]["enum"], *KL_SYNONYMS]
+    loss["kl_loss_estimator"]["enum"] = [*loss["kl_loss_estimator"]["enum"], *KL_SYNONYMS]
+    for one in fields["emit"]["anyOf"]:
+        if one.get("type") == "array":
+            one["items"] = {"enum": [*WRITTEN, *EXTRA]}
+
+
+def _open(names: list[str]) -> Json:
+    """Return the schema of these names, or of another string: estimators may be users' own."""
+    return {"anyOf": [{"enum": list(dict.fromkeys(names))}, {"type": "string"}]}

@@ -1,4 +1,4 @@
-"""`rlpost convert`: other tools' dumps to Parquet that the other commands read."""
+"""`rlpost convert`: dumps of RL frameworks to Parquet."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli.commands.advantages import write_json
-from rlpost.cli.options import FORMAT, Format, name_values
-from rlpost.cli.output import be_quiet
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import name_values
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import Format, option
+from rlpost.cli.output import silence_warnings, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -27,58 +30,75 @@ EPILOG = """Examples:
 
 
 class Nonfinite(Enum):
-    """What becomes of a conversion with numbers that are not finite."""
+    """How a conversion treats numbers that are not finite."""
 
     keep = "keep"
     error = "error"
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+LAYOUTS = ("response", "padded", "shifted", "compact", "left-padded")
+
+
+@command(app, epilog=EPILOG)
 def convert(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="IN... OUT",
-            help="Dumps, directories or globs; then a .parquet file for all, or a directory.",
+            help="Dumps, directories or globs; then one .parquet file, or a directory.",
         ),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="NAME", help="The format; else told by the contents."),
+        option(
+            "--from",
+            metavar="NAME",
+            complete=completion.formats,
+            help="Format of the dumps (default: detected; see --list).",
+        ),
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map", metavar="ROLE=FIELD", help="Field of a role (a.b nests); none leaves it out."
+        option(
+            "--map",
+            metavar="ROLE=FIELD",
+            complete=completion.roles,
+            help="Field to read for a role, a.b if nested; none: no role.",
         ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Token lists: response, padded, shifted, compact, left-padded."
+        option(
+            "--layout",
+            metavar="NAME",
+            complete=completion.words(*LAYOUTS),
+            help=f"Layout of the token lists: {', '.join(LAYOUTS)}.",
         ),
     ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Consecutive records that are one group, where no id says so."),
+        option(
+            "--group-size",
+            metavar="INT",
+            min=1,
+            help="Consecutive records per group, if they have no group id.",
+        ),
     ] = None,
     nonfinite: Annotated[
         Nonfinite,
-        typer.Option(help="Rewards and log-probs that are NaN or infinite: keep and count them."),
+        option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
     ] = Nonfinite.keep,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the formats, what each gives and lacks.")
+        bool, option("--list", help="List the formats and the roles that they have.")
     ] = False,
-    how: Annotated[Format, FORMAT] = Format.table,
-    summary_json: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the summary as JSON; - is stdout.")
-    ] = None,
+    how: declared.Output = Format.table,
+    summary_json: declared.SummaryJson = None,
+    quiet: declared.Quiet = False,
 ) -> None:
-    """Convert a framework's rollout dumps to Parquet.
+    """Convert dumps of RL frameworks to Parquet.
 
-    OUT has rlpost's own column names and types, one entry per response token.
+    OUT has rlpost's column names and types; its lists have one entry per response token.
     """
     if not listed and len(paths or []) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost convert IN... OUT, or --list")
@@ -86,7 +106,7 @@ def convert(
     from rlpost.cli.render import convert as render_convert  # noqa: PLC0415
 
     if listed and summary_json is not None:
-        raise UsageError("--summary-json is of a conversion; --list --format json lists as JSON")
+        raise UsageError("--summary-json needs a conversion; for the list use --list --format json")
     if listed:
         render_convert.show_formats(how.value)
         return
@@ -96,7 +116,7 @@ def convert(
 
     assert paths is not None
     if quiet:
-        be_quiet()
+        silence_warnings()
     check_writable(None if summary_json == "-" else summary_json)
     chosen = name_values(mapped or [], "--map")
     options = ReadOptions(chosen, layout, group_size, nonfinite.value)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rlpost.cli import completion
+from rlpost.cli.help_screen import command
 from rlpost.errors import UsageError
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.roles import closest
@@ -29,10 +31,15 @@ EPILOG = """Examples:
 app = typer.Typer(add_completion=False)
 
 
-@app.command("help", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, name="help", epilog=EPILOG)
 def show_help(
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Page to print (default: list of pages).")
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            autocompletion=completion.topics,
+            help="Page to print (default: the list of pages).",
+        ),
     ] = None,
 ) -> None:
     """Print a page of the manual, or the list of its pages."""
@@ -55,7 +62,7 @@ def _show_topics() -> None:
 
 
 def _show_page(text: str) -> None:
-    """Print Markdown: rendered on a terminal, as it is in a pipe."""
+    """Print Markdown: rendered on a terminal, unchanged to a pipe."""
     if not sys.stdout.isatty():
         typer.echo(text, nl=False)
         return

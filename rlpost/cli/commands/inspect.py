@@ -1,4 +1,4 @@
-"""`rlpost inspect`: what is in rollout files, and what would hurt training on them."""
+"""`rlpost inspect`: contents, statistics and problems of rollout files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli.options import FORMAT, Format, name_values
-from rlpost.cli.output import be_quiet, say
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import name_values
+from rlpost.cli.help_screen import SINGLE, command
+from rlpost.cli.options import Format, option
+from rlpost.cli.output import echo, silence_warnings
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
-FOUND = 1
-SINGLE = "Single responses"
+FINDINGS = 1
 
 EPILOG = """Examples:
 
@@ -27,78 +29,74 @@ EPILOG = """Examples:
 """
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 def inspect(
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
     ],
-    roles: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="ROLE=COLUMN", help="Which column serves a role."),
-    ] = None,
+    roles: declared.Map = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens/--no-tokens", help="Read log-probs, values and texts.")
+        bool,
+        option("--tokens/--no-tokens", help="Read tokens, too (default: yes)."),
     ] = True,
-    footer: Annotated[
-        bool, typer.Option("--footer", help="Only what the footers tell: no row is read.")
-    ] = False,
+    footer: Annotated[bool, option("--footer", help="Read file footers only.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 where there are findings.")
+        bool, option("--strict", help="Exit with code 1 if there are findings.")
     ] = False,
-    pass_threshold: Annotated[
-        float, typer.Option(metavar="R", help="A response passes with at least this reward.")
-    ] = 1.0,
+    pass_threshold: declared.PassThreshold = 1.0,
+    how: declared.Output = Format.table,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="ID", rich_help_panel=SINGLE, help="The responses of a group."),
+        option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
     ] = None,
     row: Annotated[
         int | None,
-        typer.Option(metavar="N", rich_help_panel=SINGLE, help="One response, from 0."),
+        option("--row", metavar="INT", panel=SINGLE, help="Show the response of this row, from 0."),
     ] = None,
     top: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "--top",
             metavar="reward|kl|length|advantage",
-            rich_help_panel=SINGLE,
-            help="The responses where it is highest.",
+            panel=SINGLE,
+            help="Show the responses with the highest values.",
         ),
     ] = None,
     worst: Annotated[
         bool,
-        typer.Option(
+        option(
             "--worst",
-            rich_help_panel=SINGLE,
-            help="Where it is lowest; of rewards without --top.",
+            panel=SINGLE,
+            help="Show the lowest values of --top (default: of rewards).",
         ),
     ] = False,
     count: Annotated[
         int,
-        typer.Option("-n", "--count", min=1, rich_help_panel=SINGLE, help="How many of them."),
+        option(
+            "--count", "-n", metavar="INT", min=1, panel=SINGLE, help="Number of responses to show."
+        ),
     ] = 5,
     colour: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "--colour",
             metavar="logprob|kl|advantage",
-            rich_help_panel=SINGLE,
-            help="What colours the tokens of shown responses.",
+            panel=SINGLE,
+            help="Color tokens by this value.",
         ),
     ] = None,
-    how: Annotated[Format, FORMAT] = Format.table,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no table, only errors; for --strict.")
-    ] = False,
+    quiet: declared.Quiet = False,
 ) -> None:
-    """Say what is in rollout files, and what would hurt training on them.
+    """Inspect rollout files: contents, statistics and problems.
 
-    First of all findings, the worst first: what is wrong, rows that show it, what to do.
+    Findings come first, the most severe one on top: the problem, rows that show it, what to do.
 
-    Then columns by role, groups, pass@k, rewards, lengths, log-probs, masks, and what is stored.
+    Then: columns by role, groups, pass@k, rewards, lengths, log-probs, masks, storage.
     """
     columns_map = name_values(roles or [], "--map")
     if quiet:
-        be_quiet()
-    # Pyarrow takes its time to import; a wrong command line is answered before.
+        silence_warnings()
+    # Pyarrow takes its time to import; a wrong command line is answered before that.
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
@@ -109,7 +107,7 @@ def inspect(
             )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
-        with canonical_inputs(paths, tell=say) as inputs:
+        with canonical_inputs(paths, tell=echo) as inputs:
             views.show(
                 inputs,
                 columns_map=columns_map,
@@ -124,36 +122,20 @@ def inspect(
         return
     if colour is not None:
         raise UsageError("--colour is for single responses: --prompt, --row, --top or --worst")
-    with canonical_inputs(paths, tell=None if quiet else say) as inputs:
-        shown = None if quiet and how is Format.table else how
-        _whole(inputs, paths, columns_map, shown, (tokens, footer, strict, pass_threshold))
+    # Polars and pyarrow take half a second to import.
+    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
 
-
-def _whole(
-    paths: list[str],
-    named: list[str],
-    columns_map: dict[str, str],
-    how: Format | None,
-    asked: tuple[bool, bool, bool, float],
-) -> None:
-    """Facts of the whole input, which the user calls `named`: dumps are converted somewhere.
-
-    With no `how` nothing is printed: the exit code is all that is asked for.
-    """
-    # Polars and pyarrow take half a second to import; a wrong command line is answered before.
-    from rlpost.analysis.inspect import facts  # noqa: PLC0415
-    from rlpost.analysis.inspect import render as render_inspect  # noqa: PLC0415
-
-    tokens, footer, strict, pass_threshold = asked
-    if footer:
-        found_stored = facts.stored(paths, columns_map=columns_map)
-        if how is not None:
-            render_inspect.show_stored(*found_stored, how.value)
-        return
-    found = facts.inspect(
-        paths, columns_map=columns_map, tokens=tokens, pass_threshold=pass_threshold
-    )
-    if how is not None:
-        render_inspect.show(replace(found, inputs=named), how.value)
-    if strict and found.findings:
-        raise typer.Exit(FOUND)
+    prints = not quiet or how is not Format.table
+    with canonical_inputs(paths, tell=None if quiet else echo) as inputs:
+        if footer:
+            stored = facts.stored(inputs, columns_map=columns_map)
+            if prints:
+                render.show_stored(*stored, how.value)
+            return
+        result = facts.inspect(
+            inputs, columns_map=columns_map, tokens=tokens, pass_threshold=pass_threshold
+        )
+        if prints:
+            render.show(replace(result, inputs=paths), how.value)  # not the converted dumps
+        if strict and result.findings:
+            raise typer.Exit(FINDINGS)

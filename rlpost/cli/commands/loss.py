@@ -1,18 +1,18 @@
-"""`rlpost loss`: what policy losses would do to a dump's tokens."""
+"""`rlpost loss`: diagnostics of policy losses on a dump."""
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import Annotated, Any
 
 import typer
 
-from rlpost.cli.commands.advantages import write_json
-from rlpost.cli.loss_options import given_by_hand, settings_of, with_loss_options
-from rlpost.cli.options import FORMAT, Format, asked_for, recipe_of, with_recipe_options
-from rlpost.cli.output import say
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import fields_set, loss_settings_of, recipe_of, requested
+from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
+from rlpost.cli.output import echo, write_json
 from rlpost.errors import UsageError
-from rlpost.recipe.recipe import Recipe
 
 app = typer.Typer(add_completion=False)
 
@@ -56,29 +56,24 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
     raise typer.Exit
 
 
-@app.command(
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True},
-)
+@command(app, epilog=EPILOG, allow_extra_args=True)
 @with_loss_options
 @with_recipe_options
 def loss(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="IN",
-            help="One Parquet file or dump; several: their directory, or a quoted glob.",
-        ),
+        typer.Argument(metavar="IN", help="A Parquet file, dump or directory, or a quoted glob."),
     ],
     output: Annotated[
         str | None,
-        typer.Argument(metavar="OUT", help="New; gets pg_loss and clip_state beside IN's columns."),
+        typer.Argument(metavar="OUT", help="Copy of IN to write, with pg_loss and clip_state."),
     ] = None,
     _list: Annotated[
         bool,
-        typer.Option(
+        option(
             "--list",
+            panel=LOSS,
             is_eager=True,
             callback=list_losses,
             help="List the losses, their options and the aggregations.",
@@ -86,56 +81,29 @@ def loss(
     ] = False,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "--sweep",
+            panel=LOSS,
             metavar="NAME=VALUE,...",
-            help="Compare values of a loss option in one pass; repeated: all their combinations. "
-            "Details by position, step and domain are told of one setting alone.",
+            complete=completion.sweeps,
+            help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            envvar="RLPOST_PRESET",
-            help="The loss and the numbers of a framework; `rlpost presets` lists them.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml",
-            envvar="RLPOST_CONFIG",
-            help="Recipe to start from, and its table of the loss.",
-        ),
-    ] = None,
-    how: Annotated[Format, FORMAT] = Format.table,
-    summary_json: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the summary as JSON; - is stdout.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
-    device: Annotated[
-        str,
-        typer.Option(metavar="auto|cpu|cuda[:N]", envvar="RLPOST_DEVICE", help="Where to compute."),
-    ] = "auto",
-    chunk_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per piece, about."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, envvar="RLPOST_WORKERS", help="Threads; default one per core, up to 8."
-        ),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no table, only errors.")
-    ] = False,
+    preset: declared.Preset = None,
+    config: declared.Config = None,
+    how: declared.Output = Format.table,
+    summary_json: declared.SummaryJson = None,
+    overwrite: declared.Overwrite = False,
+    device: declared.Device = "auto",
+    chunk_tokens: declared.ChunkTokens = None,
+    workers: declared.Workers = None,
+    quiet: declared.Quiet = False,
     **options: Any,
 ) -> None:
-    """Tell what a policy loss would do: what it clips, what learns nothing, what it comes to.
+    """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
 
-    IN holds log_probs of the policy being trained and old_log_probs of the one that sampled. Where
-    it has no advantages they are made first, as `rlpost advantages` makes them, with its options.
+    IN needs log_probs (of the trained policy) and old_log_probs (of the policy that sampled). If it
+    has no advantages, they are computed first, with the options of `rlpost advantages`.
     """
     if more := context.args:
         raise UsageError(
@@ -144,9 +112,8 @@ def loss(
         )
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT holds the loss of one setting")
-    asked = {name: value for name, value in options.items() if _of_recipe(name)}
-    recipe = recipe_of(asked, config, preset)
-    chosen = settings_of(options, sweep or [], config, preset)
+    recipe = recipe_of(options, config, preset)
+    chosen = loss_settings_of(options, sweep or [], config, preset)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
@@ -160,7 +127,7 @@ def loss(
 
     configs = [LossConfig(made, swept) for made, swept in chosen]
     check_writable(None if summary_json == "-" else summary_json)
-    tell = say if not quiet else None
+    tell = echo if not quiet else None
     target = None if output is None else parse_path(output)
     with (
         canonical_inputs([source], target, overwrite=overwrite, tell=tell) as inputs,
@@ -170,13 +137,9 @@ def loss(
         summary = loss_run.loss(inputs, output, recipe, configs, how_run)
     if inputs != [source]:
         summary["inputs"] = [source]  # what was converted for this run is gone
-    summary |= asked_for(options, config, preset)
-    summary["warnings"] += unused_options(summary, configs, *given_by_hand(options, config))
+    summary |= requested(options, config, preset)
+    summary["warnings"] += unused_options(summary, configs, *fields_set(options, config))
     if summary_json is not None:
         write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is Format.table):
         render_loss.show(summary, how.value)
-
-
-def _of_recipe(name: str) -> bool:
-    return name.removeprefix("no_") in Recipe.model_fields

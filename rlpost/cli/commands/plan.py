@@ -1,16 +1,22 @@
-"""`rlpost plan`: all of a run but the last pass, for shards that write."""
+"""`rlpost plan`, and the shards that `rlpost advantages` then writes."""
 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rlpost.cli.commands.advantages import write_json
-from rlpost.cli.options import asked_for, recipe_of, with_recipe_options
-from rlpost.cli.output import say
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import recipe_of, requested
+from rlpost.cli.help_screen import SHARDS, command
+from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.output import echo, write_json
 from rlpost.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
 
 app = typer.Typer(add_completion=False)
 
@@ -22,56 +28,36 @@ EPILOG = """Examples:
 """  # noqa: E501
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 @with_recipe_options
 def plan(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN... OUT", help="Parquet files, directories, globs; then OUT."),
+        typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
     ],
     state_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where shards find what was settled.")
+        Path,
+        option(
+            "--state-dir", metavar="DIR", panel=SHARDS, help="Directory to write for the shards."
+        ),
     ],
-    preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", envvar="RLPOST_PRESET", help="Numbers of a framework."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", envvar="RLPOST_CONFIG", help="Recipe to start from."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT, and a plan in DIR.")
-    ] = False,
-    device: Annotated[
-        str,
-        typer.Option(metavar="cpu|cuda[:N]", envvar="RLPOST_DEVICE", help="Where to compute."),
-    ] = "cpu",
-    chunk_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per piece, about."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="RLPOST_WORKERS", help="Threads; default one per core."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Running reward moments, kept over calls."),
-    ] = None,
-    summary_json: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the plan as JSON; - is stdout.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    preset: declared.Preset = None,
+    config: declared.Config = None,
+    overwrite: declared.Overwrite = False,
+    state: declared.State = None,
+    summary_json: declared.SummaryJson = None,
+    device: declared.Device = "cpu",
+    chunk_tokens: declared.ChunkTokens = None,
+    workers: declared.Workers = None,
+    quiet: declared.Quiet = False,
     **options: Any,
 ) -> None:
-    """Settle all responses of a run, and leave to shards what is done per token.
+    """Compute response-level statistics for a sharded run.
 
-    A shard is `rlpost advantages --state-dir DIR --num-shards N --shard-index I`.
+    The work per token is left to the shards: `rlpost advantages --state-dir DIR --num-shards N
+    --shard-index I`, at any time, on any machine that can access DIR, IN and OUT.
 
-    It may run at any time, on any machine that sees DIR, IN and OUT.
-
-    All files appear when the last shard ends.
+    All output files appear when the last shard ends.
     """
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
@@ -81,27 +67,98 @@ def plan(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     with progress(quiet=quiet) as reporter:
-        asked = asked_for(options, config, preset)
+        names = requested(options, config, preset)
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,
-            asked=asked if asked["preset"] else {},
+            asked=names if names["preset"] else {},
         )  # fmt: skip
-        found = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
+        summary = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
-        say(_told(found, state_dir))
+        echo(_text(summary, state_dir))
     if summary_json is not None:
-        write_json(found, summary_json)
+        write_json(summary, summary_json)
 
 
-def _told(found: dict[str, Any], state_dir: Path) -> str:
-    tables = f"{found['tables']:,} tables" if found["tables"] > 1 else "one table"
-    why = f": {found['together']}" if found["together"] else ""
-    lots = f"{found['lots']:,}"
+def _text(summary: dict[str, Any], state_dir: Path) -> str:
+    from rlpost.display.text import counted  # noqa: PLC0415
+
+    tables = f"{summary['tables']:,} tables" if summary["tables"] > 1 else "one table"
+    why = f": {summary['together']}" if summary["together"] else ""
+    responses = counted(summary["responses"], "response")
+    most = counted(summary["lots"], "shard")
     return "\n".join(
         [
-            f"{state_dir}: {found['responses']:,} responses of {found['files']:,} files settled",
-            f"  on {tables}{why}; {found['bytes'] / 1e6:,.1f} MB",
-            f"Up to {lots} shards can write at once, each I from 0 to N - 1:",
+            f"{state_dir}: statistics of {responses} in {counted(summary['files'], 'file')}",
+            f"  computed on {tables}{why}; {summary['bytes'] / 1e6:,.1f} MB",
+            f"Up to {most} can run at once, with I from 0 to N - 1:",
             f"  rlpost advantages --state-dir {state_dir} --num-shards N --shard-index I",
         ]
     )
+
+
+class Shard(NamedTuple):
+    """One shard of a planned run."""
+
+    state_dir: Path
+    number: int
+    shards: int
+
+
+def shard_of(state_dir: Path | None, index: int | None, count: int | None) -> Shard | None:
+    """Return the requested shard, if there is one; raises UsageError if an option is missing."""
+    if state_dir is not None and index is not None and count is not None:
+        return Shard(state_dir, index, count)
+    values = {"--state-dir": state_dir, "--shard-index": index, "--num-shards": count}
+    missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(values):
+        return None
+    raise UsageError(
+        f"{' and '.join(missing)}: a shard needs --state-dir DIR (from `rlpost plan`), "
+        "--shard-index I and --num-shards N"
+    )
+
+
+def run_shard(
+    shard: Shard, paths: list[str], recipe: Recipe, options: Options, *, quiet: bool
+) -> dict[str, Any] | None:
+    """Write a shard; return the summary of the run if this was the last one.
+
+    Raises:
+        UsageError: there are paths, another recipe or options that belong to `rlpost plan`.
+    """
+    from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.recipe.recipe import Recipe  # noqa: PLC0415
+
+    if paths:
+        raise UsageError(
+            f"{paths[0]}: a shard takes no paths; IN and OUT are those of `rlpost plan`"
+        )
+    _check_options(options)
+    work = shards.planned(shard.state_dir).work
+    planned = work.recipe
+    if recipe not in (Recipe(), planned):
+        raise UsageError(
+            f"{shard.state_dir}: planned with another recipe; leave recipe options out"
+        )
+    summary = shards.shard(*shard, options)
+    if summary is None:
+        if not quiet:
+            which = f"Shard {shard.number} of {shard.shards}"
+            echo(f"{which} is written; all files appear with the last one.")
+        return None
+    names = work.whole.asked if work.whole is not None else {}
+    return summary | {"preset": None, "asked_estimator": planned.estimator} | names
+
+
+def _check_options(options: Options) -> None:
+    """Raise UsageError for options that a shard would ignore."""
+    ignored = {
+        "--overwrite": (options.overwrite, "is for `rlpost plan`, which reserves the names"),
+        "--state": (options.state is not None, "is for `rlpost plan`, which reads the statistics"),
+        "--resume": (options.resume, "is not needed: a shard continues by itself"),
+        f"--engine {options.engine}": (options.engine != "local", "is for runs without a plan"),
+        "--ray-address": (options.ray_address is not None, "is for runs without a plan"),
+    }
+    for name, (is_set, why) in ignored.items():
+        if is_set:
+            raise UsageError(f"{name}: {why}; a shard takes none")

@@ -1,4 +1,4 @@
-"""`rlpost report`: one HTML page about rollout files."""
+"""`rlpost report`: an HTML report about rollout files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli.options import name_values
-from rlpost.cli.output import say
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import name_values
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import option
+from rlpost.cli.output import echo
 from rlpost.optional import need
 
 app = typer.Typer(add_completion=False)
@@ -21,35 +24,36 @@ EPILOG = """Examples:
 """
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 def report(
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
     ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE.html", help="Where the page goes.")
-    ],
-    roles: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="ROLE=COLUMN", help="Which column serves a role."),
-    ] = None,
-    pass_threshold: Annotated[
-        float, typer.Option(metavar="R", help="A response passes with at least this reward.")
-    ] = 1.0,
+    output: Annotated[str, option("--output", "-o", metavar="PATH", help="HTML file to write.")],
+    roles: declared.Map = None,
+    pass_threshold: declared.PassThreshold = 1.0,
     examples: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, max=20, help="Best, worst and random responses, N of each."
+        option(
+            "--examples",
+            metavar="INT",
+            min=1,
+            max=20,
+            help="Best, worst and random responses to show, 1 to 20 each.",
         ),
     ] = 6,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random examples.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    seed: Annotated[
+        int, option("--seed", metavar="INT", min=0, help="Seed of the random examples.")
+    ] = 0,
+    overwrite: Annotated[
+        bool, option("--overwrite", help="Replace the report if it exists.")
+    ] = False,
+    quiet: declared.Quiet = False,
 ) -> None:
-    """Write one HTML page about rollout files, which opens from disk without a network.
+    """Write an HTML report about rollout files, one file that needs no network.
 
-    Overview, findings, trends over steps, distributions, groups, engine against trainer, clipping,
-    and examples down to the single token.
+    It has an overview, findings, trends over steps, distributions, groups, engine against trainer,
+    clipping, and example responses with their tokens.
     """
     columns_map = name_values(roles or [], "--map")
     need("the report", "report", "altair", "vl_convert")
@@ -69,7 +73,8 @@ def report(
             reporter=reporter,
         )
     if not quiet:
-        found = len(facts.findings)
+        number = len(facts.findings)
+        findings = f"{number or 'no'} finding{'' if number == 1 else 's'}"
         size = Path(output).stat().st_size / 1e6
-        said = f"{found} finding{'' if found == 1 else 's'}" if found else "no findings"
-        say(f"{output}: {facts.responses:,} responses, {said}, {size:.1f} MB")
+        responses = f"{facts.responses:,} response{'' if facts.responses == 1 else 's'}"
+        echo(f"{output}: {responses}, {findings}, {size:.1f} MB")

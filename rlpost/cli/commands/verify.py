@@ -1,4 +1,4 @@
-"""`rlpost verify`: whether enriched files are what they claim."""
+"""`rlpost verify`: recomputed columns against the stored ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli.options import FORMAT, Format
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import Format
 
 app = typer.Typer(add_completion=False)
 DIFFERENT = 1
@@ -19,34 +21,23 @@ EPILOG = """Examples:
 """
 
 
-@app.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@command(app, epilog=EPILOG)
 def verify(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Enriched files; all of a run, or its directory."),
+        typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
     ],
-    device: Annotated[
-        str,
-        typer.Option(metavar="auto|cpu|cuda[:N]", envvar="RLPOST_DEVICE", help="Where to compute."),
-    ] = "auto",
-    chunk_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="RLPOST_CHUNK_TOKENS", help="Tokens per piece, about."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, envvar="RLPOST_WORKERS", help="Threads; default one per core, up to 8."
-        ),
-    ] = None,
-    how: Annotated[Format, FORMAT] = Format.table,
+    how: declared.Output = Format.table,
+    device: declared.Device = "auto",
+    chunk_tokens: declared.ChunkTokens = None,
+    workers: declared.Workers = None,
 ) -> None:
-    """Make the columns of enriched files again, and say whether they are what they claim.
+    """Recompute the columns of enriched files and compare them with the stored ones.
 
-    The recipe is the one in the file's metadata, the input the columns that the file holds. These
-    kept columns are decoded, too; nothing in the file says what they were when it was written.
+    The recipe is read from the file's metadata, the input from the columns that the file kept. All
+    kept columns are decoded, too; the file has no record of their original values.
 
-    Exit code 0: it is what it claims; 1: it differs.
+    Exit code 0: all columns are equal; 1: something differs.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.verify import verify as verified  # noqa: PLC0415
@@ -56,7 +47,7 @@ def verify(
 
     with progress(quiet=how is not Format.table) as reporter:
         options = Options(device, chunk_tokens, workers, reporter=reporter)
-        found = verified(paths, options)
-    render_verify.show(found, how.value)
-    if not found["ok"]:
+        result = verified(paths, options)
+    render_verify.show(result, how.value)
+    if not result["ok"]:
         raise typer.Exit(DIFFERENT)

@@ -1,11 +1,15 @@
-"""What there is, for people and for programs: estimators, presets, and where presets differ."""
+"""Lists of estimators, presets and recipes, for terminals, pipes and programs."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from rich import box
+from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
@@ -14,12 +18,17 @@ from rlpost.display.tables import show_json, show_list, show_markdown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rlpost.cli.commands.config import Setting
     from rlpost.estimators import Estimator
     from rlpost.recipe.presets import Difference
 
 
+NONE = "–"
+SETTING = ("field", "value", "from")
+
+
 def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
-    """The estimators: what they read and compute, and where they are from."""
+    """Print estimators on stdout: level, required columns, formula, source."""
     headings = ("estimator", "level", "needs", "formula", "source")
     rows = [
         (one.name, one.level, ", ".join(one.roles), one.formula, one.source) for one in estimators
@@ -27,40 +36,42 @@ def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
     show_list(headings, rows, how)
 
 
-def show_differences(names: tuple[str, str], found: Sequence[Difference], how: str) -> None:
-    """Where two recipes differ: a line of values, and below it what they are about."""
+def show_differences(names: tuple[str, str], differences: Sequence[Difference], how: str) -> None:
+    """Print the fields in which two recipes differ; below each, what it is about."""
     headings = ("field", *names, "what it is")
     if how == "json":
-        show_json([dict(zip(("field", *names, "why"), one, strict=True)) for one in found])
+        show_json([dict(zip(("field", *names, "why"), one, strict=True)) for one in differences])
     elif how == "markdown":
-        rows = [(one.field, _word(one.left), _word(one.right), one.why) for one in found]
+        rows = [(one.field, _word(one.left), _word(one.right), one.why) for one in differences]
         show_markdown(headings, rows)
     else:
-        _print_differences(names, found)
+        _print_differences(names, differences)
 
 
-def _print_differences(names: tuple[str, str], found: Sequence[Difference]) -> None:
+def _print_differences(names: tuple[str, str], differences: Sequence[Difference]) -> None:
     out = console(sys.stdout)
-    if not found:
-        out.print(f"{names[0]} and {names[1]} give the same numbers")
+    if not differences:
+        out.print(f"{names[0]} and {names[1]} have equal numerics")
         return
-    width = max(len(one.field) for one in found) + 2
-    value = max(len(word) for one in found for word in (_word(one.left), names[0])) + 2
+    width = max(len(one.field) for one in differences) + 2
+    value = max(len(word) for one in differences for word in (_word(one.left), names[0])) + 2
     out.print(Text(" " * width + names[0].ljust(value) + names[1], style="bold"))
-    for one in found:
+    for one in differences:
         line = Text(one.field.ljust(width), style="bold")
         line.append(_word(one.left).ljust(value), style="not bold cyan")
         line.append(_word(one.right), style="not bold magenta")
         out.print(line)
         for part in textwrap.wrap(one.why, out.width - 6):
             out.print(Text(f"    {part}", style="dim"))
-    out.print(f"\n{len(found)} fields differ; what both share is not shown")
+    number = len(differences)
+    fields = "1 field differs" if number == 1 else f"{number} fields differ"
+    out.print(f"\n{fields}; equal fields are omitted")
 
 
 def _word(value: Any) -> str:
-    """A value as it stands in a recipe."""
+    """Return a value as it is typed in a command."""
     if value is None:
-        return "–"
+        return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -69,7 +80,7 @@ def _word(value: Any) -> str:
 
 
 def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> None:
-    """A recipe as the TOML that `--config` takes, as JSON, or as a table of its fields."""
+    """Print a recipe as the TOML that `--config` reads, as JSON, or as a table of its fields."""
     if how == "json":
         show_json(values)
     elif how == "markdown":
@@ -81,3 +92,77 @@ def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> No
         show_markdown(("field", "value"), flat)
     else:
         console(sys.stdout).print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def show_settings(settings: Sequence[Setting], how: str) -> None:
+    """Print a resolved recipe on stdout: as a table, JSON, Markdown, or TOML for `--config`."""
+    if how == "json":
+        rows = [(one.field, _plain(one.value), one.source) for one in settings]
+        show_json([dict(zip(SETTING, row, strict=True)) for row in rows])
+    elif how == "markdown":
+        show_markdown(SETTING, [(x.field, _toml_word(x.value), x.source) for x in settings])
+    elif how == "toml":
+        sys.stdout.write("\n".join(_toml_lines(settings)) + "\n")
+    else:
+        _print_settings(settings)
+
+
+def _toml_lines(settings: Sequence[Setting]) -> list[str]:
+    """Return the lines of a TOML file that gives the same recipe; unset fields are comments."""
+    lines, title = [], ""
+    for one in settings:
+        table, dot, key = one.field.rpartition(".")
+        if table != title:
+            lines += ["", f"[{table}]"]
+            title = table
+        name = key if dot == "" or key.isidentifier() else json.dumps(key)
+        if one.value is None:
+            lines.append(f"# {name} is not set")
+        else:
+            lines.append(f"{name} = {_toml(one.value)}  # {one.source}")
+    return lines
+
+
+def _toml(value: Any) -> str:
+    """Return a value as in TOML, which is JSON except for infinity."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _toml_word(value: Any) -> str:
+    """Return a value as in TOML, but texts without quotes."""
+    if value is None:
+        return NONE
+    return value if isinstance(value, str) else _toml(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with infinity as a word, because JSON has no such number."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return _toml(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _print_settings(settings: Sequence[Setting]) -> None:
+    out = console(sys.stdout)
+    if not settings:
+        out.print("every field has its default")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for heading in SETTING:
+        table.add_column(heading, header_style="bold", overflow="fold")
+    for one in settings:
+        own = one.is_set
+        style = "bold" if own else "dim"
+        table.add_row(
+            Text(one.field, style),
+            Text(_toml_word(one.value), "cyan" if own else "dim"),
+            Text(one.source, "" if own else "dim"),
+        )
+    out.print(table)
+    number = sum(one.is_set for one in settings)
+    fields = "1 field is set" if number == 1 else f"{number} fields are set"
+    out.print(Text(f"\n{fields}; the others are defaults", "dim"))

@@ -1,0 +1,141 @@
+"""`rlpost estimators` and `rlpost presets`: the methods and frameworks there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.help_screen import NAMES, Group, command
+from rlpost.cli.options import Format, option
+from rlpost.recipe import presets as frameworks
+
+PRESETS_EPILOG = """Examples:
+
+  rlpost presets show verl --estimator gae
+
+  rlpost presets diff verl trl
+
+  rlpost presets diff openrlhf default --estimator reinforce --format markdown
+"""
+ESTIMATORS_EPILOG = """Examples:
+
+  rlpost estimators
+
+  rlpost estimators gae grpo --format json
+"""
+ESTIMATOR = option(
+    "--estimator",
+    metavar="NAME",
+    complete=completion.estimators,
+    help="Show the preset for this estimator.",
+)
+LOSS = option(
+    "--loss", metavar="NAME", complete=completion.losses, help="Show the preset for this loss."
+)
+
+estimators_app = typer.Typer(add_completion=False)
+presets_app = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    context_settings={"help_option_names": NAMES},
+    epilog=PRESETS_EPILOG,
+)
+
+
+@command(estimators_app, epilog=ESTIMATORS_EPILOG)
+def estimators(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ESTIMATOR...",
+            autocompletion=completion.estimators,
+            help="Estimators to list (default: all).",
+        ),
+    ] = None,
+    how: declared.Output = Format.table,
+) -> None:
+    """List estimators: formula, required columns, source."""
+    from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
+    from rlpost.estimators import all_estimators, estimator_named  # noqa: PLC0415
+
+    listed = [estimator_named(name) for name in names] if names else all_estimators()
+    show_estimators(listed, how.value)
+
+
+@presets_app.callback(invoke_without_command=True)
+def presets(context: typer.Context, how: declared.Output = Format.table) -> None:
+    """List, show and compare the framework presets."""
+    if context.invoked_subcommand is not None:
+        return
+    from rlpost.display.tables import show_list  # noqa: PLC0415
+
+    rows = [(name, frameworks.about(name), _variants(name)) for name in frameworks.PRESETS]
+    headings = ("preset", "framework", "estimators and losses of its own")
+    show_list(headings, rows, how.value)
+
+
+def _variants(name: str) -> str:
+    """Return the estimators and losses for which a preset has values of its own."""
+    own = ", ".join(frameworks.variants(name))
+    losses = ", ".join(frameworks.loss_variants(name))
+    return "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
+
+
+@command(presets_app)
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET", autocompletion=completion.presets, help="Preset, or default."
+        ),
+    ],
+    estimator: Annotated[str | None, ESTIMATOR] = None,
+    loss: Annotated[str | None, LOSS] = None,
+    how: declared.Output = Format.table,
+) -> None:
+    """Print the recipe and the policy loss of a preset, as a TOML file for --config.
+
+    `default` lists all numerics.
+    """
+    from rlpost.cli.render.catalogue import show_recipe  # noqa: PLC0415
+
+    recipe = frameworks.preset(name, **({"estimator": estimator} if estimator else {}))
+    options = frameworks.loss_preset(name, **({"loss": loss} if loss else {}))
+    every = name == frameworks.DEFAULT
+    lines = [f"# {frameworks.about(name)}", *frameworks.toml_lines(recipe, options, every=every)]
+    show_recipe(lines, frameworks.changed(recipe, options, every=every), how.value)
+
+
+@command(presets_app)
+def diff(
+    left: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET", autocompletion=completion.presets, help="Preset, or default."
+        ),
+    ],
+    right: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET|default",
+            autocompletion=completion.presets,
+            help="Preset to compare with, or default.",
+        ),
+    ],
+    estimator: Annotated[str, ESTIMATOR] = "grpo",
+    how: declared.Output = Format.table,
+) -> None:
+    """Print the numerics in which two frameworks differ; `default` is rlpost's own."""
+    from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
+    from rlpost.estimators import estimator_named  # noqa: PLC0415
+
+    recipes = [frameworks.preset(name, estimator=estimator) for name in (left, right)]
+    usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
+    effective = [
+        recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
+        for recipe, own in zip(recipes, usual, strict=True)
+    ]
+    show_differences((left, right), frameworks.differences(*effective), how.value)

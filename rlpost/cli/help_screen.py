@@ -1,0 +1,227 @@
+"""Help of commands: common options in panels, and with `--help-all` every option."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Row = tuple[str, str]
+
+WIDEST = 100
+WIDEST_LABEL = 28
+"""Characters of the first column; beside a longer label there is no description, but below."""
+NAMES = ["-h", "--help"]
+ALL = "--help-all"
+
+# The panels, in the order of the help.
+PANELS = (
+    ARGUMENTS := "Arguments",
+    IN_OUT := "Input and output",
+    SINGLE := "Single responses",
+    ESTIMATOR := "Estimator and preset",
+    LOSS := "Policy loss",
+    REWARDS := "Rewards",
+    KL := "KL",
+    MASKS := "Response masks",
+    ADVANTAGES := "Advantages",
+    CORRECTION := "Off-policy correction",
+    EXECUTION := "Execution",
+    SHARDS := "Ray and shards",
+    OPTIONS := "Options",
+    COMMANDS := "Commands",
+)
+
+
+class Panel(str):
+    """The heading of a group of options; `common` if the short help lists the option."""
+
+    __slots__ = ("common",)
+    common: bool
+
+    def __new__(cls, title: str, *, common: bool = False) -> Self:
+        """Return the title as a panel."""
+        panel = super().__new__(cls, title)
+        panel.common = common
+        return panel
+
+
+class Command(TyperCommand):
+    """A command whose help has panels of options."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the command in its usage line."""
+        del ctx
+        arguments = [one for one in self.params if isinstance(one, TyperArgument)]
+        return ["[OPTIONS]", *(_in_usage(one) for one in arguments)]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the short help."""
+        del formatter
+        show_help(self, ctx, every=False)
+
+
+class Group(TyperGroup):
+    """A command with commands of its own."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        del formatter
+        show_help(self, ctx, every=True)
+
+
+def _show_all(context: typer.Context, requested: bool) -> None:  # noqa: FBT001 - typer's way
+    if requested:
+        show_help(context.command, context, every=True)
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        ALL,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        rich_help_panel=Panel(EXECUTION, common=True),
+        help="Print all options.",
+    ),
+]
+
+
+def command(
+    app: typer.Typer, *, name: str | None = None, epilog: str | None = None, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that makes a function a command of the app.
+
+    Args:
+        app: which it is added to.
+        name: None: that of the function.
+        epilog: the end of its help, mostly examples.
+        settings: of its context.
+    """
+    settings = {"help_option_names": NAMES, **settings}
+    return app.command(name, cls=Command, epilog=epilog, context_settings=settings)
+
+
+def show_help(target: Any, context: Any, *, every: bool) -> None:
+    """Print the help of a command or group on stdout.
+
+    Args:
+        target: the command.
+        context: its context.
+        every: with all options; else with the common ones.
+    """
+    from rich.panel import Panel as Box  # noqa: PLC0415 - only help needs it
+    from rich.text import Text  # noqa: PLC0415
+
+    from rlpost.display.console import console  # noqa: PLC0415
+
+    out = console(sys.stdout)
+    width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    out.print(Text(f"Usage: {target.get_usage(context).removeprefix('Usage: ')}", "bold"))
+    for paragraph in (target.help or "").split("\n\n"):
+        out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
+    out.print()
+    panels = _panels(target, context, every=every)
+    labels = [len(name) for title, rows in panels.items() if title != COMMANDS for name, _ in rows]
+    column = min(WIDEST_LABEL, max(labels)) + 2
+    for title, rows in panels.items():
+        beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
+        text = Text("\n").join(_row(*row, beside, width - 4) for row in rows)
+        out.print(Box(text, title=title, title_align="left", border_style="dim", width=width))
+    for line in _end(target, every=every):
+        out.print(Text(textwrap.fill(line, width) if line[:1] != " " else line))
+
+
+def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
+    """Return the rows of each panel by its title: arguments, options, commands."""
+    rows: dict[str, list[Row]] = {title: [] for title in PANELS}
+    for one in target.params:
+        if isinstance(one, TyperArgument):
+            rows[ARGUMENTS].append((str(one.metavar or one.name), one.help or ""))
+    for one in target.params:
+        if isinstance(one, TyperOption) and not one.hidden and (every or _is_common(one)):
+            rows[one.rich_help_panel or OPTIONS].append((_label(one), _about(one)))
+    last = next((title for title in (EXECUTION, IN_OUT) if rows[title]), OPTIONS)
+    rows[last].append((", ".join(NAMES), "Print this help."))
+    if isinstance(target, TyperGroup):
+        for name in target.list_commands(context):
+            inner = target.get_command(context, name)
+            if inner is not None:
+                rows[COMMANDS].append((name, inner.short_help or inner.help or ""))
+    return {title: lines for title, lines in rows.items() if lines}
+
+
+def _is_common(option: TyperOption) -> bool:
+    panel = option.rich_help_panel
+    return not isinstance(panel, Panel) or panel.common
+
+
+def _label(option: TyperOption) -> str:
+    """Return the names of an option, the short one first, and its value."""
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.is_flag:
+        return names
+    return f"{names} {value_of(option)}"
+
+
+def value_of(option: Any) -> str:
+    """Return the value of an option as help shows it: its metavar, choices or type."""
+    if option.metavar:
+        return str(option.metavar)
+    kind = option.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(one.value for one in kind)
+    return {int: "INT", float: "FLOAT"}.get(kind, "TEXT")
+
+
+def _about(option: Any) -> str:
+    """Return the help of an option with its default."""
+    text = option.help or ""
+    if option.required:
+        return f"{text} (required)"
+    default = getattr(option.default, "value", option.default)
+    if default in (None, False, "", (), []) or "(default" in text:
+        return text
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return f"{text} (default: {shown})"
+
+
+def _row(label: str, about: str, column: int, width: int) -> Any:
+    """Return a row of a panel: the label, and the wrapped description from that column on."""
+    from rich.text import Text  # noqa: PLC0415
+
+    indent = "\n" + " " * column
+    text = Text(label, "cyan")
+    text.append(indent if len(label) > column - 2 else " " * (column - len(label)))
+    text.append(indent.join(textwrap.wrap(about, width - column)), "not cyan")
+    return text
+
+
+def _end(target: Any, *, every: bool) -> Iterable[str]:
+    """Return the lines below the panels: examples, and how to set or list other options."""
+    yield from (line for line in (target.epilog or "").split("\n") if line.strip())
+    options = [one for one in target.params if isinstance(one, TyperOption)]
+    if not (every or all(map(_is_common, options))):
+        yield ""
+        yield f"These are the common options; {ALL} prints all {len(options)}."
+    elif any(one.envvar for one in options):
+        yield ""
+        yield (
+            "Most flags have a `--no-` form, and most options an environment variable, for "
+            "example RLPOST_DEVICE for --device."
+        )
+
+
+def _in_usage(argument: TyperArgument) -> str:
+    name = str(argument.metavar or argument.name)
+    return name if argument.required else f"[{name}]"
