@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlpost.cli.completion import declared, join_words
+from rlpost.cli.completion import join_words, names
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.formats.layout import LAYOUTS
 from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
+from rlpost.recipe.loss import ABOUT
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -54,13 +55,14 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
     return [line for line in done.stdout.splitlines() if line]
 
 
-def test_names_are_read_from_the_source_without_torch():
-    assert declared("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
-    assert declared("losses") == {name: one.formula for name, one in LOSSES.items()}
-    assert declared("formats") == {name: one.title for name, one in FORMATS.items()}
+def test_names_are_read_without_torch():
+    assert names("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
+    assert {*ABOUT} == {*LOSSES}
+    assert names("formats") == {name: one.title for name, one in FORMATS.items()}
     code = (
-        "import sys; from rlpost.cli.completion import columns_of, declared;"
-        "declared('estimators'); declared('formats'); columns_of(['in.parquet']);"
+        "import sys; from rlpost.cli.completion import names;"
+        "from rlpost.io.parquet.column_names import column_names;"
+        "names('estimators'); names('formats'); column_names(['in.parquet']);"
         "print({'torch', 'pyarrow', 'polars', 'numpy', 'rich'} & {*sys.modules})"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -201,10 +203,9 @@ def test_words_that_bash_took_apart_are_joined(words, cursor, joined, own):
         "COMP_WORDS": "\n".join(words),
         "COMP_CWORD": str(cursor),
     }
-    join_words(environment)
+    assert join_words(environment) == own
     assert environment["COMP_WORDS"].split("\n")[2:] == joined.split("|")
     assert int(environment["COMP_CWORD"]) == len(environment["COMP_WORDS"].split("\n")) - 1
-    assert environment["_RLPOST_JOINED"] == own
 
 
 def test_columns_of_what_is_no_file(tmp_path, rollouts):

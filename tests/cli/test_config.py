@@ -11,8 +11,8 @@ import pytest
 from test_cli import rollout, run, save
 from typer.main import get_command
 
-from rlpost.cli.app import COMMANDS, _Lazy
-from rlpost.cli.commands.schema import json_schema
+from rlpost.cli.app import COMMANDS, Commands, app_of
+from rlpost.cli.commands.config import json_schema
 from rlpost.cli.environment import FLAGS, unknown_variables, variable_of
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.losses import LOSSES
@@ -132,7 +132,7 @@ def test_a_wrong_recipe_is_no_recipe_to_show():
 
 
 def options_of(name):
-    return get_command(__import__(f"rlpost.cli.commands.{name}", fromlist=["app"]).app)
+    return get_command(app_of(name))
 
 
 def parameters(command):
@@ -159,7 +159,7 @@ def test_an_unknown_variable_is_warned_of_with_the_nearest_name(monkeypatch, tmp
     monkeypatch.setenv("RLPOST_GAMA", "0.5")
     ran = run("advantages", path, tmp_path / "out.parquet")
     assert ran.code == 0
-    assert "RLPOST_GAMA is set, and no option reads it; did you mean RLPOST_GAMMA?" in ran.err
+    assert "RLPOST_GAMA is set, but no option reads it; did you mean RLPOST_GAMMA?" in ran.err
     quiet = run("advantages", path, tmp_path / "quiet.parquet", "--quiet")
     assert (quiet.code, quiet.err) == (0, "")
 
@@ -196,7 +196,7 @@ def test_a_flag_that_beats_a_variable_is_blamed_itself(monkeypatch, tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_REWARD_CLIP", "2")
     ran = run("advantages", path, tmp_path / "out.parquet", "--reward-clip", "-3")
-    assert ran.err.startswith("rlpost: command line: reward_clip is -3.0")
+    assert ran.err.startswith("rlpost: --reward-clip: reward_clip is -3.0")
 
 
 # The schema
@@ -297,4 +297,4 @@ def test_the_default_preset_lists_every_one_of_the_numerics():
 
 
 def test_help_lists_the_commands():
-    assert {"config", "schema"} <= {*_Lazy(name="rlpost").list_commands(None)}
+    assert {"config", "schema"} <= {*Commands(name="rlpost").list_commands(None)}

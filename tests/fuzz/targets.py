@@ -27,7 +27,7 @@ from rlpost import api
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.loss.run import loss
 from rlpost.analysis.verify import verify
-from rlpost.cli.app import COMMANDS
+from rlpost.cli.app import COMMANDS, app_of
 from rlpost.errors import DataError, RlpostError
 from rlpost.formats.base import TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.convert import convert
@@ -283,7 +283,7 @@ def _harmless(word: str) -> bool:
 def vocabulary() -> tuple[str, ...]:
     """Commands, their options, and values for them."""
     named = [name for name in COMMANDS if name not in ("browse", "report")]
-    apps = [get_command(import_module(f"rlpost.cli.commands.{name}").app) for name in named]
+    apps = [get_command(app_of(name)) for name in named]
     options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
     unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}
     odd = [one.decode(errors="replace") for one in mutate.NAMES]

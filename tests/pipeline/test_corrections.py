@@ -19,7 +19,6 @@ from strategies import rollouts, to_table
 import rlpost
 from rlpost import Options, Recipe, api
 from rlpost.cli.render import summary as render
-from rlpost.cli.render import summary as render_correction
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels import corrections
 
@@ -299,11 +298,8 @@ def test_the_rendered_summary_fits_80_columns_with_its_frame(tmp_path):
     recipe = Recipe(estimator="raw", **options)
     summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
     text = StringIO()
-    parts = render_correction.correction_parts(
-        summary, render._table, render.number, render.percent
-    )
-    Console(file=text, width=76).print(*parts, sep="\n")
-    for words in ("weights truncated", "weights masked", *filters, "all together", "KL(", "χ²"):
+    Console(file=text, width=76).print(*render._correction(summary), sep="\n")
+    for words in ("weights truncated", "weights masked", *filters, "rejected, total", "KL(", "χ²"):
         assert words in text.getvalue()
     assert "…" not in text.getvalue()
     assert all(len(line) <= 76 for line in text.getvalue().splitlines())
