@@ -23,6 +23,7 @@ MOST_BODY_LINES = 60  # from 40 on, look twice
 # own. A part is a file or a folder at the top of the package.
 ROOMS = (
     "__init__",  # the public names, imported when they are used
+    "__main__",  # python -m rlpost
     "cli",  # the program: commands, options, completion, what is printed
     "analysis",  # looks at rollouts: inspect, compare, loss, report, browse, verify
     "ray",  # the public name of distributed.ray

@@ -29,7 +29,14 @@ from rlpost.recipe.recipe import without_loss
 BLOCK = re.DOTALL | re.MULTILINE
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OF_PROGRAM = {"--help", "--debug", "--version", "--install-completion", "--show-completion"}
+OF_PROGRAM = {
+    "--help",
+    "--help-all",
+    "--debug",
+    "--version",
+    "--install-completion",
+    "--show-completion",
+}
 by_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.cli.environment import FLAGS, flag_of
 from rlpost.cli.options import LISTS
@@ -22,7 +22,21 @@ if TYPE_CHECKING:
 
 MOST_SETTINGS = 1000
 COMMAND_LINE = "command line"
+UNSET = "default"
 Values = dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """One field of the recipe; a field of a table is called TABLE.NAME."""
+
+    field: str
+    value: Any
+    source: str
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it has neither the default of all recipes nor that of the estimator."""
+        return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
 def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | None = None) -> Recipe:

@@ -150,7 +150,7 @@ def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
             rows[ARGUMENTS].append((str(one.metavar or one.name), one.help or ""))
     for one in target.params:
         if isinstance(one, TyperOption) and not one.hidden and (every or _is_common(one)):
-            rows[one.rich_help_panel or OPTIONS].append((_label(one), _about(one)))
+            rows[one.rich_help_panel or OPTIONS].append((_label(one), about(one)))
     last = next((title for title in (EXECUTION, IN_OUT) if rows[title]), OPTIONS)
     rows[last].append((", ".join(NAMES), "Print this help."))
     if isinstance(target, TyperGroup):
@@ -184,27 +184,27 @@ def value_of(option: Any) -> str:
     return {int: "INT", float: "FLOAT"}.get(kind, "TEXT")
 
 
-def _about(option: Any) -> str:
+def about(option: Any) -> str:
     """Return the help of an option with its default."""
     text = option.help or ""
     if option.required:
-        return f"{text} (required)"
+        return f"{text.removesuffix('.')} (required)."
     default = getattr(option.default, "value", option.default)
     if default in (None, False, "", (), []) or "(default" in text:
         return text
     shown = f"{default:g}" if isinstance(default, float) else default
-    return f"{text} (default: {shown})"
+    return f"{text.removesuffix('.')} (default: {shown})."
 
 
-def _row(label: str, about: str, column: int, width: int) -> Any:
+def _row(label: str, description: str, column: int, width: int) -> Any:
     """Return a row of a panel: the label, and the wrapped description from that column on."""
     from rich.text import Text  # noqa: PLC0415
 
     indent = "\n" + " " * column
-    text = Text(label, "cyan")
-    text.append(indent if len(label) > column - 2 else " " * (column - len(label)))
-    text.append(indent.join(textwrap.wrap(about, width - column)), "not cyan")
-    return text
+    row = Text(label, "cyan")
+    row.append(indent if len(label) > column - 2 else " " * (column - len(label)))
+    row.append(indent.join(textwrap.wrap(description, width - column)), "not cyan")
+    return row
 
 
 def _end(target: Any, *, every: bool) -> Iterable[str]:

@@ -346,7 +346,9 @@ def _help(model: type[BaseModel], name: str) -> str:
         usual = "that of the loss, see --list"
     if not usual and default not in (None, False, {}, ()) and name != "numerics":
         usual = word(default)
-    return f"{text} (default: {usual})" if usual and "(default" not in text else text
+    if not usual or "(default" in text:
+        return text
+    return f"{text.removesuffix('.')} (default: {usual})."
 
 
 def _kind(name: str, hint: Any) -> Any:

@@ -144,7 +144,14 @@ def test_the_plan_is_printed_and_nothing_is_written(tmp_path):
     ran = run("advantages", source, tmp_path / "out.parquet", "--plan", "--kl-coef", "0.1")
     assert ran.code == 0
     assert ran.err == ""
-    for part in ("12 responses", "1 responses", "2 write", "MB", "old_log_probs", "kl, token rewa"):
+    for part in (
+        "12 responses",
+        "1 responses",
+        "2 write",
+        " B  ",
+        "old_log_probs",
+        "kl, token rewa",
+    ):
         assert part in ran.out
     assert list(tmp_path.iterdir()) == [source]
     assert run("advantages", source, "--plan", "--kl-coef", "0.1") == ran
@@ -229,7 +236,7 @@ def test_the_main_job_in_a_pipe_has_a_plain_summary_on_stderr_and_nothing_on_std
     assert (ran.code, ran.out) == (0, "")
     for part in (
         "12 responses",
-        "3 groups of 4",
+        "3 prompt groups of 4",
         "response rewards clipped",
         "mask = response_mask",
     ):

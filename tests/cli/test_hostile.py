@@ -228,7 +228,7 @@ def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     longer = len(header) - used  # what follows is overwritten: it is never reached
     path.write_bytes(data[:at] + header + data[at + used + longer :])
     code = (
-        "import resource, sys; sys.path.insert(0, 'tests')\n"
+        "import resource, sys; sys.path.insert(0, 'tests/cli')\n"
         "from test_cli import run\n"
         f"print(run('advantages', {str(path)!r}, {str(tmp_path / 'o.parquet')!r}).code,"
         "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"

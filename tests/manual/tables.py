@@ -6,13 +6,13 @@ import inspect
 import json
 import math
 import re
-from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.losses import LOSSES
@@ -210,62 +210,49 @@ def _first_line(thing: Any) -> str:
 
 
 def options() -> str:
-    """The options of each command; those that commands share are listed once, by panel."""
-    own: list[str] = []
-    shared: dict[str, list[str]] = {}
-    users: dict[str, list[str]] = {}
-    single: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+    """The options of each command by panel; those of recipes are listed once."""
+    sections: list[str] = []
+    recipe: dict[str, list[tuple[str, ...]]] = {}
+    users: list[str] = []
     for name, command in commands().items():
+        by_panel: dict[str, list[tuple[str, ...]]] = {panel: [] for panel in PANELS}
+        of_recipe: dict[str, list[tuple[str, ...]]] = {panel: [] for panel in PANELS}
+        takes_recipe = {*Recipe.model_fields} <= {option.name for option in command.params}
         for option in command.params:
-            if option.param_type_name != "option" or option.hidden or "--help" in option.opts:
+            if option.param_type_name != "option" or option.hidden or ALL in option.opts:
                 continue
-            panel = option.rich_help_panel or ""
-            single.setdefault(panel, {}).setdefault(name, []).append(_option(option))
-    for panel, by_command in single.items():
-        if panel and len(by_command) > 1:
-            users[panel] = [f"`rlpost {name}`" for name in by_command]
-            rows = next(iter(by_command.values()))
-            shared[panel] = [table(("option", "value", "meaning"), rows)]
-    names = dict.fromkeys(name for by_command in single.values() for name in by_command)
-    for name in names:
-        panels = {p: by[name] for p, by in single.items() if name in by and p not in shared}
-        more = [panel for panel in shared if name in single[panel]]
-        text = f"## rlpost {name}\n\n"
-        for panel, rows in panels.items():
-            text += (f"{panel}:\n\n" if panel else "") + table(("option", "value", "meaning"), rows)
-            text += "\n\n"
-        if more:
-            text += f"Also the [options of a recipe](#options-of-a-recipe): {', '.join(more)}.\n\n"
-        own.append(text)
-    recipe = "## Options of a recipe\n\n"
-    recipe += f"Options of {', '.join(next(iter(users.values())))}.\n\n"
-    recipe += "\n\n".join(f"### {panel}\n\n{text[0]}" for panel, text in shared.items())
-    return "".join(own) + recipe
+            shared = takes_recipe and option.name in Recipe.model_fields
+            rows = of_recipe if shared else by_panel
+            row = _option(option, variable=not shared)
+            rows[option.rich_help_panel or OPTIONS].append(row)
+        if not (takes_recipe or any(by_panel.values())):
+            continue
+        sections.append(f"## rlpost {name}\n\n{_panels(by_panel, '{}:')}")
+        if takes_recipe:
+            recipe = of_recipe
+            users.append(code(f"rlpost {name}"))
+            sections.append("Also the [options of a recipe](#options-of-a-recipe).\n\n")
+    about = f"## Options of a recipe\n\nOptions of {', '.join(users)}.\n\n"
+    return "".join(sections) + about + _panels(recipe, "### {}")
 
 
-def _option(option: Any) -> tuple[str, ...]:
-    """Its names, its value, and its help with the default."""
+def _panels(rows: dict[str, list[tuple[str, ...]]], heading: str) -> str:
+    """A table for each panel that has options."""
+    return "".join(
+        f"{heading.format(panel)}\n\n{table(('option', 'value', 'meaning'), options)}\n\n"
+        for panel, options in rows.items()
+        if options
+    )
+
+
+def _option(option: Any, *, variable: bool) -> tuple[str, ...]:
+    """Its names, its value, and its help with the default; its variable, if that is wanted."""
     names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
-    text = option.help or ""
-    default = option.default
-    if default not in (None, False, (), []) and "default" not in text and not option.required:
-        text += f" (default {getattr(default, 'value', default)})"
-    if option.required:
-        text += " (required)"
-    if option.envvar and option.show_envvar:
-        text += f" [{option.envvar}]"
-    return names, code(_metavar(option)), text
-
-
-def _metavar(option: Any) -> str:
-    if option.is_flag:
-        return ""
-    if option.metavar:
-        return str(option.metavar)
-    annotation = option.type_descriptor.annotation
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return "|".join(one.value for one in annotation)
-    return {int: "N", float: "X"}.get(annotation, "TEXT")
+    return (
+        names,
+        code("" if option.is_flag else value_of(option)),
+        (f"{about(option)} [{option.envvar}]" if variable and option.envvar else about(option)),
+    )
 
 
 TABLES = {

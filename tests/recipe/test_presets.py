@@ -111,7 +111,7 @@ def test_preset_and_asked_estimator_are_told_on_screen_in_json_and_in_the_file(
     Path("r.toml").write_text('preset = "verl"\n')
     save(rollout(), Path("in.parquet"))
     ran = run("advantages", "in.parquet", "out.parquet", *words, "--summary-json", "-")
-    assert ran.err.startswith("rlpost advantages · grpo, as verl has it\n")
+    assert ran.err.startswith("rlpost advantages · grpo · preset verl\n")
     told = {"preset": "verl", "asked_estimator": "grpo"}
     assert told.items() <= json.loads(ran.out).items()
     noted = pq.read_schema("out.parquet").metadata
@@ -125,7 +125,7 @@ def test_preset_and_asked_estimator_are_told_on_screen_in_json_and_in_the_file(
     save(rollout(), Path("d/in.parquet"))
     assert run("plan", "d", "out", *words, "--state-dir", "state").code == 0
     ran = run("advantages", "--state-dir", "state", "--num-shards", "1", "--shard-index", "0")
-    assert ran.err.startswith("rlpost advantages · grpo, as verl has it\n")
+    assert ran.err.startswith("rlpost advantages · grpo · preset verl\n")
     assert json.loads(pq.read_schema("out/in.parquet").metadata[b"rlpost.preset"]) == told
 
 
@@ -189,4 +189,4 @@ def test_the_title_says_what_was_asked_for_and_whose_it_is(tmp_path):
     ran = run(
         "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
     )
-    assert (ran.code, ran.err.splitlines()[0]) == (0, "rlpost advantages · grpo, as verl has it")
+    assert (ran.code, ran.err.splitlines()[0]) == (0, "rlpost advantages · grpo · preset verl")

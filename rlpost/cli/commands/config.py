@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlpost._version import __version__
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import recipe_of
+from rlpost.cli.arguments import UNSET, Setting, recipe_of
 from rlpost.cli.environment import flag_of, from_variable, variable_of
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
@@ -43,7 +43,6 @@ With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors w
 complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
 """
 TABLES = ("columns", "teachers", "numerics")
-UNSET = "default"
 
 app = typer.Typer(
     cls=Group,
@@ -61,19 +60,6 @@ class Style(Enum):
     json = "json"
     markdown = "markdown"
     toml = "toml"
-
-
-class Setting(NamedTuple):
-    """One field of the recipe; a field of a table is called TABLE.NAME."""
-
-    field: str
-    value: Any
-    source: str
-
-    @property
-    def is_set(self) -> bool:
-        """Whether it has neither the default of all recipes nor that of the estimator."""
-        return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
 @app.callback(epilog=EPILOG)

@@ -18,7 +18,7 @@ from rlpost.display.tables import show_json, show_list, show_markdown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.cli.commands.config import Setting
+    from rlpost.cli.arguments import Setting
     from rlpost.estimators import Estimator
     from rlpost.recipe.presets import Difference
 
