@@ -129,6 +129,8 @@ LOSS_OPTIONS: dict[str, Declared] = {
     "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
     "aggregation": Declared(LOSS, "NAME", common=True, complete=completion.aggregations),
 }
+MOST_DEFAULT = 24
+"""Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
 PAIRS = ("columns", "numerics", "teachers")
 REPEATED = (*PAIRS, "is_filter")
 LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
@@ -342,8 +344,8 @@ def _help(model: type[BaseModel], name: str) -> str:
     text = " ".join((info.description or "").split())
     default = info.get_default(call_default_factory=True)
     usual = defaults_of(name) if model is LossOptions else ""
-    if ";" in usual or " " in usual:
-        usual = "that of the loss, see --list"
+    if len(usual) > MOST_DEFAULT:
+        usual = "by loss, see --list"
     if not usual and default not in (None, False, {}, ()) and name != "numerics":
         usual = word(default)
     if not usual or "(default" in text:

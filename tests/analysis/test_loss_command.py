@@ -313,10 +313,10 @@ def test_a_sweep_shows_a_row_for_each_setting(tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--sweep", "pg_clp=1,2"], "no option 'pg_clp' of losses; did you mean pg_clip"),
+        (["--sweep", "pg_clp=1,2"], "losses have no option 'pg_clp'; did you mean pg_clip"),
         (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
         (["--sweep", "pg_clip=0.1,x"], "pg_clip"),
-        (["--sweep", "pg_clip=0.1,0.1"], "a value is there twice"),
+        (["--sweep", "pg_clip=0.1,0.1"], "a value is repeated"),
         (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'; did you mean gspo"),
         (["--sweep", "pg_clip=1", "--sweep", "pg_clip=2"], "pg_clip is named twice"),
         (["--loss", "pp"], "no policy loss 'pp'"),

@@ -392,9 +392,8 @@ def test_help_and_list_tell_of_losses_and_defaults(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = " ".join(run("loss", "--help").out.replace("│", " ").split())
     monkeypatch.delenv("COLUMNS")
-    assert "(default ppo 0.2; geo_mean 0.4)" in text
-    assert "One of ppo, pg, gspo" in text
-    assert "token-mean: sum over all policy tokens" in text
+    assert "(default: ppo 0.2; geo_mean 0.4)" in text
+    assert "(default: by loss, see --list)" in text
     listed = run("loss", "--list")
     assert listed.code == 0
     for name, about in (ABOUT | ABOUT_AGGREGATIONS).items():
