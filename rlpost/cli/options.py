@@ -38,8 +38,8 @@ from rlpost.cli.help_screen import (
     Panel,
 )
 from rlpost.cli.output import echo, silence_warnings
-from rlpost.recipe.loss import LossOptions, defaults_of, word
 from rlpost.recipe.base import Bound
+from rlpost.recipe.loss import LossOptions, defaults_of, word
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:

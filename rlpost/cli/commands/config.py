@@ -14,9 +14,10 @@ from rlpost.cli.arguments import UNSET, Setting, recipe_of
 from rlpost.cli.environment import flag_of, from_variable, variable_of
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
+from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.presets import DEFAULT, PRESETS, loss_variants, values_of, variants
-from rlpost.recipe.recipe import EXTRA, KL_SYNONYMS, WRITTEN, Recipe, load_toml, without_loss
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
