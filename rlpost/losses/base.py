@@ -1,4 +1,4 @@
-"""What a policy loss is: a pure function of tokens, and what the table of them says of it."""
+"""Base types of policy losses: their input `Tokens`, their output `Surrogate`, and `Loss`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
     from rlpost.recipe.loss import Aggregation, LossOptions
 
 
-NONE, LOW, HIGH, DUAL = 0, 1, 2, 3
+NONE, LOW, HIGH, DUAL = range(4)
+"""Clip states of a token."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that a loss is taken of, ragged by response.
+    """The tokens that a loss is computed of, ragged by response.
 
-    What several settings share is computed once, at first use. Numbers on masked-out tokens are
-    never looked at.
+    What several losses have in common is computed once, at its first use. Values of masked-out
+    tokens are never read.
     """
 
     new: Tensor
-    """[T] float, log-probs of the policy being trained; losses are differentiable in it."""
+    """[T] float, log-probs of the policy being trained; losses are differentiable in them."""
     old: Tensor
-    """[T] float, log-probs of the policy whose tokens they are, before its update."""
+    """[T] float, log-probs of the policy before its update, which sampled the tokens."""
     advantages: Tensor
     """[T] float."""
     mask: Tensor
-    """[T] bool: the policy produced the token."""
+    """[T] bool: policy tokens."""
     offsets: Tensor
     """[n+1] of the responses."""
     infer: Tensor | None = None
@@ -47,69 +48,69 @@ class Tokens:
     ref: Tensor | None = None
     """[T] float, log-probs of the reference policy, for a KL loss."""
     rewards: Tensor | None = None
-    """[n] rewards of the responses; what has none asks for the sign of the advantage."""
+    """[n] rewards of the responses; without them, losses use the sign of the advantage."""
     weights: Tensor | None = None
-    """[T] importance weights that multiply the loss: a correction between engine and trainer."""
+    """[T] importance weights between rollout engine and trainer, which multiply the loss."""
 
     @cached_property
-    def gain(self) -> Tensor:
-        """[T] advantages, 0 where the mask is 0."""
+    def masked_advantages(self) -> Tensor:
+        """[T] advantages, 0 if masked out."""
         return torch.where(self.mask, self.advantages, 0.0)
 
     @cached_property
-    def whole(self) -> bool:
-        """The mask is true throughout."""
+    def all_policy(self) -> bool:
+        """Whether all tokens are policy tokens."""
         return bool(self.mask.all())
 
     @cached_property
-    def up(self) -> Tensor:
-        """[T] bool: the gain is above 0."""
-        return self.gain > 0
+    def advantage_positive(self) -> Tensor:
+        """[T] bool: the advantage of a policy token is above 0."""
+        return self.masked_advantages > 0
 
     @cached_property
-    def down(self) -> Tensor:
-        """[T] bool: the gain is under 0."""
-        return self.gain < 0
+    def advantage_negative(self) -> Tensor:
+        """[T] bool: the advantage of a policy token is below 0."""
+        return self.masked_advantages < 0
 
     @cached_property
-    def idle(self) -> Tensor:
-        """[T] bool: the gain is 0."""
-        return self.gain == 0
+    def advantage_zero(self) -> Tensor:
+        """[T] bool: the advantage is 0, or the token is masked out."""
+        return self.masked_advantages == 0
 
     @cached_property
-    def cost(self) -> Tensor:
-        """[T] what a loss multiplies by ratios: -gain."""
-        return -self.gain
+    def negated_advantages(self) -> Tensor:
+        """[T] -A, which a loss multiplies by ratios."""
+        return -self.masked_advantages
 
     @cached_property
-    def log_prob(self) -> Tensor:
-        """[T] `new`, 0 where the mask is 0."""
+    def masked_log_probs(self) -> Tensor:
+        """[T] `new`, 0 if masked out."""
         return torch.where(self.mask, self.new, 0.0)
 
     @cached_property
     def log_ratio(self) -> Tensor:
-        """[T] new - old, 0 where the mask is 0."""
+        """[T] new - old, 0 if masked out."""
         return torch.where(self.mask, self.new - self.old, 0.0)
 
     @cached_property
     def mean_log_ratio(self) -> Tensor:
-        """[T] the mean of its response's log ratios at each token; a constant for gradients."""
+        """[T] mean log ratio of the token's response; a constant for gradients."""
         return self.response_mean(self.log_ratio)
 
     @cached_property
-    def moved(self) -> Tensor:
-        """[T] exp(new) - exp(old), 0 where the mask is 0; a constant for gradients."""
+    def probability_change(self) -> Tensor:
+        """[T] exp(new) - exp(old), 0 if masked out; a constant for gradients."""
         return torch.where(self.mask, self.new.detach().exp() - self.old.exp(), 0.0)
 
     @cached_property
-    def positive(self) -> Tensor:
-        """[T] bool: of a response with a reward above 0; without rewards, of a gain above 0."""
+    def reward_positive(self) -> Tensor:
+        """[T] bool: the reward of the response is above 0; without rewards, the advantage is."""
         if self.rewards is None:
-            return self.gain > 0
+            return self.masked_advantages > 0
         return spread(self.rewards > 0, self.offsets)
 
     @cached_property
-    def on_engine(self) -> Tokens:
+    def with_engine_as_old(self) -> Tokens:
         """The same tokens with the rollout engine's log-probs as `old`."""
         assert self.infer is not None, "tokens without log-probs of the rollout engine"
         return replace(self, old=self.infer)
@@ -119,120 +120,116 @@ class Tokens:
         return {}
 
     def ratio(self, clamp: float = math.inf) -> Tensor:
-        """[T] exp(new - old), the log ratio clamped to ±clamp nats; 1 where the mask is 0."""
+        """Return exp(new - old), [T], the log ratio clamped to ±clamp nats; 1 if masked out."""
         if clamp not in self._ratios:
             bounded = self.log_ratio if math.isinf(clamp) else self.log_ratio.clamp(-clamp, clamp)
             self._ratios[clamp] = bounded.exp()
         return self._ratios[clamp]
 
+    @cached_property
+    def _beyond(self) -> dict[float, Tensor]:
+        return {}
+
     def beyond(self, clamp: float) -> Tensor | bool:
-        """[T] bool: the log ratio is clamped, which stops its gradient; False for no bound."""
+        """Return whether the log ratio is clamped, [T] bool; its gradient is 0 then.
+
+        False if the clamp is inf.
+        """
         if math.isinf(clamp):
             return False
         if clamp not in self._beyond:
             self._beyond[clamp] = self.log_ratio.abs() > clamp
         return self._beyond[clamp]
 
-    @cached_property
-    def _beyond(self) -> dict[float, Tensor]:
-        return {}
-
     def response_mean(self, values: Tensor) -> Tensor:
-        """[T] the mean over the response's masked-in tokens at each; a constant for gradients."""
+        """Return the mean over the policy tokens of each token's response, [T], detached."""
         means = reduce_responses(values.detach(), self.mask, self.offsets, level="geometric")
         return spread(means, self.offsets)
 
 
 class Surrogate(NamedTuple):
-    """What a loss gives, [T] each."""
+    """The result of a loss function, [T] each."""
 
     values: Tensor
-    """Loss of each token before any mean; 0 where the mask is 0."""
+    """Loss of each token before any mean; 0 if masked out."""
     clip: Tensor
-    """Uint8: NONE, or LOW, HIGH, DUAL where that branch is active."""
-    flat: Tensor
-    """Bool: a masked-in token that carries no gradient."""
+    """Uint8 clip state: NONE, or LOW, HIGH, DUAL if that bound is active."""
+    zero_gradient: Tensor
+    """Bool: a policy token whose gradient is 0."""
     ratio: Tensor
-    """The ratio that the loss used, after means over responses and clamps; 1 outside the mask."""
+    """The ratio that the loss uses, after means over responses and clamps; 1 if masked out."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One policy loss.
-
-    The function takes Tokens; its keyword-only parameters are knobs, fields of LossOptions.
-    """
+    """A policy loss: a function of Tokens, whose keyword-only parameters are LossOptions."""
 
     name: str
     function: Callable[..., Surrogate]
     formula: str
     source: str
     aggregation: Aggregation
-    """How its tokens become one number, where the user leaves it open."""
-    own_gain: Callable[[Tokens], Tensor] | None = None
-    """What it takes for advantages, [T], 0 outside the mask; None for those of the tokens."""
+    """How token losses are aggregated by default."""
+    own_advantages: Callable[[Tokens], Tensor] | None = None
+    """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
 
     @cached_property
-    def knobs(self) -> Mapping[str, Any]:
-        """The fields of LossOptions that the function takes, with its own defaults."""
+    def defaults(self) -> Mapping[str, Any]:
+        """The fields of LossOptions that the function reads, with its own defaults."""
         parameters = inspect.signature(self.function).parameters.values()
         return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
     def __call__(self, tokens: Tokens, options: LossOptions) -> Surrogate:
-        """The loss of these tokens; an option that is None takes the function's own default."""
+        """Return the loss of these tokens; an option of None is the function's own default."""
         if options.behaviour == "infer":
-            tokens = tokens.on_engine
-        asked = {name: getattr(options, name) for name in self.knobs}
-        found = self.function(
+            tokens = tokens.with_engine_as_old
+        asked = {name: getattr(options, name) for name in self.defaults}
+        surrogate = self.function(
             tokens, **{name: value for name, value in asked.items() if value is not None}
         )
-        values = found.values if tokens.weights is None else found.values * tokens.weights
-        flat = found.flat if tokens.weights is None else found.flat | (tokens.weights == 0)
-        if tokens.whole:
-            return found._replace(values=values, flat=flat)
+        values, zero_gradient = surrogate.values, surrogate.zero_gradient
+        if tokens.weights is not None:
+            values, zero_gradient = values * tokens.weights, zero_gradient | (tokens.weights == 0)
+        if tokens.all_policy:
+            return surrogate._replace(values=values, zero_gradient=zero_gradient)
         return Surrogate(
             torch.where(tokens.mask, values, 0.0),
-            found.clip.where(tokens.mask, torch.zeros_like(found.clip)),
-            flat & tokens.mask,
-            found.ratio,
+            surrogate.clip.where(tokens.mask, torch.zeros_like(surrogate.clip)),
+            zero_gradient & tokens.mask,
+            surrogate.ratio,
         )
 
 
-def beyond(tokens: Tokens, clamp: float) -> Tensor | bool:
-    """[T] bool: the log ratio is clamped, which stops its gradient; False for no bound."""
-    return tokens.beyond(clamp)
+def clip_states(low: Tensor, high: Tensor, dual: Tensor | None = None) -> Tensor:
+    """Return the clip state of each token, [T] uint8, from masks that exclude each other."""
+    states = low.to(torch.uint8) * LOW + high.to(torch.uint8) * HIGH
+    return states if dual is None else states + dual.to(torch.uint8) * DUAL
 
 
-def states(low: Tensor, high: Tensor, dual: Tensor | None = None) -> Tensor:
-    """[T] uint8 from where each branch is active, which exclude each other."""
-    found = low.to(torch.uint8) * LOW + high.to(torch.uint8) * HIGH
-    return found if dual is None else found + dual.to(torch.uint8) * DUAL
-
-
-def limits(
+def ratio_limits(
     low: float | None,
     high: float | None,
     both: float | None,
     own: tuple[float, float],
     meaning: str = "offset",
 ) -> tuple[float, float]:
-    """The least and the greatest ratio that a clip leaves as it is.
+    """Return the lowest and the highest ratio that is not clipped.
 
     Args:
-        low: the lower bound's own number; None for `both`, inf for no bound.
-        high: the upper bound's, likewise.
-        both: the number for both; None for the loss's `own` pair.
-        own: what the loss does where nothing is asked for.
-        meaning: numbers are an `offset` from 1, or the `ratio` itself. Own ones are offsets.
+        low: the number of the lower bound; None for `both`, inf for no bound.
+        high: the number of the upper bound, likewise.
+        both: the number of both bounds; None for the loss's `own` pair.
+        own: the default of the loss, as offsets from 1.
+        meaning: numbers are an `offset` from 1, or the `ratio` itself.
     """
     asked_low = both if low is None else low
     asked_high = both if high is None else high
     if asked_low is None:
-        least = 1 - own[0]
+        lowest = 1 - own[0]
     elif math.isinf(asked_low):
-        least = 0.0
+        lowest = 0.0
     else:
-        least = asked_low if meaning == "ratio" else 1 - asked_low
+        lowest = asked_low if meaning == "ratio" else 1 - asked_low
     if asked_high is None:
-        return least, 1 + own[1]
-    return least, asked_high if meaning == "ratio" else 1 + asked_high
+        return lowest, 1 + own[1]
+    return lowest, asked_high if meaning == "ratio" else 1 + asked_high

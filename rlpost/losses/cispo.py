@@ -1,4 +1,4 @@
-"""A policy gradient whose importance weights are clipped, and whose tokens all learn."""
+"""CISPO: a policy gradient with clipped importance weights, which keeps all gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, limits, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states, ratio_limits
 
 OWN = (math.inf, 4.0)
 
@@ -24,32 +24,32 @@ def cispo(
 ) -> Surrogate:
     """L = -stop(clip(r, 1 - ε_low, 1 + ε_high))·A·log π.
 
-    The weight is a constant, so a clipped token keeps its gradient.
+    The weight is a constant for gradients, so a clipped token keeps its gradient.
 
     Args:
-        tokens: T of them.
-        pg_clip: ε of both sides; where nothing is given, no bound below and a ratio of 5 above,
-            as in "The Art of Scaling RL Compute for LLMs" (arXiv 2510.13786).
+        tokens: T tokens.
+        pg_clip: ε of both bounds. By default there is no lower bound, and the upper one is a ratio
+            of 5, as in "The Art of Scaling RL Compute for LLMs" (arXiv 2510.13786).
         pg_clip_low: ε below 1; inf for no bound.
         pg_clip_high: ε above 1.
         cispo_bounds: the numbers are an `offset` from 1, or the `ratio` itself.
-        cispo_mask: tokens that ppo with these bounds would give no gradient get none.
+        cispo_mask: a token has zero gradient if ppo with these bounds would clip it.
         ratio_clamp: bound on |log r|, nats.
 
     Returns:
-        Surrogate of [T]. LOW and HIGH are where the ratio is outside, whatever the advantage.
+        Surrogate of [T]. LOW and HIGH: the ratio is outside the bounds, for any advantage.
 
     Source: MiniMax-M1, arXiv 2506.13585.
     """
-    low, high = limits(pg_clip_low, pg_clip_high, pg_clip, OWN, cispo_bounds)
+    low, high = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, OWN, cispo_bounds)
     ratio = tokens.ratio(ratio_clamp).detach()
-    under, over = ratio < low, ratio > high
-    values = ratio.clamp(low, high) * -tokens.gain * tokens.log_prob
-    flat = tokens.gain == 0
+    below, above = ratio < low, ratio > high
+    values = ratio.clamp(low, high) * tokens.negated_advantages * tokens.masked_log_probs
+    zero_gradient = tokens.advantage_zero
     if cispo_mask:
-        out = (over & (tokens.gain > 0)) | (under & (tokens.gain < 0))
-        values, flat = torch.where(out, 0.0, values), flat | out
-    return Surrogate(values, states(under, over), flat, ratio)
+        masked = (above & tokens.advantage_positive) | (below & tokens.advantage_negative)
+        values, zero_gradient = torch.where(masked, 0.0, values), zero_gradient | masked
+    return Surrogate(values, clip_states(below, above), zero_gradient, ratio)
 
 
 LOSS = Loss(

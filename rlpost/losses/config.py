@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlpost.losses import loss_named
-from rlpost.losses.base import limits
+from rlpost.losses.base import ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
 from rlpost.recipe.loss import DEFAULTS
 
@@ -48,9 +48,9 @@ class LossConfig:
     @property
     def clamp(self) -> float:
         """The bound on |log ratio| of a token, nats; inf for none."""
-        own = self.loss.knobs.get("ratio_clamp", math.inf)
+        own = self.loss.defaults.get("ratio_clamp", math.inf)
         asked = self.options.ratio_clamp
-        return float(own if asked is None or "ratio_clamp" not in self.loss.knobs else asked)
+        return float(own if asked is None or "ratio_clamp" not in self.loss.defaults else asked)
 
     def own_ratio(self, behaviour: str) -> bool:
         """Whether the loss clips another ratio than the token's current over `behaviour`."""
@@ -73,9 +73,9 @@ class LossConfig:
         """
         name, options = self.loss.name, self.options
         if name in ("tis", "topr"):
-            knobs = self.loss.knobs
-            least = knobs["tis_low"] if options.tis_low is None else options.tis_low
-            most = knobs["tis_high"] if options.tis_high is None else options.tis_high
+            own = self.loss.defaults
+            least = own["tis_low"] if options.tis_low is None else options.tis_low
+            most = own["tis_high"] if options.tis_high is None else options.tis_high
         elif name == "geo_mean":
             low, high = self._offsets
             least, most = math.exp(-low), math.exp(high)
@@ -83,7 +83,7 @@ class LossConfig:
             meaning = "offset"
             if name == "cispo" and options.cispo_bounds:
                 meaning = options.cispo_bounds
-            least, most = limits(
+            least, most = ratio_limits(
                 options.pg_clip_low, options.pg_clip_high, options.pg_clip, self._own_clip, meaning
             )
         else:
@@ -115,21 +115,21 @@ class LossConfig:
         pg_clip_high; pg_clip is there if both are equal. `agg_length` is None if the longest
         response's length is used.
         """
-        options, knobs = self.options, self.loss.knobs
+        options, defaults = self.options, self.loss.defaults
         values: Values = {"loss": self.loss.name, "behaviour": options.behaviour}
-        for name, default in knobs.items():
+        for name, default in defaults.items():
             asked = getattr(options, name)
             values[name] = default if asked is None else asked
-        if "pg_clip" in knobs:
+        if "pg_clip" in defaults:
             low, high = self._offsets
             values |= {"pg_clip": low, "pg_clip_low": low, "pg_clip_high": high}
             if low != high:
                 del values["pg_clip"]
-        if "dual_clip" in knobs:
+        if "dual_clip" in defaults:
             clip = DEFAULT_CLIP if options.pg_clip is None else options.pg_clip
             values["dual_clip"] = dual_bound(options.dual_clip, clip)
         for name in _SIDES["prob_mask"]:
-            if name in knobs and values[name] is None:
+            if name in defaults and values[name] is None:
                 values[name] = float(values["prob_mask"])
         values["aggregation"] = self.aggregation
         ignored = self.ignored(type(options).model_fields)
@@ -144,7 +144,7 @@ class LossConfig:
         Args:
             asked: the fields of LossOptions to check.
         """
-        options, name, knobs = self.options, self.loss.name, self.loss.knobs
+        options, name, defaults = self.options, self.loss.name, self.loss.defaults
         how = self.aggregation
         by_length = how == "seq-mean-token-sum-norm"
         over_responses = not by_length and how != "token-mean"
@@ -153,17 +153,17 @@ class LossConfig:
             fields.add("agg_rows")
         reasons = dict.fromkeys(fields, f"{name} with aggregation {how}")
         for both, sides in _SIDES.items():
-            own = [side for side in sides if side in knobs]
+            own = [side for side in sides if side in defaults]
             if own and all(getattr(options, side) is not None for side in own):
                 reasons[both] = f"{name}, since {' and '.join(own)} are given"
         of_every_loss = ("loss", "behaviour", "aggregation")
         for one in type(options).model_fields:
             of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
-            if not of_every and one not in knobs:
+            if not of_every and one not in defaults:
                 reasons[one] = name
         if name in _WITHOUT_RATIO and not options.kl_loss_ratio:
             reasons["behaviour"] = f"{name}, which has no ratio"
-        if options.dual_clip == "twice" and "dual_clip" in knobs:
+        if options.dual_clip == "twice" and "dual_clip" in defaults:
             reasons.pop("pg_clip", None)  # the dual clip is computed from it
         return {one: why for one, why in reasons.items() if one in asked}
 

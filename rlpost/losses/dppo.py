@@ -1,4 +1,4 @@
-"""Masks by how far a token's probability moved, in place of a clip on ratios."""
+"""DPPO, IPO and their reference KL: tokens are masked by the change of their probability."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,28 +22,29 @@ def dppo(
     square_coef: float = 1e-3,
     ratio_clamp: float = math.inf,
 ) -> Surrogate:
-    """L = -A·r + κ·(log r)², without -A·r where the probability went far in A's direction.
+    """L = -A·r + κ·(log r)², without -A·r if the probability moved too far in the direction of A.
 
-        A > 0: masked where π - π_old > high      A < 0: masked where π - π_old < -low
+        A > 0: masked if π - π_old > high      A < 0: masked if π - π_old < -low
 
     Args:
-        tokens: T of them.
-        prob_mask: the bound of both sides.
-        prob_mask_low: of falling probabilities.
-        prob_mask_high: of rising ones.
+        tokens: T tokens.
+        prob_mask: both bounds.
+        prob_mask_low: the bound of falling probabilities.
+        prob_mask_high: the bound of rising ones.
         square_coef: κ >= 0.
         ratio_clamp: bound on |log r| in the ratio, nats.
 
     Returns:
-        Surrogate of [T]. LOW and HIGH are where tokens are masked; what is left there is κ's term.
+        Surrogate of [T]. LOW and HIGH: the token is masked and keeps the term of κ.
 
     Source: prime-rl, trainer.rl.loss (default loss).
     """
     low = prob_mask if prob_mask_low is None else prob_mask_low
     high = prob_mask if prob_mask_high is None else prob_mask_high
-    moved = tokens.moved
-    under, over = (tokens.gain < 0) & (moved < -low), (tokens.gain > 0) & (moved > high)
-    return _masked(tokens, tokens.gain, under, over, square_coef, ratio_clamp)
+    change = tokens.probability_change
+    below = tokens.advantage_negative & (change < -low)
+    above = tokens.advantage_positive & (change > high)
+    return _masked(tokens, tokens.masked_advantages, below, above, square_coef, ratio_clamp)
 
 
 def ipo(
@@ -53,19 +54,19 @@ def ipo(
     square_coef: float = 1e-3,
     ratio_clamp: float = math.inf,
 ) -> Surrogate:
-    """As `dppo`, masked where |π - π_old| is above the bound, whatever the advantage.
+    """As `dppo`, but masked if |π - π_old| is above the bound, for any advantage.
 
     Args:
-        tokens: T of them.
+        tokens: T tokens.
         prob_mask: the bound.
         square_coef: κ >= 0.
         ratio_clamp: bound on |log r| in the ratio, nats.
 
     Source: prime-rl, trainer.rl.loss (ipo).
     """
-    moved = tokens.moved
-    under, over = moved < -prob_mask, moved > prob_mask
-    return _masked(tokens, tokens.gain, under, over, square_coef, ratio_clamp)
+    change = tokens.probability_change
+    below, above = change < -prob_mask, change > prob_mask
+    return _masked(tokens, tokens.masked_advantages, below, above, square_coef, ratio_clamp)
 
 
 def ref_kl(
@@ -78,45 +79,45 @@ def ref_kl(
 ) -> Surrogate:
     """As `dppo`, with stop(ref - new) as the advantage: the reverse KL, token by token.
 
-    Advantages of the input are not read. Only falling probabilities are masked, for prime-rl
-    asks the (absent) advantage for its sign.
+    Advantages of the input are not read. Only falling probabilities are masked, since prime-rl
+    uses the sign of the advantage, which is absent.
 
     Args:
-        tokens: T of them, with `ref`.
+        tokens: T tokens, with `ref`.
         prob_mask: the bound.
-        prob_mask_low: the same, before it.
+        prob_mask_low: the bound, in place of `prob_mask`.
         square_coef: κ >= 0.
         ratio_clamp: bound on |log r| in the ratio, nats.
 
     Source: prime-rl, trainer.rl.loss (ref_kl).
     """
     low = prob_mask if prob_mask_low is None else prob_mask_low
-    under = tokens.moved < -low
-    none = torch.zeros_like(under)
-    return _masked(tokens, _to_reference(tokens), under, none, square_coef, ratio_clamp)
+    below = tokens.probability_change < -low
+    none = torch.zeros_like(below)
+    return _masked(tokens, _reference_ratio(tokens), below, none, square_coef, ratio_clamp)
 
 
-def _to_reference(tokens: Tokens) -> Tensor:
-    """The log ratio of reference to current, a constant for gradients, [T]."""
+def _reference_ratio(tokens: Tokens) -> Tensor:
+    """Return the log ratio of reference to current, [T], a constant for gradients."""
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
     return torch.where(tokens.mask, (tokens.ref - tokens.new).detach(), 0.0)
 
 
 def _masked(
     tokens: Tokens,
-    gain: Tensor,
-    under: Tensor,
-    over: Tensor,
+    advantages: Tensor,
+    below: Tensor,
+    above: Tensor,
     square_coef: float,
     ratio_clamp: float,
 ) -> Surrogate:
-    out, ratio = under | over, tokens.ratio(ratio_clamp)
+    masked, ratio = below | above, tokens.ratio(ratio_clamp)
     square = square_coef * tokens.log_ratio.square()
-    values = torch.where(out, 0.0, -gain * ratio) + square
-    inside = out | (gain == 0) | (tokens.log_ratio.abs() > ratio_clamp)
-    # where both parts pull, they might cancel exactly
-    slope = torch.where(inside, 0.0, -gain * ratio) + 2 * square_coef * tokens.log_ratio
-    return Surrogate(values, states(under, over), slope.detach() == 0, ratio)
+    values = torch.where(masked, 0.0, -advantages * ratio) + square
+    constant = masked | (advantages == 0) | (tokens.log_ratio.abs() > ratio_clamp)
+    # The gradients of both terms might cancel exactly.
+    gradient = torch.where(constant, 0.0, -advantages * ratio) + 2 * square_coef * tokens.log_ratio
+    return Surrogate(values, clip_states(below, above), gradient.detach() == 0, ratio)
 
 
 DPPO = Loss(
@@ -139,5 +140,5 @@ REF_KL = Loss(
     formula="-stop(log π_ref - log π)·r + κ(log r)²; masked where Δπ < -δ",
     source="prime-rl",
     aggregation="token-mean",
-    own_gain=_to_reference,
+    own_advantages=_reference_ratio,
 )

@@ -1,10 +1,10 @@
-"""Geometric-mean policy optimisation."""
+"""GMPO: PPO's surrogate of the geometric mean of a response's clipped ratios."""
 
 from __future__ import annotations
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 OWN = 0.4
 
@@ -21,12 +21,12 @@ def geo_mean(
         A > 0: l = min(log r, ε_high)      A < 0: l = max(log r, -ε_low)      A = 0: l = 0
         L = -mean(A)·exp(mean(l)), the means over the response's policy tokens
 
-    Every token has its response's L. The gradient reaches a token through its own log ratio:
-    summed over a response that is the gradient of the formula.
+    Every token has its response's L. The gradient reaches a token through its own log ratio; the
+    sum over a response is the gradient of the formula.
 
     Args:
-        tokens: T of them.
-        pg_clip: ε of both sides, of the log ratio; 0.4 where nothing is given.
+        tokens: T tokens.
+        pg_clip: ε of both bounds on the log ratio; 0.4 by default.
         pg_clip_low: ε below.
         pg_clip_high: ε above.
 
@@ -38,14 +38,16 @@ def geo_mean(
     both = OWN if pg_clip is None else pg_clip
     low = both if pg_clip_low is None else pg_clip_low
     high = both if pg_clip_high is None else pg_clip_high
-    gain, log_ratio = tokens.gain, tokens.log_ratio
-    mean_gain = tokens.response_mean(gain)
-    under, over = (gain < 0) & (log_ratio < -low), (gain > 0) & (log_ratio > high)
-    kept = torch.where(gain > 0, log_ratio.clamp(max=high), log_ratio.clamp(min=-low))
-    kept = torch.where(gain == 0, 0.0, kept)
-    ratio = (tokens.response_mean(kept) + (kept - kept.detach())).exp()
-    flat = under | over | (gain == 0) | (mean_gain == 0)
-    return Surrogate(-mean_gain * ratio, states(under, over), flat, ratio)
+    log_ratio = tokens.log_ratio
+    positive, zero = tokens.advantage_positive, tokens.advantage_zero
+    mean_advantage = tokens.response_mean(tokens.masked_advantages)
+    below = tokens.advantage_negative & (log_ratio < -low)
+    above = positive & (log_ratio > high)
+    clipped = torch.where(positive, log_ratio.clamp(max=high), log_ratio.clamp(min=-low))
+    clipped = torch.where(zero, 0.0, clipped)
+    ratio = (tokens.response_mean(clipped) + (clipped - clipped.detach())).exp()
+    zero_gradient = below | above | zero | (mean_advantage == 0)
+    return Surrogate(-mean_advantage * ratio, clip_states(below, above), zero_gradient, ratio)
 
 
 LOSS = Loss(

@@ -1,11 +1,11 @@
-"""PPO's surrogate with one ratio for a whole response."""
+"""GSPO: PPO's surrogate with one ratio for a whole response."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, limits
+from rlpost.losses.base import Loss, Surrogate, Tokens, ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, clipped_surrogate, dual_bound
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ def gspo(
 ) -> Surrogate:
     """PPO's surrogate of s = exp(mean over the response of new - old), at each of its tokens.
 
-    The gradient reaches a token through its own log-prob alone (GSPO-token): s·∇new. Where all
-    advantages of a response are equal, as the method has it, that is the gradient of the mean.
+    The gradient reaches a token through its own log-prob alone (GSPO-token): s·∇new. If all
+    advantages of a response are equal, as in the paper, that is the gradient of the mean.
 
     Args:
-        tokens: T of them.
-        pg_clip: ε of both sides; 3e-4 below and 4e-4 above where nothing is given.
+        tokens: T tokens.
+        pg_clip: ε of both bounds; by default 3e-4 below and 4e-4 above.
         pg_clip_low: ε below 1.
         pg_clip_high: ε above 1.
-        dual_clip: c > 1, or "twice" for 1 + 2ε (0.2 where there is no pg_clip); None for none.
+        dual_clip: c > 1, or "twice" for 1 + 2·pg_clip (0.2 if that is None); None for none.
         ratio_clamp: bound on |log s|, nats.
         ratio_cap: bound on log s from above, nats.
 
@@ -44,14 +44,15 @@ def gspo(
 
     Source: Zheng et al., arXiv 2507.18071 (GSPO-token), with the clip range of its experiments.
     """
-    bounds = limits(pg_clip_low, pg_clip_high, pg_clip, OWN)
-    most = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
+    bounds = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, OWN)
+    dual = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
     mean = tokens.mean_log_ratio
     high = min(ratio_clamp, ratio_cap)
-    through = tokens.log_prob - tokens.log_prob.detach()
-    ratio = (mean + through).clamp(-ratio_clamp, high).exp()
-    found = clipped_surrogate(tokens, ratio, bounds, most)
-    return found._replace(flat=found.flat | (mean < -ratio_clamp) | (mean > high))
+    own_gradient = tokens.masked_log_probs - tokens.masked_log_probs.detach()  # its value is 0
+    ratio = (mean + own_gradient).clamp(-ratio_clamp, high).exp()
+    surrogate = clipped_surrogate(tokens, ratio, bounds, dual)
+    clamped = (mean < -ratio_clamp) | (mean > high)
+    return surrogate._replace(zero_gradient=surrogate.zero_gradient | clamped)
 
 
 LOSS = Loss(

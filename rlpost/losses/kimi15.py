@@ -1,17 +1,17 @@
-"""The policy gradient of Kimi k1.5."""
+"""The policy gradient of Kimi k1.5, with a penalty on the squared log ratio."""
 
 from __future__ import annotations
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def kimi15(tokens: Tokens, *, kimi_tau: float = 0.1) -> Surrogate:
-    """L = -A·log π + τ/2·(new - old)²: the squared log ratio holds the policy back.
+    """L = -A·log π + τ/2·(new - old)².
 
     Args:
-        tokens: T of them.
+        tokens: T tokens.
         kimi_tau: τ >= 0.
 
     Returns:
@@ -19,10 +19,11 @@ def kimi15(tokens: Tokens, *, kimi_tau: float = 0.1) -> Surrogate:
 
     Source: Kimi k1.5, arXiv 2501.12599, token by token as in ROLL.
     """
-    none = torch.zeros_like(tokens.mask)
-    values = -tokens.gain * tokens.log_prob + kimi_tau / 2 * tokens.log_ratio.square()
-    flat = kimi_tau * tokens.log_ratio == tokens.gain
-    return Surrogate(values, states(none, none), flat, torch.ones_like(tokens.gain))
+    advantages, none = tokens.masked_advantages, torch.zeros_like(tokens.mask)
+    penalty = kimi_tau / 2 * tokens.log_ratio.square()
+    values = tokens.negated_advantages * tokens.masked_log_probs + penalty
+    zero_gradient = kimi_tau * tokens.log_ratio == advantages
+    return Surrogate(values, clip_states(none, none), zero_gradient, torch.ones_like(advantages))
 
 
 LOSS = Loss(

@@ -1,4 +1,4 @@
-"""The KL loss: a penalty on the distance from the reference policy, beside the policy loss."""
+"""The KL loss: a penalty on the divergence from the reference policy, added to the loss."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
-    """The KL of the current policy from the reference at each token, before its coefficient.
+    """Return the KL loss of each token, before its coefficient.
 
-    The estimate is that of `estimated`; with kl_loss_ratio it is multiplied by the importance
-    ratio, which makes the gradient of its mean that of the KL (DeepSeek V3.2's correction).
+    The estimate is that of `estimated`. With kl_loss_ratio it is multiplied by the importance
+    ratio, so that the gradient of its mean is that of the KL (DeepSeek V3.2's correction).
 
     Args:
-        tokens: T of them, with `ref`.
-        options: the `kl_loss_...` fields, and whose log-probs the ratio divides by.
+        tokens: T tokens, with `ref`.
+        options: the `kl_loss_...` fields, and `behaviour`, which the ratio divides by.
 
     Returns:
-        [T], 0 where the mask is 0; differentiable in `new`.
+        [T], 0 if masked out; differentiable in `new`.
     """
     kl = estimated(tokens, options)
     return kl * _ratio(tokens, options) if options.kl_loss_ratio else kl
@@ -40,12 +40,12 @@ def clamped(kl: Tensor, options: LossOptions) -> Tensor:
 
 
 def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
-    """`rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio."""
+    """Return `rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio."""
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
     estimator = options.kl_loss_estimator
     bounded = options.kl_loss_log_ratio_clamps in (estimator, "all")
     return token_kl(
-        tokens.log_prob,
+        tokens.masked_log_probs,
         torch.where(tokens.mask, tokens.ref, 0.0),
         estimator=estimator,
         log_ratio_clamp=options.kl_loss_log_ratio_clamp if bounded else torch.inf,
@@ -56,4 +56,4 @@ def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
 
 
 def _ratio(tokens: Tokens, options: LossOptions) -> Tensor:
-    return (tokens.on_engine if options.behaviour == "infer" else tokens).ratio()
+    return (tokens.with_engine_as_old if options.behaviour == "infer" else tokens).ratio()

@@ -1,27 +1,28 @@
-"""The plain policy gradient."""
+"""The plain policy gradient, and group policy gradient (GPG), which aggregates it otherwise."""
 
 from __future__ import annotations
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def pg(tokens: Tokens) -> Surrogate:
-    """L = -A·log π, with no ratio to an older policy, and so nothing to clip.
+    """L = -A·log π, without a ratio to an older policy, so nothing is clipped.
 
     Args:
-        tokens: T of them; `old` is not read.
+        tokens: T tokens; `old` is not read.
 
     Returns:
         Surrogate of [T].
 
     Source: Williams, "Simple statistical gradient-following algorithms", 1992.
     """
-    none = torch.zeros_like(tokens.mask)
-    flat = tokens.gain == 0
-    ratio = torch.ones_like(tokens.gain)
-    return Surrogate(-tokens.gain * tokens.log_prob, states(none, none), flat, ratio)
+    none, ratio = torch.zeros_like(tokens.mask), torch.ones_like(tokens.masked_advantages)
+    values = tokens.negated_advantages * tokens.masked_log_probs
+    return Surrogate(values, clip_states(none, none), tokens.advantage_zero, ratio)
 
 
-LOSS = Loss("pg", pg, formula="-A·log π", source="Williams 1992", aggregation="seq-mean-token-sum")
+PG = Loss("pg", pg, formula="-A·log π", source="Williams 1992", aggregation="seq-mean-token-sum")
+GPG = Loss("gpg", pg, formula="-A·log π", source="arXiv 2504.02546", aggregation="token-mean")
+"""GPG differs in its advantages, the estimator gpg."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, beyond, limits, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states, ratio_limits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,64 +27,66 @@ def ppo(
     dual_clip: DualClip | None = None,
     ratio_clamp: float = 20.0,
 ) -> Surrogate:
-    """The pessimistic one of the plain and the clipped surrogate.
+    """The maximum of the plain and the clipped surrogate.
 
         r = exp(new - old)
         L = max(-A·r, -A·clip(r, 1 - ε_low, 1 + ε_high))
         A < 0, dual clip c: L = min(L, -A·c)
 
     Args:
-        tokens: T of them.
-        pg_clip: ε of both sides, > 0; 0.2 where nothing is given.
+        tokens: T tokens.
+        pg_clip: ε of both bounds, > 0; 0.2 by default.
         pg_clip_low: ε below 1.
         pg_clip_high: ε above 1 (clip-higher, DAPO, arXiv 2503.14476).
-        dual_clip: c > 1, or "twice" for 1 + 2ε; None for none.
+        dual_clip: c > 1, or "twice" for 1 + 2·pg_clip; None for none.
         ratio_clamp: bound on |log r|, nats.
 
     Returns:
-        Surrogate of [T]. LOW and HIGH are where the clipped branch is the greater one, DUAL
-        where c·A is.
+        Surrogate of [T]. LOW and HIGH: the clipped surrogate is the maximum; DUAL: the dual clip
+        is active.
 
     Source: Schulman et al., arXiv 1707.06347, eq. 7; dual clip: Ye et al., arXiv 1912.09729.
 
     >>> one = torch.ones(3, dtype=torch.bool)
     >>> new, old = torch.tensor([0.5, 0.1, 2.0]), torch.zeros(3)
-    >>> gains, ends = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0, 3])
-    >>> ppo(Tokens(new, old, gains, one, ends), dual_clip=3.0).values
+    >>> advantages, ends = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0, 3])
+    >>> ppo(Tokens(new, old, advantages, one, ends), dual_clip=3.0).values
     tensor([-1.2000, -1.1052,  3.0000])
     """
-    bounds = limits(pg_clip_low, pg_clip_high, pg_clip, (DEFAULT_CLIP, DEFAULT_CLIP))
-    most = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
-    found = clipped_surrogate(tokens, tokens.ratio(ratio_clamp), bounds, most)
-    return found._replace(flat=found.flat | beyond(tokens, ratio_clamp))
+    bounds = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, (DEFAULT_CLIP, DEFAULT_CLIP))
+    dual = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
+    surrogate = clipped_surrogate(tokens, tokens.ratio(ratio_clamp), bounds, dual)
+    clamped = tokens.beyond(ratio_clamp)
+    return surrogate._replace(zero_gradient=surrogate.zero_gradient | clamped)
 
 
 def dual_bound(dual_clip: DualClip | None, pg_clip: float) -> float:
-    """The greatest ratio that counts where the advantage is negative; inf for none."""
+    """Return the highest ratio that is not clipped if the advantage is negative; inf for none."""
     if dual_clip is None:
         return math.inf
     return 1 + 2 * pg_clip if dual_clip == "twice" else float(dual_clip)
 
 
 def clipped_surrogate(
-    tokens: Tokens, ratio: Tensor, bounds: tuple[float, float], most: float = math.inf
+    tokens: Tokens, ratio: Tensor, bounds: tuple[float, float], dual: float = math.inf
 ) -> Surrogate:
-    """PPO's surrogate for any ratio.
+    """Return PPO's surrogate for any ratio.
 
     Args:
-        tokens: T of them.
+        tokens: T tokens.
         ratio: [T].
-        bounds: the least and the greatest ratio that is left as it is.
-        most: the greatest that counts where A < 0.
+        bounds: the lowest and the highest ratio that is not clipped.
+        dual: the highest ratio that is not clipped if A < 0.
     """
-    up, down = tokens.up, tokens.down
-    low, high = down & (ratio < bounds[0]), up & (ratio > bounds[1])
-    flat, dual = low | high | tokens.idle, None
-    if not math.isinf(most):
-        dual = down & (ratio > most)
-        flat = flat | dual
-    counted = torch.where(up, ratio.clamp(max=bounds[1]), ratio.clamp(bounds[0], most))
-    return Surrogate(counted * tokens.cost, states(low, high, dual), flat, ratio)
+    positive, negative = tokens.advantage_positive, tokens.advantage_negative
+    low, high = negative & (ratio < bounds[0]), positive & (ratio > bounds[1])
+    zero_gradient, by_dual = low | high | tokens.advantage_zero, None
+    if not math.isinf(dual):
+        by_dual = negative & (ratio > dual)
+        zero_gradient = zero_gradient | by_dual
+    clipped = torch.where(positive, ratio.clamp(max=bounds[1]), ratio.clamp(bounds[0], dual))
+    values = clipped * tokens.negated_advantages
+    return Surrogate(values, clip_states(low, high, by_dual), zero_gradient, ratio)
 
 
 LOSS = Loss(

@@ -1,10 +1,10 @@
-"""Soft adaptive policy optimisation: a gate in place of a clip."""
+"""SAPO, soft adaptive policy optimisation: a smooth gate in place of a clip."""
 
 from __future__ import annotations
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, beyond, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def sapo(
@@ -14,14 +14,14 @@ def sapo(
     sapo_tau_neg: float = 1.05,
     ratio_clamp: float = 20.0,
 ) -> Surrogate:
-    """L = -A·σ(τ·(r - 1))·4/τ, with one τ for A > 0 and another elsewhere.
+    """L = -A·σ(τ·(r - 1))·4/τ, with one τ if A > 0 and another otherwise.
 
     At r = 1 its gradient is that of -A·r.
 
     Args:
-        tokens: T of them.
-        sapo_tau_pos: τ where A > 0.
-        sapo_tau_neg: τ elsewhere; larger, so that gradients fade sooner there.
+        tokens: T tokens.
+        sapo_tau_pos: τ if A > 0.
+        sapo_tau_neg: τ otherwise; larger, so that gradients decay faster.
         ratio_clamp: bound on |log r|, nats.
 
     Returns:
@@ -30,14 +30,14 @@ def sapo(
     Source: Gao et al., arXiv 2511.20347.
     """
     none, ratio = torch.zeros_like(tokens.mask), tokens.ratio(ratio_clamp)
-    steep, steeper = tokens.gain.new_tensor((sapo_tau_pos, sapo_tau_neg))
-    tau = torch.where(tokens.gain > 0, steep, steeper)
-    # torch.sigmoid rounds by a token's place in the tensor, so pieces would change bits
-    fade = (tau * (1 - ratio)).exp()
-    gate = 1 / (1 + fade)
-    flat = (tokens.gain == 0) | (fade == 0) | beyond(tokens, ratio_clamp)
-    values = -tokens.gain * gate * (4 / tau)
-    return Surrogate(values, states(none, none), flat, ratio)
+    tau_pos, tau_neg = tokens.masked_advantages.new_tensor((sapo_tau_pos, sapo_tau_neg))
+    tau = torch.where(tokens.advantage_positive, tau_pos, tau_neg)
+    # torch.sigmoid rounds by a token's position in the tensor, so chunks would change bits.
+    decay = (tau * (1 - ratio)).exp()
+    gate = 1 / (1 + decay)
+    zero_gradient = tokens.advantage_zero | (decay == 0) | tokens.beyond(ratio_clamp)
+    values = tokens.negated_advantages * gate * (4 / tau)
+    return Surrogate(values, clip_states(none, none), zero_gradient, ratio)
 
 
 LOSS = Loss(

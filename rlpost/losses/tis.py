@@ -1,10 +1,10 @@
-"""Truncated importance sampling."""
+"""TIS: a policy gradient with truncated importance weights."""
 
 from __future__ import annotations
 
 import math
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def tis(
@@ -13,22 +13,22 @@ def tis(
     """L = -stop(clip(r, low, high))·A·log π.
 
     Args:
-        tokens: T of them.
-        tis_low: least weight.
-        tis_high: greatest weight.
+        tokens: T tokens.
+        tis_low: lowest weight.
+        tis_high: highest weight.
         ratio_clamp: bound on |log r|, nats.
 
     Returns:
-        Surrogate of [T]. LOW and HIGH are where the weight is truncated; gradients remain.
+        Surrogate of [T]. LOW and HIGH: the weight is truncated; the token keeps its gradient.
 
     Source: Ionides, "Truncated importance sampling", 2008; with [0, 1] as in TOPR, arXiv
     2503.14286.
     """
     ratio = tokens.ratio(ratio_clamp).detach()
     weight = ratio.clamp(tis_low, tis_high)
-    flat = (tokens.gain == 0) | (weight == 0)
-    values = weight * -tokens.gain * tokens.log_prob
-    return Surrogate(values, states(ratio < tis_low, ratio > tis_high), flat, ratio)
+    zero_gradient = tokens.advantage_zero | (weight == 0)
+    values = weight * tokens.negated_advantages * tokens.masked_log_probs
+    return Surrogate(values, clip_states(ratio < tis_low, ratio > tis_high), zero_gradient, ratio)
 
 
 LOSS = Loss(

@@ -1,4 +1,4 @@
-"""Tapered off-policy REINFORCE."""
+"""TOPR, tapered off-policy REINFORCE: truncated weights for responses without reward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from rlpost.losses.base import Loss, Surrogate, Tokens, states
+from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def topr(
@@ -18,29 +18,29 @@ def topr(
     topr_negative: float = 1.0,
     ratio_clamp: float = math.inf,
 ) -> Surrogate:
-    """The plain gradient for good responses, a truncated weight for the others.
+    """The plain gradient for positive responses, a truncated weight for the others.
 
         reward > 0:  L = -A·log π
         otherwise:   L = -stop(clip(r, low, high))·A·log π
 
     Args:
-        tokens: T of them. Without rewards, the sign of the advantage tells good from bad.
-        tis_low: least weight of a bad response's tokens.
-        tis_high: greatest weight.
-        topr_positive: factor of good responses.
-        topr_negative: factor of bad ones.
+        tokens: T tokens. Without rewards, the sign of the advantage is used.
+        tis_low: lowest weight of a token if reward <= 0.
+        tis_high: highest weight.
+        topr_positive: factor if reward > 0.
+        topr_negative: factor otherwise.
         ratio_clamp: bound on |log r|, nats.
 
     Returns:
-        Surrogate of [T]. LOW and HIGH are where a weight is truncated; gradients remain.
+        Surrogate of [T]. LOW and HIGH: the weight is truncated; the token keeps its gradient.
 
     Source: Le Roux et al., arXiv 2503.14286 (token by token, as in ROLL).
     """
-    good, ratio = tokens.positive, tokens.ratio(ratio_clamp).detach()
-    weight = torch.where(good, topr_positive, topr_negative * ratio.clamp(tis_low, tis_high))
-    flat = (tokens.gain == 0) | (weight == 0)
-    clip = states(~good & (ratio < tis_low), ~good & (ratio > tis_high))
-    return Surrogate(weight * -tokens.gain * tokens.log_prob, clip, flat, ratio)
+    positive, ratio = tokens.reward_positive, tokens.ratio(ratio_clamp).detach()
+    weight = torch.where(positive, topr_positive, topr_negative * ratio.clamp(tis_low, tis_high))
+    clip = clip_states(~positive & (ratio < tis_low), ~positive & (ratio > tis_high))
+    values = weight * tokens.negated_advantages * tokens.masked_log_probs
+    return Surrogate(values, clip, tokens.advantage_zero | (weight == 0), ratio)
 
 
 LOSS = Loss(

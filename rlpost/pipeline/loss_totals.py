@@ -231,7 +231,7 @@ class _Block:
     ) -> None:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
         self.configs, self.behaviour = configs, behaviour_of(configs)
-        self.base = tokens.on_engine if self.behaviour == "infer" else tokens
+        self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
         self.positions = POSITION_RANGES if len(configs) == 1 else 1
         self.stretches = PositionSegments.of(lengths(tokens.offsets))
         self.sums: dict[str, Tensor] = {}
@@ -267,15 +267,15 @@ class _Block:
             distance = distance.clamp(-MOST_NATS, MOST_NATS)
             self._add("engine.log_ratio", distance)
             self._add("engine.k3", torch.expm1(distance) - distance)
-        self._add("advantage.total", tokens.gain)
-        self._add("advantage.squares", tokens.gain.square())
+        self._add("advantage.total", tokens.masked_advantages)
+        self._add("advantage.squares", tokens.masked_advantages.square())
         self.rows["advantage.count"] = count
-        self._add_span("advantage", tokens.gain)
+        self._add_span("advantage", tokens.masked_advantages)
 
     def add_losses(self) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient."""
         tokens, first_kinds = self.tokens, self._first_kinds()
-        shared = first_kinds + self._signs(tokens.up, tokens.down)
+        shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
         self.kinds = torch.zeros(shape, dtype=torch.int64, device=shared.device).flatten(1)
         for index, config in enumerate(self.configs):
@@ -284,16 +284,16 @@ class _Block:
             total = self.rows[f"{index}.value"]
             self._check_finite(total, config)
             self.added[f"{index}.policy"] = self._numerator(total, config)
-            live = self.stretches.any(tokens.mask ^ surrogate.flat).to(torch.float64)
+            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient).to(torch.float64)
             self.rows[f"{index}.live"] = segment_max(live, self.stretches.rows) > 0
             if config.own_ratio(self.behaviour):
                 excess = (surrogate.ratio - 1).where(tokens.mask, 0.0)
                 self._add(f"{index}.excess", excess)
                 self._add_span(f"{index}.ratio", surrogate.ratio)
             signs = shared
-            if config.loss.own_gain is not None:
-                gain = config.loss.own_gain(tokens)
-                signs = first_kinds + self._signs(gain > 0, gain < 0)
+            if config.loss.own_advantages is not None:
+                own = config.loss.own_advantages(tokens)
+                signs = first_kinds + self._signs(own > 0, own < 0)
             kinds = signs + _state(surrogate)
             self.kinds[index] = torch.bincount(kinds, minlength=self.kinds.shape[1])
         self.kinds = self.kinds.view(shape)
@@ -338,8 +338,8 @@ class _Block:
         tokens = self.tokens
         if values is None or not values.numel():
             return torch.inf, -torch.inf
-        low = values if tokens.whole else values.where(tokens.mask, torch.inf)
-        high = values if tokens.whole else values.where(tokens.mask, -torch.inf)
+        low = values if tokens.all_policy else values.where(tokens.mask, torch.inf)
+        high = values if tokens.all_policy else values.where(tokens.mask, -torch.inf)
         return float(low.amin()), float(high.amax())
 
     def _add(self, name: str, values: Tensor) -> None:
@@ -349,7 +349,7 @@ class _Block:
 
     def _add_span(self, name: str, values: Tensor) -> None:
         """Add the lowest and the highest value of policy tokens."""
-        mask, whole, ends = self.tokens.mask, self.tokens.whole, self.stretches.offsets
+        mask, whole, ends = self.tokens.mask, self.tokens.all_policy, self.stretches.offsets
         low = segment_min(values if whole else values.where(mask, torch.inf), ends)
         high = segment_max(values if whole else values.where(mask, -torch.inf), ends)
         rows = self.stretches.rows
@@ -368,7 +368,7 @@ class _Block:
         if self.cells > 1:
             bins = bins + spread(self.local * BINS, offsets)
         count = self.cells * BINS
-        if not self.tokens.whole:
+        if not self.tokens.all_policy:
             bins = bins.masked_fill(~self.tokens.mask, count)
         return torch.bincount(bins, minlength=count + 1)[:count].view(self.cells, BINS)
 
@@ -399,4 +399,4 @@ class _Block:
 
 def _state(surrogate: Surrogate) -> Tensor:
     """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
-    return surrogate.clip + surrogate.flat.to(torch.uint8) * CLIPS
+    return surrogate.clip + surrogate.zero_gradient.to(torch.uint8) * CLIPS

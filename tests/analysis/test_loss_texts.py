@@ -346,7 +346,7 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
     for name in LOSSES:
         setting = LossConfig(LossOptions(loss=name))
         values = setting.resolved()
-        mine = {x: values[x] for x in values if x in setting.loss.knobs or x == "aggregation"}
+        mine = {x: values[x] for x in values if x in setting.loss.defaults or x == "aggregation"}
         assert mine == DEFAULTS[name]
 
 

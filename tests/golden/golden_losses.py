@@ -51,7 +51,7 @@ def geo_mean_shares(came) -> tuple[float, float]:
     """verl counts log ratios outside by the advantage's sign, on the side that counts or not."""
     low, high = came.config["clip_ratio_low"], came.config["clip_ratio_high"]
     outside = (came.tokens.log_ratio < -low) | (came.tokens.log_ratio > high)
-    gain = came.tokens.gain
+    gain = came.tokens.masked_advantages
     return came.mean(outside & (gain > 0)), came.mean(outside & (gain < 0))
 
 
@@ -187,7 +187,7 @@ def primerl_metrics(came) -> Metrics:
     log, stop = came.log["metrics_row0"], int(came.tokens.offsets[1])
     log = {name.removeprefix("ref_kl/"): value for name, value in log.items()}
     mask, clip = came.tokens.mask[:stop], came.surrogate.clip[:stop]
-    clip, gain = clip[mask], came.tokens.gain[:stop][mask]
+    clip, gain = clip[mask], came.tokens.masked_advantages[:stop][mask]
     distance = (came.tokens.new - came.tokens.infer)[:stop][mask]
     mismatch = torch.expm1(distance) - distance
     masked = clip > 0

@@ -185,7 +185,7 @@ def cispo_log(came: Came) -> dict[str, float]:
     found = clips(ratio, 1 - low, 1 + high, "", cells(came))
     names = {"low": "lower_clipfrac", "high": "upper_clipfrac", "total": "total_clipfrac"}
     found = {f"cispo_{names[name]}": value for name, value in found.items()}
-    gain = padded(came, came.tokens.gain, 0.0)
+    gain = padded(came, came.tokens.masked_advantages, 0.0)
     positive = (ratio > 1 + high) & (gain > 0)
     negative = (ratio < 1 - low) & (gain < 0)
     clipped = came.tokens.ratio().clamp(1 - low, 1 + high)
@@ -205,7 +205,7 @@ def cispo_log(came: Came) -> dict[str, float]:
 
 def kimi15_log(came: Came) -> dict[str, float]:
     distance = padded(came, (came.whole.ratio() + 1e-8).log(), 0.0)
-    pull = (padded(came, came.tokens.gain, 0.0) * distance).abs().mean()
+    pull = (padded(came, came.tokens.masked_advantages, 0.0) * distance).abs().mean()
     push = (0.1 / 2 * distance.square()).mean()
     found = {
         "tau": 0.1,

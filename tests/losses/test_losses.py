@@ -167,8 +167,8 @@ def test_each_loss_is_that_of_its_paper(case, tokens):
     torch.testing.assert_close(found.ratio[mask], want[:, 2], **EXACT)
     assert not found.values[~mask].any()
     assert not found.clip[~mask].any()
-    assert not found.flat[~mask].any()
-    assert (found.clip.dtype, found.flat.dtype) == (torch.uint8, torch.bool)
+    assert not found.zero_gradient[~mask].any()
+    assert (found.clip.dtype, found.zero_gradient.dtype) == (torch.uint8, torch.bool)
 
 
 def edges(tokens):
@@ -210,7 +210,7 @@ def test_gradients_are_difference_quotients(case, tokens):
 def test_flat_tokens_are_those_without_gradient(case, tokens):
     options = CASES[case][0]
     found, mask = computed(tokens, **options), tokens.mask
-    assert torch.equal(found.flat[mask], gradient(tokens, **options)[mask] == 0)
+    assert torch.equal(found.zero_gradient[mask], gradient(tokens, **options)[mask] == 0)
 
 
 @settings(max_examples=25)
@@ -222,7 +222,7 @@ def test_a_clipped_token_of_ppo_and_its_kin_is_flat(tokens):
         {"loss": "geo_mean", "pg_clip": 0.1},
     ):
         found = computed(tokens, **options)
-        assert bool((found.flat | (found.clip == NONE)).all())
+        assert bool((found.zero_gradient | (found.clip == NONE)).all())
 
 
 @every_case
@@ -290,11 +290,11 @@ def level(tokens):
 def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
     for loss in ("ppo", "gspo", "dppo", "ipo"):
         found = computed(level(tokens), loss=loss)
-        torch.testing.assert_close(found.values, -tokens.gain, rtol=0, atol=0)
+        torch.testing.assert_close(found.values, -tokens.masked_advantages, rtol=0, atol=0)
         assert not found.clip.any()
-    same = replace(tokens, advantages=torch.ones_like(tokens.gain))
+    same = replace(tokens, advantages=torch.ones_like(tokens.masked_advantages))
     torch.testing.assert_close(
-        computed(level(same), loss="geo_mean").values, -same.gain, rtol=0, atol=0
+        computed(level(same), loss="geo_mean").values, -same.masked_advantages, rtol=0, atol=0
     )
 
 
@@ -304,14 +304,16 @@ def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
     rewards = torch.ones_like(tokens.rewards)
     plain = replace(level(tokens), rewards=rewards)
     for loss in set(LOSSES) - {"geo_mean", "ref_kl"}:
-        torch.testing.assert_close(gradient(plain, loss=loss), -tokens.gain, **EXACT)
+        torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 
 @settings(max_examples=25)
 @given(tokens=batches())
 def test_ppo_without_bounds_is_the_plain_surrogate(tokens):
     found = computed(tokens, pg_clip="never", ratio_clamp="never")
-    plain = -tokens.gain * (tokens.new - tokens.old).exp().where(tokens.mask, torch.tensor(1.0))
+    plain = -tokens.masked_advantages * (tokens.new - tokens.old).exp().where(
+        tokens.mask, torch.tensor(1.0)
+    )
     torch.testing.assert_close(found.values, plain, rtol=0, atol=0)
     assert not found.clip.any()
 
@@ -320,12 +322,14 @@ def test_ppo_without_bounds_is_the_plain_surrogate(tokens):
 @given(tokens=batches(), bound=st.floats(1.01, 3.0))
 def test_dual_clip_touches_negative_advantages_alone(tokens, bound):
     plain, dual = computed(tokens), computed(tokens, dual_clip=bound)
-    kept = ~(tokens.gain < 0)
+    kept = ~(tokens.masked_advantages < 0)
     assert torch.equal(plain.values[kept], dual.values[kept])
     assert not (dual.clip[kept] == DUAL).any()
     assert bool((dual.values <= plain.values).all())
     torch.testing.assert_close(
-        dual.values[dual.clip == DUAL], -bound * tokens.gain[dual.clip == DUAL], **EXACT
+        dual.values[dual.clip == DUAL],
+        -bound * tokens.masked_advantages[dual.clip == DUAL],
+        **EXACT,
     )
 
 
@@ -337,8 +341,8 @@ def test_clipping_never_lowers_the_loss_and_wider_bounds_clip_less(tokens):
     assert bool((free.values <= wide.values + 1e-15).all())
     assert bool((wide.values <= narrow.values + 1e-15).all())
     assert not ((wide.clip != NONE) & (narrow.clip == NONE)).any()
-    assert bool(((narrow.clip == HIGH) <= (tokens.gain > 0)).all())
-    assert bool(((narrow.clip == LOW) <= (tokens.gain < 0)).all())
+    assert bool(((narrow.clip == HIGH) <= (tokens.masked_advantages > 0)).all())
+    assert bool(((narrow.clip == LOW) <= (tokens.masked_advantages < 0)).all())
 
 
 @settings(max_examples=25)
@@ -372,7 +376,7 @@ def test_importance_weights_multiply_the_loss_and_a_weight_of_nothing_is_flat(to
     plain, found = computed(tokens), computed(replace(tokens, weights=weights))
     torch.testing.assert_close(found.values, plain.values * weights, rtol=0, atol=0)
     assert torch.equal(found.clip, plain.clip)
-    assert torch.equal(found.flat, plain.flat | (tokens.mask & (weights == 0)))
+    assert torch.equal(found.zero_gradient, plain.zero_gradient | (tokens.mask & (weights == 0)))
 
 
 def test_without_rewards_topr_goes_by_the_sign_of_the_advantage():
@@ -519,14 +523,14 @@ def test_the_table_is_whole():
     for name, loss in LOSSES.items():
         assert loss.name == name == loss_named(name).name
         assert loss.aggregation in AGGREGATIONS
-        assert set(loss.knobs) <= set(LossOptions.model_fields)
+        assert set(loss.defaults) <= set(LossOptions.model_fields)
         assert loss.formula
         assert loss.source
 
 
 def test_every_option_of_a_loss_is_read_by_one():
     general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
-    read = {name for loss in LOSSES.values() for name in loss.knobs}
+    read = {name for loss in LOSSES.values() for name in loss.defaults}
     fields = {name for name in LossOptions.model_fields if not name.startswith("kl_loss")}
     assert fields - general == read
 
@@ -534,7 +538,7 @@ def test_every_option_of_a_loss_is_read_by_one():
 def test_an_unknown_loss_is_answered_with_the_nearest():
     with pytest.raises(UsageError, match="did you mean gspo"):
         loss_named("gsppo")
-    with pytest.raises(UsageError, match=r"there are ppo, pg, gspo"):
+    with pytest.raises(UsageError, match=r"the losses are ppo, pg, gspo"):
         loss_named("???")
 
 
