@@ -89,7 +89,7 @@ def advantages(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is not there.
     """
-    recipe, options = recipe or Recipe(), options or Options()
+    recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
             f"--ray-address {options.ray_address}: the engine is local; add --engine ray"

@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
-from rlpost.pipeline.file_metadata import Claim, claim_of, cut
+from rlpost.pipeline.file_metadata import FileMetadata, cut
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.resolved import resolve_recipe
@@ -180,13 +180,10 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
         ReadWriteError: a file can't be read.
     """
     source = Source(find_inputs([str(path) for path in paths]))
-    claims = [
-        claim_of(file, footer.num_rows, footer.metadata or {})
-        for file, footer in zip(source.files, source.footers, strict=True)
-    ]
-    runs: dict[str, list[Claim]] = defaultdict(list)
-    for claim in claims:
-        runs[claim.part.run].append(claim)
+    runs: dict[str, list[EnrichedFile]] = defaultdict(list)
+    for file, footer in zip(source.files, source.footers, strict=True):
+        metadata = FileMetadata.read(str(file.path), footer.metadata or {})
+        runs[metadata.run].append(EnrichedFile(file, footer.num_rows, metadata))
     options = options or Options()
     verdicts = [verdict for run in runs.values() for verdict in _verified(run, options)]
     return {
@@ -196,27 +193,27 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
     }
 
 
-def _verified(run: list[Claim], options: Options) -> list[Json]:
+def _verified(run: list[EnrichedFile], options: Options) -> list[Json]:
     """The verdicts on all files of one run."""
-    run = sorted(run, key=lambda claim: claim.part.file)
+    run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
-    options.reporter.start("decode", sum(claim.rows for claim in run))
-    damage = [damaged_columns(claim.file.path, options.reporter.advance) for claim in run]
+    options.reporter.start("decode", sum(enriched.rows for enriched in run))
+    damage = [damaged_columns(enriched.file.path, options.reporter.advance) for enriched in run]
     try:
         verdicts = _compared(run, damage, options)
     except DataError as error:
         if not any(damage):
             raise
         note = f"its columns were not made again: {error}"
-        verdicts = [_unmade(claim, note) for claim in run]
+        verdicts = [_unmade(enriched, note) for enriched in run]
     return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
 
 
-def _check_complete(run: list[Claim]) -> None:
+def _check_complete(run: list[EnrichedFile]) -> None:
     """Raise UsageError where files of a run, in order, are missing or there twice."""
     first = run[0]
-    here = [claim.part.file for claim in run]
-    if len(here) == first.part.files and here == [*range(len(here))]:
+    here = [enriched.metadata.file for enriched in run]
+    if len(here) == first.metadata.files and here == [*range(len(here))]:
         return
     twice = next((number for number in here if here.count(number) > 1), None)
     if twice is not None:
@@ -224,60 +221,63 @@ def _check_complete(run: list[Claim]) -> None:
             f"{run[here.index(twice)].file.path}: is there twice; name each file of a run once"
         )
     raise UsageError(
-        f"{first.file.path}: is of a run of {first.part.files} files, and {len(run)} of them "
+        f"{first.file.path}: is of a run of {first.metadata.files} files, and {len(run)} of them "
         f"{'is' if len(run) == 1 else 'are'} here: groups and batches may span files, so all "
         "are needed: rlpost verify OUTDIR"
     )
 
 
-def _compared(run: list[Claim], damage: Sequence[Collection[str]], options: Options) -> list[Json]:
+def _compared(
+    run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
+) -> list[Json]:
     """Make the columns of all files of a run again, and compare those that decode."""
     first = run[0]
-    running = {name: RunningMoments(**values) for name, values in first.part.running.items()}
+    running = {name: RunningMoments(**values) for name, values in first.metadata.running.items()}
     with _blaming(first):
-        before = _Before([claim.file for claim in run], first.recipe)
+        before = _Before([enriched.file for enriched in run], first.metadata.recipe)
     with closing(before) as source:
-        if first.part.rows not in (-1, source.rows):
+        if first.metadata.rows not in (-1, source.rows):
             raise DataError(
                 f"{first.file.path}: the files of its run have {source.rows} rows, and had "
-                f"{first.part.rows}"
+                f"{first.metadata.rows}"
             )
         _check_roles(source, first)
         with _blaming(first):
-            job = bind(source, first.recipe, running)
+            job = bind(source, first.metadata.recipe, running)
         engine = engine_for(job, options)
         with single_threaded_torch(), _blaming(first):
             responses = engine.responses()
             options.reporter.start("compare", source.rows)
             return [
-                _verdict(engine, responses, index, claim, damage[index])
-                for index, claim in enumerate(run)
+                _verdict(engine, responses, index, enriched, damage[index])
+                for index, enriched in enumerate(run)
             ]
 
 
 @contextmanager
-def _blaming(claim: Claim) -> Iterator[None]:
+def _blaming(enriched: EnrichedFile) -> Iterator[None]:
     """A recipe that does not fit the file is the file's, and no mistake of the command line."""
     try:
         yield
     except UsageError as error:
         raise DataError(
-            f"{claim.file.path}: cannot be made again by the recipe in its metadata: {cut(error)}"
+            f"{enriched.file.path}: cannot be made again by the recipe in its metadata: "
+            f"{cut(error)}"
         ) from None
 
 
-def _unmade(claim: Claim, note: str) -> Json:
+def _unmade(enriched: EnrichedFile, note: str) -> Json:
     """What can be said of a file where its run can't be made again."""
     return {
-        "file": str(claim.file.path),
+        "file": str(enriched.file.path),
         "ok": False,
-        "rows": claim.rows,
-        "version": claim.version,
-        "estimator": claim.recipe.estimator,
+        "rows": enriched.rows,
+        "version": enriched.metadata.version,
+        "estimator": enriched.metadata.recipe.estimator,
         "columns": [],
         "kept_columns": None,
         "summary": [],
-        "notes": [*claim.notes, note],
+        "notes": [*enriched.metadata.notes, note],
     }
 
 
@@ -295,6 +295,14 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
     }
 
 
+class EnrichedFile(NamedTuple):
+    """An enriched file, its rows, and its metadata."""
+
+    file: InputFile
+    rows: int
+    metadata: FileMetadata
+
+
 class _Before(Source):
     """Enriched files as they were before: without the columns that the recipe added."""
 
@@ -309,27 +317,31 @@ class _Before(Source):
         del self.columns
 
 
-def _check_roles(source: _Before, claim: Claim) -> None:
+def _check_roles(source: _Before, enriched: EnrichedFile) -> None:
     """Raise DataError where the file lacks a column that it was made of."""
-    if claim.summary is None:
+    if enriched.metadata.summary is None:
         return
-    for role, told in claim.summary["roles"].items():
+    for role, told in enriched.metadata.summary["roles"].items():
         if told["column"] not in source.columns:
             why = (
                 "--emit-only left it out"
-                if claim.recipe.emit_only
+                if enriched.metadata.recipe.emit_only
                 else "--replace replaced it"
                 if told["column"] in source.written
                 else "it may have come from the names of the input's folders"
             )
             raise DataError(
-                f"{claim.file.path}: cannot be made again: the column {told['column']}, its "
+                f"{enriched.file.path}: cannot be made again: the column {told['column']}, its "
                 f"{role}, is not in it ({why})"
             )
 
 
 def _verdict(
-    engine: Engine, responses: Responses, index: int, claim: Claim, damaged: Collection[str]
+    engine: Engine,
+    responses: Responses,
+    index: int,
+    enriched: EnrichedFile,
+    damaged: Collection[str],
 ) -> Json:
     """Make one file's columns again and compare them with those that it has."""
     job, source = engine.plan, engine.plan.source
@@ -338,10 +350,10 @@ def _verdict(
     missing = [name for name in names if name not in source.found[index].names]
     there = [name for name in names if name not in missing and name not in damaged]
     differences = {name: Difference(name) for name in there}
-    rows = SourceReader(claim.file.path, there, ())
+    rows = SourceReader(enriched.file.path, there, ())
     tally = ExactTotals()
-    for made in engine.written(index, responses, names, lambda columns: columns):
-        tally += made.tally
+    for made in engine.last_pass(index, responses, names, lambda columns: columns):
+        tally += made.totals
         for row_group, columns in made.parts:
             left = columns
             while left.num_rows and there:
@@ -353,15 +365,17 @@ def _verdict(
     again = json.loads(json.dumps(summarise(job, responses.rows(first, last), tally)))
     columns = [one.facts() for one in differences.values()]
     columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
-    summary = summary_differences(claim.summary, again) if claim.summary else []
+    summary = (
+        summary_differences(enriched.metadata.summary, again) if enriched.metadata.summary else []
+    )
     return {
-        "file": str(claim.file.path),
+        "file": str(enriched.file.path),
         "ok": not summary and all(column["verdict"] in GOOD for column in columns),
         "rows": last - first,
-        "version": claim.version,
-        "estimator": claim.recipe.estimator,
+        "version": enriched.metadata.version,
+        "estimator": enriched.metadata.recipe.estimator,
         "columns": columns,
         "kept_columns": len(source.schemas[index].names),
         "summary": summary[:_SHOWN],
-        "notes": claim.notes,
+        "notes": enriched.metadata.notes,
     }

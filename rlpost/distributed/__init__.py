@@ -1,17 +1,18 @@
-"""A run in tasks, whoever runs them: a cluster, the shards of an array job, or one process.
+"""A run in tasks: on a Ray cluster, or in shards of an array job.
 
-1. `read`: one task a lot of files makes the first pass over it, and gives the rows of its
-   responses (keys, rewards, lengths, measurements), parted into bundles of steps.
-2. `settle`: one task a bundle puts the rows of its steps together, in input order, and settles on
-   that table what can be settled. A group is within a step, and so are batch statistics, so a
-   bundle needs no other. Where a recipe goes on from batch to batch there is one bundle.
-3. `measure`: where a stage measures tokens after something was settled (whitening), one task a lot
-   takes its rows' settled columns and measures; then 2 again.
-4. `write`: one task a lot takes its rows' settled columns and writes its files.
-   A large file is several lots: one task each encodes new columns (`encode`), and one more puts
-   the file together (`join`).
+1. `read`: one task for each partition of the input (files, or row groups of a file) makes the first
+   pass over it and returns the rows of its responses (keys, rewards, lengths, mapped numbers),
+   divided into buckets of steps.
+2. `reduce`: one task for each bucket builds the table of its responses, in input order, and reduces
+   it. A group is within a step, and so are batch statistics, so a bucket needs no other. A recipe
+   that carries state from batch to batch has one bucket.
+3. `map_tokens`: if a stage maps tokens after something was reduced (whitening), one task for each
+   partition does so with the reduced columns of its rows; then 2 again.
+4. `write`: one task for each partition writes its files, from the reduced columns of its rows.
+   A large file has several partitions: one task each encodes new columns (`encode`), and one more
+   writes the file (`join`).
 
-Every task is a pure function of small arguments and of sheets that others gave, and uses the very
-same engine, stages and sinks as a run in one process. Who drives them holds names of sheets,
-counts and labels, and no responses.
+Tasks are pure functions of small arguments and of blocks that other tasks returned. They use the
+engine, stages and sinks of a run in one process. The driver, which calls them, has references to
+blocks, counts and labels, and no responses.
 """

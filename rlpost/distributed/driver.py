@@ -1,33 +1,32 @@
-"""Driving a run up to the last pass: which tasks there are, and what their notes come to.
+"""The driver of a distributed run: it calls the tasks of each pass and merges their notes.
 
-A driver holds names of sheets, counts and labels: a few kilobytes a lot of files, whatever the
+A driver has block references, counts and labels: a few kilobytes for each partition, whatever the
 number of responses.
-
-Preparing a run in tasks: what a recipe and an input come to, before the first task.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from rlpost.distributed import tasks as steps
+from rlpost.distributed import tasks
 from rlpost.distributed.executor import BatchRef, Call
-from rlpost.distributed.partition import Partition, TaskContext, partition_files
+from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.pipeline.data import ordered
-from rlpost.pipeline.file_metadata import run_identity_of
 from rlpost.pipeline.output import emitted
-from rlpost.pipeline.run import bind, check_clash
+from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
-from rlpost.pipeline.summary import GroupFacts, ResponseFacts
+from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rlpost.distributed.executor import Executor, TaskResult
-    from rlpost.distributed.partition import Block, Json, Labels
+    from rlpost.distributed.partition import Json, Labels
     from rlpost.io.parquet.inputs import InputMetadata
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
@@ -37,118 +36,171 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
+T = TypeVar("T")
 ROWS_A_BUCKET = 250_000
 MOST_BUCKETS = 512
 
 
+class Prepared(NamedTuple):
+    """A run over files before its first task."""
+
+    plan: Plan
+    context: TaskContext
+    partitions: list[Partition]
+
+
+def prepare(
+    survey: InputMetadata,
+    targets: Sequence[AnyPath],
+    recipe: Recipe,
+    running: Mapping[str, RunningMoments],
+    options: Options,
+    slots: int,
+) -> Prepared:
+    """Bind a recipe to files, and divide the files into partitions.
+
+    Args:
+        survey: of the files.
+        targets: the staged output of each file.
+        recipe: what is computed.
+        running: running reward statistics of each domain at the start.
+        options: how it is computed; `workers` are the threads of one task, one by default.
+        slots: how many tasks may run at once.
+
+    Raises:
+        UsageError, DataError: the recipe does not fit the input, or the columns clash.
+    """
+    source = cast("Source", survey)  # it has all attributes of a source that are used here
+    plan = bind(source, recipe, running)
+    check_clash(plan, emitted(plan.resolved))
+    context = TaskContext(
+        recipe,
+        plan.columns,
+        running,
+        bucket_count(plan, survey.rows),
+        run_metadata(plan, source, running, options),
+        "cpu" if options.device == "auto" else options.device,
+        options.chunk_tokens,
+        options.workers or 1,
+        str(Path.cwd()),
+        options.verify,
+    )
+    return Prepared(plan, context, partition_files(survey, targets, slots))
+
+
 def bucket_count(plan: Plan, rows: int) -> int:
-    """How many tables the responses of this many rows are settled on."""
-    return 1 if plan.together else max(1, min(MOST_BUCKETS, -(-rows // ROWS_A_BUCKET)))
+    """Return the number of tables on which this many responses are reduced."""
+    return 1 if plan.why_one_table else max(1, min(MOST_BUCKETS, -(-rows // ROWS_A_BUCKET)))
 
 
 @dataclass
-class Settled:
-    """Where the settled rows of each lot are, and what is known of all of them."""
+class Reduced:
+    """The reduced responses of each partition, and facts about all responses."""
 
-    parts: list[tuple[BatchRef, ...]]
-    """Those of each lot."""
+    batches: list[tuple[BatchRef, ...]]
+    """The batches of each partition in the reduced tables."""
     labels: Labels
     """Steps and domains of the whole input, in order."""
     own: list[Labels]
-    """Those of each lot, in the same order."""
+    """Those of each partition, in the same order."""
     facts: ResponseFacts
     running: Json = field(default_factory=dict)
-    """Where the running moments of domains stand at the end."""
+    """Running reward statistics of domains at the end."""
 
 
-def settled(
-    work: TaskContext, partitions: Sequence[Partition | Block], executor: Executor
-) -> Settled:
-    """All passes but the last, over all lots.
+def reduce_responses(
+    context: TaskContext, partitions: Sequence[Partition | TablePartition], executor: Executor
+) -> Reduced:
+    """Run all passes but the last, over all partitions.
 
     Raises:
-        DataError: there are no rows, or none is left, or the data of one is bad.
+        DataError: there are no rows, or masks drop all of them, or a row is bad.
     """
-    phases = work.plan_on_responses().phases()
+    phases = context.plan_on_responses().phases()
     tokens = bool(phases[0].reading.mapped)
     calls = [
-        Call(steps.read, (partition,), (), partition.rows, tokens=tokens)
+        Call(tasks.read, (partition,), (), partition.rows, tokens=tokens)
         for partition in partitions
     ]
-    done = executor.run(phases[0].reading.purpose, work, calls)
-    layout = _Layout([one.note["bundles"] for one in done])
-    labels, own = _labels([one.note for one in done])
-    tables = _reduce(work, executor, 0, layout, done, [()] * len(layout.buckets))
+    results = executor.run(phases[0].reading.purpose, context, calls)
+    layout = _Layout([result.note["buckets"] for result in results])
+    labels, own = _labels([result.note for result in results])
+    tables = _reduce(context, executor, 0, layout, results, [()] * len(layout.buckets))
     for number, phase in enumerate(phases[1:], 1):
         calls = [
             Call(
-                steps.measure,
-                (partition, number, own[place]),
-                layout.of_partition(place, tables),
+                tasks.map_tokens,
+                (partition, number, own[index]),
+                layout.of_partition(index, tables),
                 partition.rows,
                 tokens=True,
             )
-            for place, partition in enumerate(partitions)
+            for index, partition in enumerate(partitions)
         ]
-        done = executor.run(phase.reading.purpose, work, calls)
+        results = executor.run(phase.reading.purpose, context, calls)
         before = [(BatchRef(table.block, 0),) for table in tables]
-        tables = _reduce(work, executor, number, layout, done, before)
-    parts = [layout.of_partition(place, tables) for place in range(len(partitions))]
+        tables = _reduce(context, executor, number, layout, results, before)
+    batches = [layout.of_partition(index, tables) for index in range(len(partitions))]
     notes = [table.note for table in tables]
-    return Settled(parts, labels, own, _facts(notes), notes[0]["running"])
+    facts = (ResponseFacts.from_json(note["facts"]) for note in notes)
+    total = functools.reduce(operator.add, facts)
+    return Reduced(batches, labels, own, total, notes[0]["running"])
 
 
 class _Layout:
-    """Which bundles have rows of which lots.
+    """Which buckets have rows of which partitions.
 
     Args:
-        buckets: those of each lot, ascending.
+        buckets: those of each partition, ascending.
     """
 
     def __init__(self, buckets: Sequence[Sequence[int]]) -> None:
         self._partitions = buckets
-        self.buckets = sorted({one for own in buckets for one in own})
+        self.buckets = sorted({bucket for own in buckets for bucket in own})
         self._numbers = {bucket: number for number, bucket in enumerate(self.buckets)}
-        self._within: list[dict[int, int]] = []  # of each lot: bundle -> its batch in the table
+        self._within: list[dict[int, int]] = []  # of each partition: bucket -> batch of its table
         filled: Counter[int] = Counter()
         for own in buckets:
             self._within.append({bucket: filled[bucket] for bucket in own})
             filled.update(own)
 
-    def of_partition(self, partition: int, tables: Sequence[TaskResult]) -> tuple[BatchRef, ...]:
-        """The lot's batches of the tables; for one without rows any batch, to tell the columns."""
-        within = self._within[partition].items()
-        numbers = [(self._numbers[bucket], place) for bucket, place in within]
-        found = [BatchRef(tables[number].block, place, number) for number, place in numbers]
-        return tuple(found) or (BatchRef(tables[0].block, 0),)
+    def of_partition(self, index: int, tables: Sequence[TaskResult]) -> tuple[BatchRef, ...]:
+        """Return the partition's batches of the tables; any batch if it has no rows.
 
-    def of_buckets(self, blocks: Sequence[TaskResult]) -> list[list[BatchRef]]:
-        """The batches of the lots' sheets that belong to each bundle, in the order of lots."""
-        found: list[list[BatchRef]] = [[] for _ in self.buckets]
-        for own, done in zip(self._partitions, blocks, strict=True):
-            for place, bucket in enumerate(own):
-                found[self._numbers[bucket]].append(BatchRef(done.block, place))
-        return found
+        That batch has the columns.
+        """
+        within = self._within[index].items()
+        numbers = [(self._numbers[bucket], batch) for bucket, batch in within]
+        batches = [BatchRef(tables[number].block, batch, number) for number, batch in numbers]
+        return tuple(batches) or (BatchRef(tables[0].block, 0),)
+
+    def of_buckets(self, results: Sequence[TaskResult]) -> list[list[BatchRef]]:
+        """Return the batches of the partitions' blocks for each bucket, in partition order."""
+        batches: list[list[BatchRef]] = [[] for _ in self.buckets]
+        for own, result in zip(self._partitions, results, strict=True):
+            for number, bucket in enumerate(own):
+                batches[self._numbers[bucket]].append(BatchRef(result.block, number))
+        return batches
 
 
 def _reduce(
-    work: TaskContext,
+    context: TaskContext,
     executor: Executor,
     number: int,
     layout: _Layout,
-    blocks: Sequence[TaskResult],
+    results: Sequence[TaskResult],
     before: Sequence[tuple[BatchRef, ...]],
 ) -> list[TaskResult]:
-    """One phase on the tables of all bundles; raises DataError where no response is left."""
-    parts = [(*one, *own) for one, own in zip(before, layout.of_buckets(blocks), strict=True)]
-    calls = [Call(steps.reduce, (number,), tuple(own), 0, tokens=False) for own in parts]
-    tables = executor.run("settle", work, calls)
+    """Run one phase on the tables of all buckets; raises DataError if no response is left."""
+    batches = [(*one, *own) for one, own in zip(before, layout.of_buckets(results), strict=True)]
+    calls = [Call(tasks.reduce, (number,), own, 0, tokens=False) for own in batches]
+    tables = executor.run("reduce", context, calls)
     _check_left([table.note for table in tables])
     return tables
 
 
 def _check_left(notes: Sequence[Json]) -> None:
-    """Raise DataError where some masks together leave nothing in any of the bundles."""
+    """Raise DataError if some masks together leave no response in any bucket."""
     for advice in notes[0]["nothing_left"]:
         if all(advice in note["nothing_left"] for note in notes):
             counts: Counter[str] = Counter()
@@ -158,89 +210,141 @@ def _check_left(notes: Sequence[Json]) -> None:
 
 
 def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:
-    """Steps and domains of the whole input and of each lot, all in the order of the input."""
+    """Return steps and domains of the whole input and of each partition, all in input order."""
     every: Labels = {}
     own: list[Labels] = [{} for _ in notes]
     for name in ("step", "domain"):
-        labels = _as_first_seen([note[name] for note in notes])
+        labels = _first_seen([note[name] for note in notes])
         if name == "step":
-            labels = [labels[place] for place in ordered(labels)]
+            labels = [labels[number] for number in ordered(labels)]
         every[name] = labels
-        places = {str(label): place for place, label in enumerate(labels)}
-        for note, found in zip(notes, own, strict=True):
-            chosen = sorted(places[str(label)] for label in note[name])
-            found[name] = [labels[place] for place in chosen]
-            if found[name] == ["all"] != labels:  # a step of that name is not a lack of steps
-                found[name].append(next(label for label in labels if label != "all"))
+        numbers = {str(label): number for number, label in enumerate(labels)}
+        for note, partition in zip(notes, own, strict=True):
+            chosen = sorted(numbers[str(label)] for label in note[name])
+            partition[name] = [labels[number] for number in chosen]
+            if partition[name] == ["all"] != labels:  # a step called "all" is not a missing column
+                partition[name].append(next(label for label in labels if label != "all"))
     return every, own
 
 
-def _as_first_seen(found: Sequence[Sequence[str | int]]) -> list[str | int]:
-    """Labels in the order of their first appearance; all as strings, if some are."""
-    labels = [label for own in found for label in own]
+def _first_seen(notes: Sequence[Sequence[str | int]]) -> list[str | int]:
+    """Return labels in the order of their first appearance; all as strings if some are."""
+    labels = [label for own in notes for label in own]
     if any(isinstance(label, str) for label in labels):
         labels = [str(label) for label in labels]
     return list(dict.fromkeys(labels))
 
 
-def _facts(notes: Sequence[Json]) -> ResponseFacts:
-    """The facts of all rows, from those of the bundles; the labels come later."""
-    groups = [
-        GroupFacts(Counter(dict(note["sizes"])), note["zero_variance"])
-        for note in notes
-        if note["sizes"] is not None
-    ]
-    return ResponseFacts(
-        labels={},
-        groups=sum(groups, GroupFacts()) if groups else None,
-        empty=sum(note["empty"] for note in notes),
-        coefficients=notes[0]["coefficients"],  # where β adapts, there is one bundle
-        unwhitened=sum(note["unwhitened"] for note in notes),
+def last_pass(
+    context: TaskContext,
+    partitions: Sequence[Partition | TablePartition],
+    reduced: Reduced,
+    executor: Executor,
+) -> tuple[list[Json], list[Any]]:
+    """Run the last pass over all partitions; return its notes, and the blocks or tables."""
+    results = executor.run("write", context, list(write_calls(partitions, reduced)))
+    notes = [result.note for result in results]
+    files = divided_files(partitions)
+    calls = [join_call(partitions, reduced, own, results[own.start : own.stop]) for own in files]
+    joined = executor.run("join", context, calls) if calls else []
+    return (
+        in_input_order(notes, files, [result.note for result in joined]),
+        [result.block for result in results],
     )
 
 
-class Prepared(NamedTuple):
-    """A run over files, ready to be driven."""
+def write_calls(
+    partitions: Sequence[Partition | TablePartition], reduced: Reduced
+) -> Iterator[Call]:
+    """Yield the calls of the last pass, one for each partition."""
+    for partition, labels, batches in zip(partitions, reduced.own, reduced.batches, strict=True):
+        task: Callable[..., tasks.TaskOutput] = tasks.write
+        if isinstance(partition, TablePartition):
+            task = tasks.enrich
+        elif partition.part is not None:
+            task = tasks.encode
+        yield Call(task, (partition, labels), batches, partition.rows, tokens=True)
 
-    plan: Plan
-    work: TaskContext
-    partitions: list[Partition]
+
+def divided_files(partitions: Sequence[Partition | TablePartition]) -> list[range]:
+    """Return the partitions of each file that is divided into several."""
+    numbers: dict[int, list[int]] = {}
+    for number, partition in enumerate(partitions):
+        if isinstance(partition, Partition) and partition.part is not None:
+            numbers.setdefault(partition.first, []).append(number)
+    return [range(own[0], own[-1] + 1) for own in numbers.values()]
 
 
-def prepare(
-    survey: InputMetadata,
-    places: Sequence[AnyPath],
-    recipe: Recipe,
-    running: Mapping[str, RunningMoments],
-    options: Options,
-    slots: int,
-) -> Prepared:
-    """Bind a recipe to files, and divide these into lots.
+def in_input_order(
+    of_partitions: Sequence[T], divided: Sequence[range], of_divided: Sequence[T]
+) -> list[T]:
+    """Merge items of partitions and items of divided files in the order of the input."""
+    items = list(of_partitions)
+    for own, item in zip(reversed(divided), reversed(of_divided), strict=True):
+        items.insert(own.stop, item)
+    return items
+
+
+def join_call(
+    partitions: Sequence[Partition | TablePartition],
+    reduced: Reduced,
+    own: range,
+    results: Sequence[TaskResult],
+) -> Call:
+    """Return the call of the task that joins a divided file.
 
     Args:
-        survey: of the files.
-        places: where each file's twin is written.
-        recipe: what is done.
-        running: where each domain's running reward moments stand.
-        options: how it is done; `workers` are the threads of one task, one where it is open.
-        slots: how many tasks may run at once.
-
-    Raises:
-        UsageError, DataError: the recipe does not fit the input, or the columns clash.
+        partitions: all.
+        reduced: their reduced responses.
+        own: the partitions of the file.
+        results: of the tasks that encoded them.
     """
-    plan = bind(cast("Source", survey), recipe, running)  # it has what binding asks of a source
-    check_clash(plan, emitted(plan.resolved))
-    used = running if "running" in plan.resolved.norm else {}
-    work = TaskContext(
-        recipe,
-        plan.columns,
-        running,
-        bucket_count(plan, survey.rows),
-        run_identity_of(survey.files, survey.first_rows, used, options.asked),
-        "cpu" if options.device == "auto" else options.device,
-        options.chunk_tokens,
-        options.workers or 1,
-        str(Path.cwd()),
-        options.verify,
-    )
-    return Prepared(plan, work, partition_files(survey, places, slots))
+    batches, rows = [], 0
+    for index in own:
+        if partitions[index].rows:
+            batches += [batch._replace(shift=rows) for batch in reduced.batches[index]]
+        rows += partitions[index].rows
+    first = partitions[own[0]]
+    assert isinstance(first, Partition)
+    file = first._replace(part=None, rows=rows)
+    encoded = [BatchRef(result.block, 0) for result in results]
+    notes = [result.note for result in results]
+    arguments = (file, reduced.labels, notes, len(batches))
+    return Call(tasks.join, arguments, (*batches, *encoded), 0, tokens=False)
+
+
+def whole_summary(
+    plan: Plan,
+    reduced: Reduced,
+    notes: Sequence[Json],
+    inputs: Sequence[object],
+    targets: Sequence[AnyPath],
+) -> Json:
+    """Return the summary of a run over files, without its seconds.
+
+    Args:
+        plan: of the run.
+        reduced: its reduced responses.
+        notes: of its last pass.
+        inputs: the input files, as the user named them.
+        targets: the published files.
+    """
+    totals, labels = tasks.merged_totals(notes, reduced.labels)
+    named = zip(targets, (file["reason"] for file in written_files(notes)), strict=True)
+    rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
+    splits = sum(note["halved"] for note in notes)
+    return {
+        **summary_of(plan, labels, reduced.facts, totals),
+        **run_summary(plan, inputs, targets, rewritten, splits),
+    }
+
+
+def written_files(notes: Sequence[Json]) -> list[Json]:
+    """Return the facts of each written file, in input order, from the notes of the last pass."""
+    return [file for note in notes for file in note["files"]]
+
+
+def busy_seconds(notes: Sequence[Json]) -> dict[str, float]:
+    """Return the seconds of all tasks of the last pass by kind of work."""
+    names = dict.fromkeys(name for note in notes for name in note["busy"])
+    return {name: sum(note["busy"].get(name, 0.0) for note in notes) for name in names}

@@ -1,21 +1,16 @@
-"""The manifest of a planned run: all that its shards need to know, as JSON.
-
-What a planned run has in its folder of the state directory, for shards that go on with it.
-"""
+"""The directory of a planned run: the plan as JSON, blocks, and notes of complete partitions."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.distributed.driver import Settled
+from rlpost.distributed.driver import Reduced, divided_files, in_input_order
 from rlpost.distributed.executor import BatchRef
-from rlpost.distributed.last_pass import in_order, joins_of
 from rlpost.distributed.partition import Partition, TaskContext
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import BusyError, FileLock
@@ -25,8 +20,8 @@ from rlpost.io.parquet.source import RowGroupRange
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
-from rlpost.pipeline.file_metadata import Whole
-from rlpost.pipeline.summary import GroupFacts, ResponseFacts
+from rlpost.pipeline.file_metadata import FileMetadata
+from rlpost.pipeline.summary import ResponseFacts
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ColumnMap
 
@@ -37,54 +32,52 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-_VERSION = 1
+_VERSION = 2
+_RUN_NAME = "[0-9a-f]" * 16
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A run whose responses are settled, and whose files are to be written."""
+    """A planned run: its responses are reduced, its files are not written yet."""
 
-    work: TaskContext
+    context: TaskContext
     partitions: list[Partition]
-    settled: Settled
+    reduced: Reduced
     inputs: list[str]
     """As the user named them."""
     targets: list[AnyPath]
-    """The names that the files will get."""
+    """The final paths of the files."""
     run: str
-    """The name of the run; see `Waiting`."""
+    """The name of the run; see `StagedOutputs`."""
     state: str | None = None
-    """The file of running moments that the run goes on with."""
+    """The file of running reward statistics."""
     overwrite: bool = False
-    """Whether files that have the targets' names are replaced."""
+    """Whether existing files at the targets are replaced."""
 
     def to_json(self) -> str:
-        """The manifest as text."""
-        work, found = self.work, self.settled
-        groups = found.facts.groups
+        """Return the manifest as text."""
+        context, reduced = self.context, self.reduced
+        recipe = context.recipe.model_dump(mode="json")
+        metadata = None
+        if context.metadata is not None:
+            metadata = {**vars(context.metadata), "recipe": recipe}
         return json.dumps(
             {
                 "manifest": _VERSION,
                 "rlpost": __version__,
-                "recipe": work.recipe.model_dump(mode="json"),
-                "columns": asdict(work.columns),
-                "running": {name: asdict(one) for name, one in work.running.items()},
-                "bundles": work.buckets,
-                "whole": None if work.whole is None else asdict(work.whole),
-                "device": work.device,
-                "chunk_tokens": work.chunk_tokens,
-                "lots": [_partition_to_json(partition) for partition in self.partitions],
-                "parts": found.parts,
-                "labels": found.labels,
-                "own": found.own,
-                "facts": {
-                    "sizes": None if groups is None else [*groups.sizes.items()],
-                    "zero_variance": 0 if groups is None else groups.zero_variance,
-                    "empty": found.facts.empty,
-                    "coefficients": found.facts.coefficients,
-                    "unwhitened": found.facts.unwhitened,
-                },
-                "after": found.running,
+                "recipe": recipe,
+                "columns": asdict(context.columns),
+                "running": {name: asdict(one) for name, one in context.running.items()},
+                "buckets": context.buckets,
+                "metadata": metadata,
+                "device": context.device,
+                "chunk_tokens": context.chunk_tokens,
+                "partitions": [_partition_to_json(one) for one in self.partitions],
+                "batches": reduced.batches,
+                "labels": reduced.labels,
+                "own": reduced.own,
+                "facts": reduced.facts.to_json(),
+                "after": reduced.running,
                 "inputs": self.inputs,
                 "targets": [str(target) for target in self.targets],
                 "run": self.run,
@@ -94,12 +87,12 @@ class Manifest:
         )
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Manifest:
-        """The manifest that a text holds.
+    def from_json(cls, text: str, path: str) -> Manifest:
+        """Return the manifest from what `to_json` returned.
 
         Args:
-            text: what `to_json` gave.
-            where: what errors call it.
+            text: of the manifest.
+            path: its file, for errors.
 
         Raises:
             UsageError: another version of rlpost wrote it.
@@ -109,13 +102,31 @@ class Manifest:
             table = json.loads(text)
             if table["manifest"] != _VERSION or table["rlpost"] != __version__:
                 raise UsageError(
-                    f"{where}: planned by rlpost {table['rlpost']}, and this is {__version__}: "
+                    f"{path}: rlpost {table['rlpost']} wrote this plan, and this is {__version__}: "
                     "run `rlpost plan` again"
                 )
+            recipe = Recipe.model_validate(table["recipe"])
+            metadata = table["metadata"]
+            context = TaskContext(
+                recipe,
+                ColumnMap(**table["columns"]),
+                {name: RunningMoments(**values) for name, values in table["running"].items()},
+                table["buckets"],
+                None if metadata is None else FileMetadata(**{**metadata, "recipe": recipe}),
+                table["device"],
+                table["chunk_tokens"],
+            )
+            reduced = Reduced(
+                [tuple(BatchRef(*batch) for batch in own) for own in table["batches"]],
+                table["labels"],
+                table["own"],
+                ResponseFacts.from_json(table["facts"]),
+                table["after"],
+            )
             return cls(
-                _work_of(table),
-                [_partition_of(partition) for partition in table["lots"]],
-                _settled_of(table),
+                context,
+                [_partition_of(one) for one in table["partitions"]],
+                reduced,
                 table["inputs"],
                 [parse_path(target) for target in table["targets"]],
                 table["run"],
@@ -124,49 +135,24 @@ class Manifest:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{where}: not what `rlpost plan` writes ({error!r}): run it again"
+                f"{path}: `rlpost plan` did not write this file ({error!r}); run it again"
             ) from None
-
-
-def _work_of(table: Json) -> TaskContext:
-    return TaskContext(
-        Recipe.model_validate(table["recipe"]),
-        ColumnMap(**table["columns"]),
-        {name: RunningMoments(**values) for name, values in table["running"].items()},
-        table["bundles"],
-        None if table["whole"] is None else Whole(**table["whole"]),
-        table["device"],
-        table["chunk_tokens"],
-    )
-
-
-def _settled_of(table: Json) -> Settled:
-    facts = table["facts"]
-    sizes = facts["sizes"]
-    groups = None if sizes is None else GroupFacts(Counter(dict(sizes)), facts["zero_variance"])
-    return Settled(
-        [tuple(BatchRef(*part) for part in parts) for parts in table["parts"]],
-        table["labels"],
-        table["own"],
-        ResponseFacts({}, groups, facts["empty"], facts["coefficients"], facts["unwhitened"]),
-        table["after"],
-    )
 
 
 def _partition_to_json(partition: Partition) -> Json:
     return {
         "files": [[_absolute(f.path), str(f.relative), f.partitions] for f in partition.files],
         "targets": [_absolute(target) for target in partition.targets],
-        "stamps": partition.stamps,
+        "fingerprints": partition.fingerprints,
         "first": partition.first,
         "rows": partition.rows,
         "part": partition.part,
     }
 
 
-def _absolute(place: AnyPath) -> str:
-    """Where a shard finds it that was started in another folder."""
-    return str(place.absolute()) if isinstance(place, Path) else str(place)
+def _absolute(path: AnyPath) -> str:
+    """Return a path that is valid in any working directory."""
+    return str(path.absolute()) if isinstance(path, Path) else str(path)
 
 
 def _partition_of(table: Json) -> Partition:
@@ -177,7 +163,7 @@ def _partition_of(table: Json) -> Partition:
     return Partition(
         tuple(file_of(*file) for file in table["files"]),
         tuple(parse_path(target) for target in table["targets"]),
-        tuple(None if stamp is None else FileFingerprint(*stamp) for stamp in table["stamps"]),
+        tuple(None if one is None else FileFingerprint(*one) for one in table["fingerprints"]),
         table["first"],
         table["rows"],
         None if table["part"] is None else RowGroupRange(*table["part"]),
@@ -185,7 +171,7 @@ def _partition_of(table: Json) -> Partition:
 
 
 class RunDirectory:
-    """Sheets by name, and a note of each lot and of each joined file that is complete.
+    """The paths of a run: blocks, and a note of each partition and joined file that is complete.
 
     Args:
         folder: of the run.
@@ -195,54 +181,55 @@ class RunDirectory:
     def __init__(self, folder: Path, partitions: Sequence[Partition]) -> None:
         done = folder / "done"
         self.folder = folder
-        self.blocks = folder / "sheets"
-        self.joins = joins_of(partitions)
-        self.of_partitions = [done / f"{place:06d}.json" for place in range(len(partitions))]
-        self.of_joins = [done / f"{own.start:06d}-{own.stop:06d}.json" for own in self.joins]
-        self.notes = in_order(self.of_partitions, self.joins, self.of_joins)
+        self.blocks = folder / "blocks"
+        self.divided = divided_files(partitions)
+        self.of_partitions = [done / f"{number:06d}.json" for number in range(len(partitions))]
+        self.of_divided = [done / f"{own.start:06d}-{own.stop:06d}.json" for own in self.divided]
+        self.notes = in_input_order(self.of_partitions, self.divided, self.of_divided)
         """All notes, in the order of the input."""
 
-    def make(self) -> None:
-        """Make the folders; raises ReadWriteError."""
+    def create(self) -> None:
+        """Create the folders; raises ReadWriteError."""
         for folder in (self.blocks, self.folder / "done"):
             with file_errors(folder, "cannot be written"):
                 folder.mkdir(parents=True)
 
     @staticmethod
     def encoded(partition: int) -> str:
-        """The name of the sheet of what was encoded of a part of a file."""
+        """Return the name of the block with the encoded columns of a part of a file."""
         return f"encoded-{partition:06d}"
 
 
 def run_directories(state_dir: Path) -> list[Path]:
-    """The folders of all runs that were planned there, by whatever version."""
-    return [blocks.parent for blocks in state_dir.glob(f"{'[0-9a-f]' * 16}/sheets")]
+    """Return the folders of all runs that any version planned in a directory."""
+    blocks = ("blocks", "sheets")  # rlpost 0.1 called them sheets
+    return [path.parent for name in blocks for path in state_dir.glob(f"{_RUN_NAME}/{name}")]
 
 
-def claimed(note: Path, partitions: range) -> FileLock:
-    """A lock on the note of a lot, for a shard that writes these lots.
+def partition_lock(note: Path, partitions: range) -> FileLock:
+    """Return a lock on the note of a partition, for the shard that writes these partitions.
 
     Raises:
-        ReadWriteError: another process is at the lot, or the folder is not writable.
+        ReadWriteError: another process writes the partition, or the folder is not writable.
     """
     try:
         return FileLock([note])
     except BusyError:
         raise ReadWriteError(
-            f"shard {partitions.start} of {partitions.step} is running already, or one of another "
-            "--num-shards that writes the same files; wait until that ends"
+            f"shard {partitions.start} of {partitions.step} is already running, or a shard of "
+            "another --num-shards that writes the same files is; start this one when that ends"
         ) from None
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[bool]:
-    """Whether no other shard is about to write a file; none will, then, while the block runs."""
+def try_lock(path: Path) -> Iterator[bool]:
+    """Yield whether this process has the lock on a file; it keeps the lock in the block."""
     try:
-        claim = FileLock([path])
+        lock = FileLock([path])
     except ReadWriteError:
         yield False
         return
     try:
         yield True
     finally:
-        claim.release()
+        lock.release()

@@ -1,13 +1,13 @@
-"""Runs in shards, for array jobs without a cluster engine: planned once, written by many.
+"""Runs in shards, for array jobs without a cluster engine: planned once, written by many processes.
 
-`plan` makes all passes but the last and leaves the settled responses in a state directory. Each
-shard makes the last pass over every N-th lot of files. Shards share no more than that directory
-and the output; they may run at any time, on any machine that sees both, and again where one was
-killed. The one that finds all files complete gives them their names.
+`plan` runs all passes but the last, and stores the reduced responses in a state directory. Each
+shard runs the last pass over every N-th partition. Shards share only that directory and the
+output. They may run at any time, on any machine that sees both, and again after they were killed.
+The shard that finds all files complete publishes them.
 
-The state directory has `plan.json`, and a folder of the run that is planned there, with the sheets
-of settled responses and a note of each lot that is complete. So shards of an earlier plan, should
-some still run, do not disturb a later one.
+The state directory has `plan.json`, and a folder of the run with the blocks of reduced responses
+and a note of each complete partition. Each plan has a folder of its own, so that shards of an
+earlier plan that still run do not disturb a later one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,34 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rlpost.distributed.driver import prepare, settled
-from rlpost.distributed.executor import TaskResult
-from rlpost.distributed.folder import FolderExecutor, drop, keep, read, write_whole
-from rlpost.distributed.last_pass import busy, call_to_join, calls_to_write, files_of, summary_from
+from rlpost.distributed.driver import (
+    busy_seconds,
+    join_call,
+    prepare,
+    reduce_responses,
+    whole_summary,
+    write_calls,
+    written_files,
+)
+from rlpost.distributed.executor import (
+    FolderExecutor,
+    TaskResult,
+    delete_block,
+    read_batches,
+    write_block,
+    write_whole,
+)
 from rlpost.distributed.partition import check_inputs
-from rlpost.distributed.plan_dir import Manifest, RunDirectory, claimed, run_directories, turn
+from rlpost.distributed.plan_dir import (
+    Manifest,
+    RunDirectory,
+    partition_lock,
+    run_directories,
+    try_lock,
+)
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.io.parquet.fingerprint import check_overwritable
@@ -50,8 +70,8 @@ if TYPE_CHECKING:
 
 
 _MANIFEST, _SUMMARY = "plan.json", "summary.json"
-_PLAN_AGAIN = "since `rlpost plan` read it; plan again when nobody writes it"
-_SLOTS = 64  # shards that an input is divided finely enough for
+_PLAN_AGAIN = "since `rlpost plan` read it; plan again when no process writes it"
+_SLOTS = 64  # the input is divided finely enough for so many shards
 
 
 def plan(
@@ -61,11 +81,11 @@ def plan(
     recipe: Recipe,
     options: Options,
 ) -> Json:
-    """All passes but the last; what the shards need is left in the state directory.
+    """Run all passes but the last, and store what the shards need in the state directory.
 
     Returns:
-        `responses`, `files`, `lots` (as many shards can work at once), `tables` (that responses
-        were settled on), `together` (why on one, if so) and `bytes` of the state.
+        `responses`, `files`, `lots` (how many shards can work at once), `tables` (on which
+        responses were reduced), `together` (why on one table, if so) and `bytes` of the state.
 
     Raises:
         UsageError: the directory has a plan already, or is among the data; and as
@@ -74,7 +94,8 @@ def plan(
     """
     if (state_dir / _MANIFEST).exists() and not options.overwrite:
         raise UsageError(
-            f"{state_dir}: has a plan already; --overwrite replaces it, another folder keeps it"
+            f"--state-dir {state_dir}: has a plan already; --overwrite replaces it, another folder "
+            "keeps it"
         )
     paths = [str(path) for path in inputs]
     _check_apart(state_dir, paths, output)
@@ -84,18 +105,18 @@ def plan(
     check_overwritable(targets)
     targets = [target.absolute() if isinstance(target, Path) else target for target in targets]
     with Outputs(targets):
-        _forget(state_dir)
+        _remove_plan(state_dir)
         return _planned(files, targets, state_dir, recipe, options)
 
 
 def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> None:
-    """Raise UsageError where the state would lie among the input's files, or the output's."""
+    """Raise UsageError if the state would be stored among the files of the input or the output."""
     own = state_dir.resolve()
     for text in (*inputs, str(output)):
-        place = parse_path(text)
-        if not isinstance(place, Path):
+        path = parse_path(text)
+        if not isinstance(path, Path):
             continue
-        folder, is_out = place.resolve(), text == str(output)
+        folder, is_out = path.resolve(), text == str(output)
         if folder == own or (not is_out and folder in own.parents):
             raise UsageError(
                 f"--state-dir {state_dir}: is {'OUT' if is_out else f'IN ({text}), or inside it'}; "
@@ -110,46 +131,47 @@ def _planned(
     recipe: Recipe,
     options: Options,
 ) -> Json:
-    """Plan a run over outputs that are claimed, and leave it in the state directory."""
-    running, waiting = load_state(options.state), StagedOutputs(targets)
-    run = prepare(input_metadata(files), waiting.places, recipe, running, options, _SLOTS)
-    run_directory = RunDirectory(state_dir / waiting.run, run.partitions)
+    """Plan a run whose outputs this process has locked, and store it in the state directory."""
+    running, staged = load_state(options.state), StagedOutputs(targets)
+    run = prepare(input_metadata(files), staged.paths, recipe, running, options, _SLOTS)
+    run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
-        run_directory.make()
+        run_directory.create()
         executor = FolderExecutor(run_directory.blocks, options.reporter)
-        found = settled(replace(run.work, workers=_threads(options)), run.partitions, executor)
-        executor.drop_all_but({part.block for parts in found.parts for part in parts})
-        waiting.begin()
+        context = replace(run.context, workers=_threads(options))
+        reduced = reduce_responses(context, run.partitions, executor)
+        executor.delete_all_but({batch.block for own in reduced.batches for batch in own})
+        staged.create()
         state = None if options.state is None else str(options.state.absolute())
         names = [str(file.path) for file in files]
         manifest = Manifest(
-            run.work,
+            run.context,
             run.partitions,
-            found,
+            reduced,
             names,
             [*targets],
-            waiting.run,
+            staged.run,
             state,
             options.overwrite,
         )
         write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
     except BaseException:
-        waiting.discard()
+        staged.discard()
         shutil.rmtree(run_directory.folder, ignore_errors=True)
         raise
-    waiting.stay()
+    staged.keep()
     return {
         "responses": run.plan.source.rows,
         "files": len(files),
         "lots": len(run.partitions),
-        "tables": run.work.buckets,
-        "together": run.plan.together,
+        "tables": run.context.buckets,
+        "together": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
     }
 
 
-def _forget(state_dir: Path) -> None:
-    """Remove an earlier plan, and what its shards have complete."""
+def _remove_plan(state_dir: Path) -> None:
+    """Remove an earlier plan, and the complete files of its shards."""
     with suppress(RlpostError):
         earlier = planned(state_dir)
         StagedOutputs(earlier.targets, earlier.run).discard()
@@ -165,18 +187,18 @@ def _threads(options: Options) -> int:
 
 
 def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | None:
-    """The last pass over one shard's files; the summary where no shard is left to be waited for.
+    """Run the last pass over one shard's files; return the summary if no shard is missing.
 
-    Lots that are complete are not written again, so a shard that was killed can be started again.
+    Complete partitions are not written again, so a shard that was killed can be started again.
 
     Args:
         state_dir: from `plan`.
         index: of the shard, from 0.
         count: how many shards there are; it may differ from one call to the next.
-        options: `workers`, `device`, `verify`, `reporter` count here.
+        options: `workers`, `device`, `verify`, `reporter` and `started` are used.
 
     Returns:
-        The summary of the whole run once every file has its name; None before.
+        The summary of the whole run once every file is published; None before.
 
     Raises:
         UsageError: there is no such shard.
@@ -184,31 +206,34 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     """
     if not 0 <= index < count:
         raise UsageError(f"--shard-index {index}: 0 to {count - 1} is needed for {count} shards")
+    options = options.at_start()
     manifest = planned(state_dir)
     if (state_dir / _SUMMARY).exists():
         return _read_json(state_dir / _SUMMARY)
-    device = options.device if options.device != "auto" else manifest.work.device
-    work = replace(manifest.work, workers=_threads(options), device=device, verify=options.verify)
+    device = options.device if options.device != "auto" else manifest.context.device
+    context = replace(
+        manifest.context, workers=_threads(options), device=device, verify=options.verify
+    )
     run_directory = RunDirectory(state_dir / manifest.run, manifest.partitions)
     try:
-        _write(
-            run_directory, manifest, work, range(index, len(manifest.partitions), count), options
-        )
-        _join(run_directory, manifest, work)
+        own = range(index, len(manifest.partitions), count)
+        _write(run_directory, manifest, context, own, options)
+        _join(run_directory, manifest, context)
         if not all(note.exists() for note in run_directory.notes):
             return None
         return _publish(state_dir, manifest, [_read_json(note) for note in run_directory.notes])
     except RlpostError:
-        check_inputs(manifest.partitions, _PLAN_AGAIN)  # if that is why, running again is no use
+        check_inputs(manifest.partitions, _PLAN_AGAIN)  # if it fails, another try is no use
         raise
 
 
 def planned(state_dir: Path) -> Manifest:
-    """What was planned there; raises ReadWriteError where nothing was."""
+    """Return the plan in a state directory; raises ReadWriteError if it has none."""
     path = state_dir / _MANIFEST
     if not path.exists():
         raise ReadWriteError(
-            f"{state_dir}: there is no plan: `rlpost plan IN... OUT --state-dir {state_dir}` first"
+            f"--state-dir {state_dir}: has no plan; run `rlpost plan IN... OUT --state-dir "
+            f"{state_dir}` first"
         )
     with file_errors(path, "cannot be read"):
         return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
@@ -217,89 +242,103 @@ def planned(state_dir: Path) -> Manifest:
 def _write(
     run_directory: RunDirectory,
     manifest: Manifest,
-    work: TaskContext,
-    partitions: range,
+    context: TaskContext,
+    numbers: range,
     options: Options,
 ) -> None:
-    """Write the lots of a shard that are not complete."""
-    todo = [place for place in partitions if not run_directory.of_partitions[place].exists()]
-    options.reporter.start("write", sum(manifest.partitions[place].rows for place in todo))
-    calls = list(calls_to_write(manifest.partitions, manifest.settled))
-    for place in todo:
-        partition, note = manifest.partitions[place], run_directory.of_partitions[place]
-        files = (
-            partition.files if partition.part is None else ()
-        )  # a part is not written to its file
+    """Write the partitions of a shard that are not complete."""
+    notes, partitions = run_directory.of_partitions, manifest.partitions
+    missing = [number for number in numbers if not notes[number].exists()]
+    options.reporter.start("write", sum(partitions[number].rows for number in missing))
+    calls = list(write_calls(partitions, manifest.reduced))
+    assert options.started is not None
+    start_up = perf_counter() - options.started
+    for number in missing:
+        partition, note = partitions[number], notes[number]
+        files = partition.files if partition.part is None else ()  # a part has no file of its own
         targets = manifest.targets[partition.first : partition.first + len(files)]
-        with claimed(note, partitions), StagedOutputs(targets, manifest.run).claimed():
-            if not note.exists():  # another process wrote it before this one had the lock
-                outcome = _done(run_directory, work, calls[place])
-                if outcome.rows is not None:
-                    keep(run_directory.blocks, run_directory.encoded(place), outcome.rows)
-                write_whole(note, json.dumps(outcome.note).encode())
+        with partition_lock(note, numbers), StagedOutputs(targets, manifest.run).locked():
+            if not note.exists():  # another process may have written it before this one's lock
+                output = _run(run_directory, context, calls[number])
+                if output.rows is not None:
+                    write_block(run_directory.blocks, run_directory.encoded(number), output.rows)
+                facts = {**output.note, "start_up": start_up}
+                write_whole(note, json.dumps(facts).encode())
+                start_up = 0.0
         options.reporter.advance(partition.rows)
 
 
-def _join(run_directory: RunDirectory, manifest: Manifest, work: TaskContext) -> None:
-    """Put divided files together, whose parts are complete, and which nobody else is at."""
-    for own, note in zip(run_directory.joins, run_directory.of_joins, strict=True):
+def _join(run_directory: RunDirectory, manifest: Manifest, context: TaskContext) -> None:
+    """Join the divided files whose parts are all complete, unless another process does."""
+    for own, note in zip(run_directory.divided, run_directory.of_divided, strict=True):
         parts = run_directory.of_partitions[own.start : own.stop]
         if note.exists() or not all(part.exists() for part in parts):
             continue
-        with turn(note) as mine:
-            if not mine or note.exists():
+        with try_lock(note) as locked:
+            if not locked or note.exists():
                 continue
-            done = [
-                TaskResult(
-                    _read_json(run_directory.of_partitions[partition]),
-                    run_directory.encoded(partition),
-                )
-                for partition in own
+            results = [
+                TaskResult(_read_json(run_directory.of_partitions[number]), block)
+                for number, block in zip(own, map(run_directory.encoded, own), strict=True)
             ]
-            call = call_to_join(manifest.partitions, manifest.settled, own, done)
+            call = join_call(manifest.partitions, manifest.reduced, own, results)
             first = manifest.partitions[own.start].first
-            with StagedOutputs([manifest.targets[first]], manifest.run).claimed():
-                outcome = _done(run_directory, work, call)
-            write_whole(note, json.dumps(outcome.note).encode())
-        for partition in own:
-            drop(run_directory.blocks, run_directory.encoded(partition))
+            with StagedOutputs([manifest.targets[first]], manifest.run).locked():
+                output = _run(run_directory, context, call)
+            write_whole(note, json.dumps(output.note).encode())
+        for number in own:
+            delete_block(run_directory.blocks, run_directory.encoded(number))
 
 
-def _done(run_directory: RunDirectory, work: TaskContext, call: Call) -> TaskOutput:
-    return call.task(work, *call.given, read(run_directory.blocks, call.parts))
+def _run(run_directory: RunDirectory, context: TaskContext, call: Call) -> TaskOutput:
+    return call.task(context, *call.arguments, read_batches(run_directory.blocks, call.batches))
 
 
 def _read_json(path: Path) -> Json:
     with file_errors(path, "cannot be read"):
-        found: Json = json.loads(path.read_text(encoding="utf-8"))
-    return found
+        table: Json = json.loads(path.read_text(encoding="utf-8"))
+    return table
 
 
 def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | None:
-    """Give all files their names; None where another shard is about it."""
-    with turn(state_dir / _SUMMARY) as mine:
-        if not mine:
+    """Publish all files; return None if another shard does."""
+    with try_lock(state_dir / _SUMMARY) as locked:
+        if not locked:
             return None
         if (state_dir / _SUMMARY).exists():
             return _read_json(state_dir / _SUMMARY)
-        waiting = StagedOutputs(manifest.targets, manifest.run)
-        with waiting.claimed():
+        staged, begun = StagedOutputs(manifest.targets, manifest.run), perf_counter()
+        with staged.locked():
             check_inputs(manifest.partitions, _PLAN_AGAIN)
-            marks = [file["mark"] for file in files_of(notes)]
-            waiting.publish(marks, overwrite=manifest.overwrite)
+            digests = [file["digest"] for file in written_files(notes)]
+            staged.publish(digests, overwrite=manifest.overwrite)
         if manifest.state is not None:
-            after = manifest.settled.running.items()
+            after = manifest.reduced.running.items()
             moments = {name: RunningMoments(**values) for name, values in after}
-            save_state(Path(manifest.state), {**manifest.work.running, **moments})
-        summary = _summary_of(manifest, notes)
+            save_state(Path(manifest.state), {**manifest.context.running, **moments})
+        summary = _summary_of(manifest, notes, perf_counter() - begun)
         write_whole(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode())
         return summary
 
 
-def _summary_of(manifest: Manifest, notes: list[Json]) -> Json:
-    plan, taken = manifest.work.plan_on_responses(), sum(note["seconds"] for note in notes)
+def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Json:
+    """Return the summary of the whole run; its seconds are those of all shards together."""
+    start_up = sum(note.get("start_up", 0.0) for note in notes)
+    write = sum(note["seconds"] for note in notes)
     return {
-        **summary_from(plan, manifest.settled, notes, manifest.inputs, manifest.targets),
+        **whole_summary(
+            manifest.context.plan_on_responses(),
+            manifest.reduced,
+            notes,
+            manifest.inputs,
+            manifest.targets,
+        ),
         "engine": {"name": "shards", "lots": len(manifest.partitions)},
-        "seconds": {"total": taken, "passes": {"write": taken}, "busy": busy(notes)},
+        "seconds": {
+            "total": start_up + write + publishing,
+            "start_up": start_up,
+            "passes": {"write": write},
+            "publishing": publishing,
+            "busy": busy_seconds(notes),
+        },
     }

@@ -1,12 +1,12 @@
-"""Files that are complete and wait for the others of their run, each beside its target.
+"""Staged outputs: complete files that are published together, each in a folder beside its target.
 
-Tasks run in any process, on any machine that sees the output. So what is complete lies under a
-name that everyone can tell: the target's own, in a hidden folder beside it that is called after
-the run. Who drives the run gives all of them their names at the end.
+Tasks run in any process, on any machine that sees the output. So a complete file is stored under a
+name that every process can derive: the target's name, in a hidden folder beside the target that is
+named after the run. The driver publishes all files at the end.
 
-Of two runs over one output the later wins: its claim on the targets, or on a store without locks
-its beginning, removes what the earlier one has waiting there. The earlier one finds that out before
-it publishes anything, so files of two runs are never mixed.
+If two runs have the same output, the later one wins: by its locks on the targets, or at its start
+on a store without locks, it removes what the earlier run has staged. The earlier run checks that
+its files exist before it publishes any, so that files of two runs are never mixed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class StagedOutputs:
-    """Where the files of a run wait.
+    """The staged files of a run.
 
     Args:
-        targets: the names that they will get; the folders exist, where they are local.
-        run: what the folders are called after; None for a new run.
+        targets: the final paths; the folders of local ones exist.
+        run: the name of the run; None for a new run.
     """
 
     def __init__(self, targets: Sequence[AnyPath], run: str | None = None) -> None:
@@ -44,18 +44,18 @@ class StagedOutputs:
         self.run = run or secrets.token_hex(8)
 
     @property
-    def places(self) -> list[AnyPath]:
-        """Where each file is written."""
+    def paths(self) -> list[AnyPath]:
+        """The staged path of each file."""
         return [self._folder(target) / target.name for target in self.targets]
 
     def _folder(self, target: AnyPath) -> AnyPath:
         return _parent(target) / (STAGING_PREFIX + self.run)
 
-    def begin(self) -> None:
-        """Make the folders; on stores without locks, remove what other runs left of these files.
+    def create(self) -> None:
+        """Create the folders; on stores without locks, remove staged files of other runs.
 
         Raises:
-            ReadWriteError: a folder can't be made.
+            ReadWriteError: a folder cannot be created.
         """
         register_cleanup(self, self.discard)
         for prefix, names in self._remote(STAGING_PREFIX).items():
@@ -64,74 +64,74 @@ class StagedOutputs:
             with file_errors(folder, "cannot be written"):
                 folder.mkdir(exist_ok=True)
 
-    def stay(self) -> None:
-        """Let the folders outlive this process: others go on with the run."""
+    def keep(self) -> None:
+        """Keep the folders when this process ends: other processes continue the run."""
         unregister_cleanup(self)
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Nobody else writes these files; what killed tasks of this run had begun is removed.
+    def locked(self) -> Iterator[None]:
+        """Lock these files, and remove what killed tasks of this run left of them.
 
         Raises:
-            ReadWriteError: another process is writing one.
+            ReadWriteError: another process writes one of them.
         """
         targets = [target for target in self.targets if isinstance(target, Path)]
-        claim = FileLock(targets)
+        locks = FileLock(targets)
         try:
-            for folder in self._local():  # a run that came between may have removed it
+            for folder in self._local():  # another run may have removed it
                 with file_errors(folder, "cannot be written"):
                     folder.mkdir(exist_ok=True)
             for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
                 abort_leftover_uploads(prefix, names)
-            with FileLock([place for place in self.places if isinstance(place, Path)]):
+            with FileLock([path for path in self.paths if isinstance(path, Path)]):
                 yield
         finally:
-            claim.release()
+            locks.release()
 
-    def publish(self, marks: Sequence[str], *, overwrite: bool) -> None:
-        """Give every file its name. What has it already keeps it, so this may be done again.
+    def publish(self, digests: Sequence[str], *, overwrite: bool) -> None:
+        """Rename every file to its target; a published file stays, so this can be repeated.
 
         Args:
-            marks: what `mark_of` gave for each file when it was complete.
-            overwrite: whether other files may have the names; if not, none had when the run began.
+            digests: `digest_of` each file when it was complete.
+            overwrite: whether existing files are replaced; if not, none existed at the start.
 
         Raises:
-            ReadWriteError: another run removed one, or has made one, and none is published; or one
-                can't be renamed, and those before it are.
+            ReadWriteError: another run removed or created a file, and none is published; or a file
+                cannot be renamed, and those before it are published.
         """
-        self._check_complete(marks)
+        self._check_complete(digests)
         if not overwrite:
-            self._check_free(marks)
-        for place, target in zip(self.places, self.targets, strict=True):
-            if isinstance(place, RemotePath):
-                with remote_errors(place, "cannot be renamed"):
-                    if place.exists():
-                        place.client.mv(place.path, target.path)  # type: ignore[union-attr]
+            self._check_free(digests)
+        for path, target in zip(self.paths, self.targets, strict=True):
+            if isinstance(path, RemotePath):
+                with remote_errors(path, "cannot be renamed"):
+                    if path.exists():
+                        path.client.mv(path.path, target.path)  # type: ignore[union-attr]
                 continue
             with file_errors(target, "cannot be written"), suppress(FileNotFoundError):
-                place.replace(Path(str(target)))
+                path.replace(Path(str(target)))
         for folder in self._local():
             with file_errors(folder, "cannot be written"):
                 sync_folder(folder.parent)
         self.discard()
 
-    def _check_complete(self, marks: Sequence[str]) -> None:
-        """Raise ReadWriteError where a file neither waits nor has its name."""
-        for place, target, mark in zip(self.places, self.targets, marks, strict=True):
-            if not place.exists() and not (target.exists() and mark_of(target) == mark):
+    def _check_complete(self, digests: Sequence[str]) -> None:
+        """Raise ReadWriteError if a file is neither staged nor published."""
+        for path, target, digest in zip(self.paths, self.targets, digests, strict=True):
+            if not path.exists() and not (target.exists() and digest_of(target) == digest):
                 self.discard()
                 raise ReadWriteError(
-                    f"{target}: what was written for it is gone: another run over the same output "
-                    "removed it; nothing was published. Run again, or plan again, from the start"
+                    f"{target}: another run with the same output removed the staged file; nothing "
+                    "was published. Run again, or plan again, from the start"
                 )
 
-    def _check_free(self, marks: Sequence[str]) -> None:
-        """Raise ReadWriteError where a name is taken by a file that is not of this run."""
+    def _check_free(self, digests: Sequence[str]) -> None:
+        """Raise ReadWriteError if a target is a file of another run."""
         for prefix in self._remote(""):
             prefix.forget()
-        for target, mark in zip(self.targets, marks, strict=True):
+        for target, digest in zip(self.targets, digests, strict=True):
             with file_errors(target, "cannot be looked at"):
-                taken = target.exists() and not _has(target, mark)
+                taken = target.exists() and not _has_digest(target, digest)
             if taken:
                 raise ReadWriteError(
                     f"{target}: exists now, and did not when the run began; nothing was published. "
@@ -139,7 +139,7 @@ class StagedOutputs:
                 )
 
     def discard(self) -> None:
-        """Remove what waits, and what killed workers had begun; never raises."""
+        """Remove staged files, and incomplete ones of killed workers; never raises."""
         for folder in self._local():
             shutil.rmtree(folder, ignore_errors=True)
         for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
@@ -151,29 +151,29 @@ class StagedOutputs:
         return [folder for folder in folders if isinstance(folder, Path)]
 
     def _remote(self, start: str) -> dict[RemotePath, set[str]]:
-        """The names of remote targets, by what the hidden folders beside them begin with."""
-        found: dict[RemotePath, set[str]] = {}
+        """Return the names of remote targets by the prefix of the hidden folders beside them."""
+        names: dict[RemotePath, set[str]] = {}
         for target in self.targets:
             prefix = _parent(target) / start
             if isinstance(prefix, RemotePath):
-                found.setdefault(prefix, set()).add(target.name)
-        return found
+                names.setdefault(prefix, set()).add(target.name)
+        return names
 
 
-def mark_of(place: AnyPath) -> str:
-    """What tells a complete file from that of another run: a digest of its footer.
+def digest_of(path: AnyPath) -> str:
+    """Return a digest of a file's footer, which differs between runs.
 
     Raises:
-        ReadWriteError: it can't be read.
+        ReadWriteError: the file cannot be read.
     """
-    with file_errors(place, "cannot be read"):
-        return footer_digest(place)
+    with file_errors(path, "cannot be read"):
+        return footer_digest(path)
 
 
-def _has(place: AnyPath, mark: str) -> bool:
-    """Whether a file has this mark; one that can't be read, or is none, has not."""
+def _has_digest(path: AnyPath, digest: str) -> bool:
+    """Return whether a file has this digest; one that is unreadable or not Parquet has not."""
     try:
-        return mark_of(place) == mark
+        return digest_of(path) == digest
     except ReadWriteError:
         return False
 
@@ -185,7 +185,7 @@ def _parent(target: AnyPath) -> AnyPath:
 
 
 def _clean(prefix: RemotePath, names: set[str]) -> None:
-    """Remove objects of these names in folders that begin so, and uploads to such; never raises."""
+    """Remove objects and uploads of these names in folders with this prefix; never raises."""
     abort_leftover_uploads(prefix, names)
     with suppress(Exception):
         prefix.forget()

@@ -1,4 +1,4 @@
-"""Progress reports of a run, and the time that its passes and threads take."""
+"""Who is told how far a run is, and where its time goes."""
 
 from __future__ import annotations
 
@@ -16,47 +16,66 @@ T = TypeVar("T")
 
 
 class Reporter(Protocol):
-    """Receives the progress of a run."""
+    """Who is told how far a run is."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """Report that a pass over this many rows begins."""
+        """A pass begins over this many rows."""
 
     def advance(self, rows: int) -> None:
-        """Report that this many more rows are done."""
+        """These many rows are done."""
 
 
 class SilentReporter:
-    """A reporter that prints nothing."""
+    """A reporter that says nothing."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """Do nothing."""
+        """Say nothing."""
 
     def advance(self, rows: int) -> None:
-        """Do nothing."""
+        """Say nothing."""
 
 
 class Clock:
-    """Seconds of the whole run, of each pass, and of each kind of work.
+    """Seconds of a run: start-up, each pass, publishing, and each kind of work of its threads.
 
-    Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
+    Threads work at the same time, so their seconds may add up to more than the run's.
+
+    Args:
+        started: when the run began, by `time.perf_counter`; None for now.
     """
 
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
+    def __init__(self, started: float | None = None) -> None:
+        self._started = time.perf_counter() if started is None else started
+        self._start_up: float | None = None
         self._lock = threading.Lock()
         self._passes: dict[str, float] = defaultdict(float)
+        self._publishing = {"publishing": 0.0}
         self._busy: dict[str, float] = defaultdict(float)
 
     @property
     def seconds(self) -> dict[str, Any]:
-        """`total`, `passes` and `busy`, in seconds."""
+        """`total`, `start_up` (until the first pass), `passes`, `publishing` and `busy`."""
         total = time.perf_counter() - self._started
-        return {"total": total, "passes": dict(self._passes), "busy": dict(self._busy)}
+        return {
+            "total": total,
+            "start_up": total if self._start_up is None else self._start_up,
+            "passes": dict(self._passes),
+            **self._publishing,
+            "busy": dict(self._busy),
+        }
 
     @contextmanager
     def wall(self, name: str) -> Iterator[None]:
-        """Add the block's time to a pass."""
+        """Add the block's time to a pass; the first one ends the start-up."""
+        if self._start_up is None:
+            self._start_up = time.perf_counter() - self._started
         with self._timed(self._passes, name):
+            yield
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Add the block's time to publishing."""
+        with self._timed(self._publishing, "publishing"):
             yield
 
     @contextmanager

@@ -12,7 +12,6 @@ import torch
 
 from rlpost.errors import UnavailableError
 from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
-from rlpost.io.progress import Clock
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.pipeline.data import Collector, joined
 from rlpost.pipeline.device import cuda_stream
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.io.parquet.source import Chunks, RowChunk
-    from rlpost.io.progress import Reporter
+    from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
@@ -37,12 +36,12 @@ _AHEAD = 2  # pieces that wait, decoded, for a free worker
 
 
 @dataclass(frozen=True)
-class Made:
-    """The new columns of some consecutive rows of one file, and what the summary says of them."""
+class NewColumns:
+    """The new columns of a chunk of rows of one file, and their totals."""
 
     parts: list[tuple[int, Any]]
-    """Row groups, and what was made of the rows in each."""
-    tally: Any
+    """Row groups, and the encoded columns of the rows in each."""
+    totals: Any
 
 
 class Engine:
@@ -56,18 +55,26 @@ class Engine:
         decoder: reads roles out of pieces.
         chunk_tokens: list elements per piece, about.
         workers: threads that compute.
-        reporter: who is told of progress.
+        reporter: shows progress.
+        clock: measures the run.
     """
 
     def __init__(
-        self, plan: Plan, decoder: Decoder, *, chunk_tokens: int, workers: int, reporter: Reporter
+        self,
+        plan: Plan,
+        decoder: Decoder,
+        *,
+        chunk_tokens: int,
+        workers: int,
+        reporter: Reporter,
+        clock: Clock,
     ) -> None:
         self.plan = plan
         self.decoder = decoder
         self.chunk_tokens = chunk_tokens
         self.workers = workers
         self.reporter = reporter
-        self.clock = Clock()
+        self.clock = clock
         self.splits = 0
         """Pieces that had to be halved because the device's memory did not hold them."""
         self._passes = plan.passes()
@@ -78,12 +85,12 @@ class Engine:
         collector = Collector()
         for rows, measured in self.first_pass():
             collector.add(rows, measured)
-        with self.clock.wall("settle"):
-            responses = settled(first, tabled(collector, self.plan))
+        with self.clock.wall("reduce"):
+            responses = reduced(first, response_table(collector, self.plan))
         for phase in later:
-            responses = gathered(phase, responses, self.map_pass(phase, responses))
-            with self.clock.wall("settle"):
-                responses = settled(phase, responses)
+            responses = with_mapped(phase, responses, self.map_pass(phase, responses))
+            with self.clock.wall("reduce"):
+                responses = reduced(phase, responses)
         return responses
 
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
@@ -118,13 +125,13 @@ class Engine:
 
         return self._over_all(step, measured)
 
-    def written(
+    def last_pass(
         self,
         file: int,
         responses: Responses,
         names: tuple[str, ...],
         encode: Callable[[pa.RecordBatch], Any],
-    ) -> Iterator[Made]:
+    ) -> Iterator[NewColumns]:
         """The last pass over one file: its new columns, in order of its rows.
 
         Args:
@@ -135,20 +142,20 @@ class Engine:
         """
         step = self._passes[-1]
 
-        def make(chunks: Chunks) -> tuple[Made, int]:
+        def make(chunks: Chunks) -> tuple[NewColumns, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
-                tally = self.plan.count(batch)
-                place_of = partial(self._place, chunks[0])
-                columns = record_batch(batch, self.plan.resolved, names, place_of)
+                totals = self.plan.count(batch)
+                row_name = partial(self._row_name, chunks[0])
+                columns = record_batch(batch, self.plan.resolved, names, row_name)
             with self.clock.busy("encode"):
                 parts = [
                     (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
                 ]
-                return Made(parts, tally), count_rows(chunks)
+                return NewColumns(parts, totals), count_rows(chunks)
 
         columns = self._columns(step, responses)
-        sized_by = self.plan.columns.column(self.plan.lists)
+        sized_by = self.plan.columns.column(self.plan.length_role)
         chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, sized_by)
         for made, rows in self._worked(make, chunks):
             yield made
@@ -160,7 +167,7 @@ class Engine:
             return step.columns
         needed = {self.plan.columns.column(role) for role in step.roles}
         # Some column has to be read, to have rows at all; the reward is as small as any.
-        roles = ("reward", *self.plan.row_roles, self.plan.lists)
+        roles = ("reward", *self.plan.row_roles, self.plan.length_role)
         rows = next(role for role in roles if role in self.plan.columns)
         return tuple(sorted(needed)) or (self.plan.columns.column(rows),)
 
@@ -177,7 +184,7 @@ class Engine:
     def _over_all(self, step: Pass, work: Callable[[Chunks], R]) -> Iterator[R]:
         """Work on every piece of the input, in order, and say how far it is."""
         self.reporter.start(step.purpose, self.plan.source.rows)
-        sized_by = self.plan.columns.column(self.plan.lists)
+        sized_by = self.plan.columns.column(self.plan.length_role)
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
@@ -205,14 +212,14 @@ class Engine:
         except torch.OutOfMemoryError:
             if count_rows(chunks) == 1:
                 raise UnavailableError(
-                    f"{self._place(chunks[0], 0)}: the response alone does not fit into the memory "
-                    f"of {self.decoder.device}; --device cpu holds it"
+                    f"{self._row_name(chunks[0], 0)}: this response does not fit into the memory "
+                    f"of {self.decoder.device}; --device cpu has more"
                 ) from None
         self.splits += 1
         torch.cuda.empty_cache()
         return [result for half in halves(chunks) for result in self._with_oom_retry(work, half)]
 
-    def _place(self, chunk: RowChunk, row: int) -> str:
+    def _row_name(self, chunk: RowChunk, row: int) -> str:
         """What errors call a row, counted from the beginning of a piece."""
         return f"{self.plan.source.files[chunk.file].path}, row {chunk.first_row + row}"
 
@@ -236,14 +243,14 @@ def single_threaded_torch() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def tabled(collector: Collector, plan: Plan) -> Responses:
+def response_table(collector: Collector, plan: Plan) -> Responses:
     """The table of what was collected; it must have at least one row."""
     responses = collector.finish(plan.resolved.recipe)
     whole = bool((responses["tokens"] == responses["length"]).all())
     return responses.noting(all_policy=whole)
 
 
-def settled(phase: Phase, responses: Responses) -> Responses:
+def reduced(phase: Phase, responses: Responses) -> Responses:
     """The table with everything settled that can be before the next pass."""
     for stage in phase.reduced:
         assert stage.reduce is not None
@@ -251,7 +258,7 @@ def settled(phase: Phase, responses: Responses) -> Responses:
     return responses
 
 
-def gathered(
+def with_mapped(
     phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
 ) -> Responses:
     """The table with what a later phase measured: as columns, or as its stage gathers it."""

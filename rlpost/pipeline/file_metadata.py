@@ -1,17 +1,16 @@
-"""What enriched files say of themselves in their metadata, which is data of anybody's.
+"""The metadata of an enriched file: how it was made, and which file of which run it is.
 
-Which part of which run a file is: noted in its metadata, so that it can be made again.
-
-The statistics of a run may span its files. So a file says how many files the run had, which of
-these it is, and by a digest of all their names and rows which run it was.
+The statistics of a run may span its files. So each file records how many files the run had, its
+own number, and a digest of all file names and row counts that is the same for all files of a run.
+A reader treats the metadata as untrusted data: it executes nothing that a file names.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
@@ -24,157 +23,133 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
 
 
-KEY = "rlpost.run"
-PRESET = "rlpost.preset"
+Json = dict[str, Any]
+RUN_KEY = "rlpost.run"
+PRESET_KEY = "rlpost.preset"
+_DEEPEST = 50  # lists within lists
+_LONGEST = 400  # characters of an error in the metadata
 
 
 @dataclass(frozen=True)
-class Part:
-    """A file's place in its run."""
+class FileMetadata:
+    """The metadata of an enriched file; without `input` and `summary`, that of a whole run."""
 
+    recipe: Recipe
     run: str
     """The same for all files of a run."""
-    file: int
-    """Which one it is, from 0."""
     files: int
+    """Files of the run."""
     rows: int
-    """Of all files."""
+    """Rows of all files of the run; -1 if unknown."""
     running: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The running moments that the run began with, by domain, where it used any."""
+    """Running reward statistics at the start of the run, by domain, if it used any."""
     asked: dict[str, str] = field(default_factory=dict)
-    """The preset that the recipe was made of, and the estimator by the framework's name."""
-
-    @property
-    def note(self) -> dict[str, str]:
-        """The entries of the file's metadata."""
-        values = asdict(self)
-        asked = values.pop("asked")
-        if not self.running:
-            del values["running"]
-        return {KEY: json.dumps(values)} | ({PRESET: json.dumps(asked)} if asked else {})
+    """The preset that the user requested, and the estimator by the framework's name."""
+    file: int = 0
+    """The number of the file in the run, from 0."""
+    input: str = ""
+    """The name of the input file."""
+    summary: Json | None = None
+    """The summary of the file; None in a file of `rlpost loss`."""
+    version: str = __version__
+    """The version of rlpost that wrote the file."""
 
     @classmethod
-    def of(cls, text: str) -> Part:
-        """The part that a note speaks of; raises ValueError, TypeError where it is none."""
-        return cls(**json.loads(text))
+    def of_run(
+        cls,
+        recipe: Recipe,
+        files: Sequence[InputFile],
+        first_rows: Sequence[int],
+        running: Mapping[str, RunningMoments],
+        asked: Mapping[str, str],
+    ) -> Self:
+        """Return the metadata that all files of a run share.
 
+        Args:
+            recipe: of the run.
+            files: the inputs.
+            first_rows: the row number of each file's first row, and the number of all rows.
+            running: running reward statistics at the start, if the recipe uses them.
+            asked: the preset and the estimator that the user requested, if a preset was.
+        """
+        text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
+        digest = sha256(text.encode()).hexdigest()[:32]
+        statistics = {name: asdict(one) for name, one in running.items()}
+        return cls(recipe, digest, len(files), first_rows[-1], statistics, dict(asked))
 
-@dataclass(frozen=True)
-class Whole:
-    """All files of a run."""
+    def of_file(self, number: int, name: str, summary: Json) -> Self:
+        """Return the metadata of one file of the run, from its number, input and summary."""
+        return replace(self, file=number, input=name, summary=summary)
 
-    run: str
-    files: int
-    rows: int
-    running: dict[str, dict[str, Any]]
-    asked: dict[str, str] = field(default_factory=dict)
+    @property
+    def entries(self) -> dict[str, str]:
+        """The key-value metadata of a Parquet file."""
+        run: Json = {"run": self.run, "file": self.file, "files": self.files, "rows": self.rows}
+        run |= {"running": self.running} if self.running else {}
+        return {
+            "rlpost.version": self.version,
+            "rlpost.recipe": self.recipe.model_dump_json(),
+            "rlpost.input": self.input,
+            **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
+            RUN_KEY: json.dumps(run),
+            **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
+        }
 
-    def part(self, index: int) -> Part:
-        """One of its files."""
-        return Part(self.run, index, self.files, self.rows, self.running, self.asked)
+    @classmethod
+    def read(cls, path: str, metadata: Mapping[bytes, bytes]) -> Self:
+        """Return the metadata in the footer of an enriched file.
 
+        Args:
+            path: of the file, for errors.
+            metadata: the key-value metadata of its footer.
 
-def run_identity_of(
-    files: Sequence[InputFile],
-    first_rows: Sequence[int],
-    running: Mapping[str, RunningMoments],
-    asked: Mapping[str, str],
-) -> Whole:
-    """A run over these files.
-
-    Args:
-        files: the inputs.
-        first_rows: the row number of each one's first row, and that of all rows.
-        running: the moments that the run begins with, where it uses any.
-        asked: the preset and the estimator that were asked for, where a preset was.
-    """
-    text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
-    moments = {name: asdict(one) for name, one in running.items()}
-    return Whole(
-        sha256(text.encode()).hexdigest()[:32], len(files), first_rows[-1], moments, dict(asked)
-    )
-
-
-Json = dict[str, Any]
-_DEEPEST = 50  # lists within lists
-_LONGEST = 400  # characters of what is wrong
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What an enriched file says of itself."""
-
-    file: InputFile
-    rows: int
-    version: str
-    recipe: Recipe
-    summary: Json | None
-    """None in a file of losses, whose advantages were made on the way."""
-    part: Part
+        Raises:
+            DataError: the file is not enriched, its metadata is damaged, or names code to execute.
+        """
+        own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
+        text = {key.decode(errors="replace"): value for key, value in own.items()}
+        if "rlpost.recipe" not in text:
+            raise DataError(
+                f"{path}: rlpost advantages did not write this file: its metadata has no "
+                "`rlpost.recipe`"
+            )
+        try:
+            version = text.get("rlpost.version", b"unknown").decode()
+            recipe = _recipe_of(path, text["rlpost.recipe"], version)
+            alone = {"run": path, "file": 0, "files": 1, "rows": -1}
+            run = json.loads(text[RUN_KEY]) if RUN_KEY in text else alone
+            summary = _parsed(text["rlpost.summary"]) if "rlpost.summary" in text else None
+            found = cls(recipe, **run, summary=summary, version=version)
+            found.check()
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise DataError(f"{path}: its metadata is damaged: {cut(error)}") from None
+        except RecursionError:
+            raise DataError(f"{path}: its metadata is damaged: nested too deeply") from None
+        return found
 
     def check(self) -> None:
-        """Raise TypeError, LookupError, AttributeError where these are not what rlpost writes."""
+        """Raise TypeError, LookupError or AttributeError if a value has the wrong type."""
         if self.summary is not None:
-            _ = [told["column"].strip() for told in self.summary["roles"].values()]
-        for number in (self.part.file, self.part.files, self.part.rows):
+            _ = [role["column"].strip() for role in self.summary["roles"].values()]
+        for number in (self.file, self.files, self.rows):
             if not isinstance(number, int):
-                raise TypeError(f"{KEY} counts {number!r}")
-        if not isinstance(self.part.run, str):
-            raise TypeError(f"{KEY} calls its run {self.part.run!r}")
-        for moments in self.part.running.values():
+                raise TypeError(f"{RUN_KEY} has {number!r} as a number")
+        if not isinstance(self.run, str):
+            raise TypeError(f"{RUN_KEY} has {self.run!r} as the name of the run")
+        for moments in self.running.values():
             _ = [float(number) for number in vars(RunningMoments(**moments)).values()]
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the file from being compared in full."""
-        found = []
-        if self.summary is None:
-            found.append("it has no summary to compare")
-        if self.version != __version__:
-            found.append(f"it was {_written_by(self.version)}")
-        return found
+        """Reasons why the file cannot be compared in full."""
+        return [
+            *(["it has no summary to compare"] if self.summary is None else []),
+            *([f"it was {_written_by(self.version)}"] if self.version != __version__ else []),
+        ]
 
 
-def claim_of(file: InputFile, rows: int, metadata: dict[bytes, bytes]) -> Claim:
-    """What a file's metadata says.
-
-    Args:
-        file: the file.
-        rows: it has.
-        metadata: of its footer.
-
-    Raises:
-        DataError: it is no enriched file, its metadata is damaged, or names code to execute.
-    """
-    own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
-    text = {key.decode(errors="replace"): value for key, value in own.items()}
-    if "rlpost.recipe" not in text:
-        raise DataError(
-            f"{file.path}: is not a file that rlpost advantages wrote: its metadata has no "
-            "`rlpost.recipe`"
-        )
-    try:
-        alone = Part(str(file.path), 0, 1, -1)
-        version = text.get("rlpost.version", b"unknown").decode()
-        recipe = _recipe_of(file, text["rlpost.recipe"], version)
-        claim = Claim(
-            file,
-            rows,
-            version,
-            recipe,
-            _loaded(text["rlpost.summary"]) if "rlpost.summary" in text else None,
-            Part.of(text[KEY].decode()) if KEY in text else alone,
-        )
-        claim.check()
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise DataError(f"{file.path}: its metadata is damaged: {cut(error)}") from None
-    except RecursionError:
-        raise DataError(f"{file.path}: its metadata is damaged: nested too deeply") from None
-    return claim
-
-
-def _loaded(text: bytes) -> Any:
-    """A value from JSON; what is nested deeper than anything that rlpost writes is an error."""
+def _parsed(text: bytes) -> Any:
+    """Return a value from JSON; raise RecursionError if it is nested deeper than rlpost writes."""
     level = [value := json.loads(text)]
     for _ in range(_DEEPEST):
         lists = [[*one.values()] if isinstance(one, dict) else one for one in level]
@@ -185,7 +160,7 @@ def _loaded(text: bytes) -> Any:
 
 
 def cut(error: Exception) -> str:
-    """The start of a text that may quote all of a file's metadata."""
+    """Return the start of an error's text, which may quote all of a file's metadata."""
     text = str(error)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -194,24 +169,24 @@ def _written_by(version: str) -> str:
     return f"written by rlpost {version}, this is {__version__}"
 
 
-def _recipe_of(file: InputFile, text: bytes, version: str) -> Recipe:
-    """The recipe in a file's metadata, which is data: an invalid one is no wrong command line.
+def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
+    """Return the recipe in a file's metadata.
 
     Raises:
-        DataError: it is invalid, or its estimator is code in some file, and data must not choose
-            what is executed.
+        DataError: the recipe is invalid (the data is wrong, not the command line), or its estimator
+            is code in a file: data must not choose what is executed.
     """
     try:
-        recipe = Recipe.of(_loaded(text), "rlpost.recipe")
+        recipe = Recipe.of(_parsed(text), "rlpost.recipe")
     except UsageError as error:
         other = f" (it was {_written_by(version)})" if version != __version__ else ""
         raise DataError(
-            f"{file.path}: the recipe in its metadata is invalid{other}: {cut(error)}"
+            f"{path}: the recipe in its metadata is invalid{other}: {cut(error)}"
         ) from None
     if ":" in recipe.estimator:
         raise DataError(
-            f"{file.path}: its estimator is code in a file, {recipe.estimator}; verify executes "
-            "nothing that a file names. Make it again from its input with rlpost advantages "
-            "--estimator, and compare the two"
+            f"{path}: its estimator is code in a file, {recipe.estimator}; verify executes no code "
+            "that a file names. Run rlpost advantages --estimator on its input again, and compare "
+            "both with rlpost compare"
         )
     return recipe

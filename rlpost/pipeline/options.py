@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rlpost.io.progress import Reporter, SilentReporter
@@ -18,21 +19,27 @@ class Options:
 
     device: str = "auto"
     chunk_tokens: int | None = None
-    """Tokens per piece, about; None: a million on the CPU, what its memory allows on a GPU."""
+    """Approximate tokens per chunk; None: 2^20 on the CPU, what the memory of a GPU allows."""
     workers: int | None = None
-    """Threads that compute; None is one per core, at most 8."""
+    """Threads that compute; None: one per core, at most 8."""
     overwrite: bool = False
     state: Path | None = None
-    """Running reward moments, read before and written after."""
+    """File of the running reward statistics: read at the start, written at the end."""
     reporter: Reporter = field(default_factory=SilentReporter)
     resume: bool = False
-    """Go on with a run that was stopped; keep what is complete of this one, if it is."""
+    """Continue a stopped run, and keep complete files if this run stops."""
     verify: bool = False
-    """Read what was written again, and compare, before it is published."""
+    """Read each written file again and compare it with the input before it is published."""
     engine: str = "local"
-    """`local`, or `ray`: tasks on a Ray cluster, with the same result."""
+    """`local`, or `ray` for tasks on a Ray cluster; the result is the same."""
     ray_address: str | None = None
-    """The cluster; None: RAY_ADDRESS, else one of this machine's own."""
+    """Address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine."""
     asked: Mapping[str, str] = field(default_factory=dict)
-    """What the recipe was made of: `preset`, and `asked_estimator` by the framework's name; noted
-    in the files' metadata."""
+    """What the user requested: `preset`, and `asked_estimator` by the framework's name; stored in
+    the metadata of the files."""
+    started: float | None = None
+    """When the run began, by `time.perf_counter`; None: when the function is called."""
+
+    def at_start(self) -> Options:
+        """Return these options with a start time: their own, or now."""
+        return self if self.started is not None else replace(self, started=perf_counter())

@@ -11,18 +11,13 @@ Where output goes: nothing appears under its own name before everything is compl
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import file_digest
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
-import torch
 
 from rlpost._version import __version__
 from rlpost.errors import ReadWriteError, UsageError
@@ -32,7 +27,6 @@ from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import parse_path
 from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
 from rlpost.io.staged import StagedFile, file_errors, sync_folder
-from rlpost.pipeline.totals import Block, ExactTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +37,11 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import Upload
     from rlpost.pipeline.engine import Engine
+    from rlpost.pipeline.totals import ExactTotals
 
 
 Json = dict[str, Any]
 FORMAT = 1
-_NUMBERS = ("keys", "digits", "lows", "highs")  # of a tally's block
 
 
 def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
@@ -61,6 +55,8 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
     Raises:
         ReadWriteError: an input can't be read.
     """
+    import torch  # noqa: PLC0415 - it takes a second; copying begins before
+
     plan = engine.plan
     recipe = plan.resolved.recipe
     own = Path(recipe.estimator.rpartition(":")[0])
@@ -89,7 +85,7 @@ def _digest(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedFile:
     """A file that was complete when the run stopped."""
 
     staged: str
@@ -98,7 +94,7 @@ class Finished:
     footer: str
     reason: str | None
     """Why it was not spliced, if it was not."""
-    tally: ExactTotals
+    totals: ExactTotals
     whole: str | None = None
     """Digest of all its bytes, of a run with --verify."""
 
@@ -121,7 +117,7 @@ class Journal:
 
     path: Path
     identity: Json | None = None
-    finished: dict[int, Finished] = field(default_factory=dict)
+    finished: dict[int, FinishedFile] = field(default_factory=dict)
     published: bool = False
     """Whether publishing had begun: then all files are complete, and some have their names."""
     verify: bool = False
@@ -155,7 +151,7 @@ class Journal:
                 break  # it was being written when the run was killed
         return journal
 
-    def found(self, targets: Sequence[Path]) -> dict[int, Finished]:
+    def found(self, targets: Sequence[Path]) -> dict[int, FinishedFile]:
         """The files that are complete and still there, by number; the journal is read again.
 
         Args:
@@ -180,8 +176,10 @@ class Journal:
         elif "publishing" in entry:
             self.published = True
         else:
-            index, tally = entry.pop("file"), _tally_of(entry.pop("tally"))
-            self.finished[index] = Finished(**entry, tally=tally)
+            from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415 - it imports torch
+
+            index, totals = entry.pop("file"), ExactTotals.from_text(entry.pop("totals"))
+            self.finished[index] = FinishedFile(**entry, totals=totals)
 
     def start(self, identity: Json) -> None:
         """Begin a journal, or go on with this one.
@@ -203,11 +201,13 @@ class Journal:
             )
         os.truncate(self.path, self._whole)  # a crash left half a line behind them
 
-    def add(self, index: int, staged: Path, reason: str | None, tally: ExactTotals) -> Finished:
+    def add(
+        self, index: int, staged: Path, reason: str | None, totals: ExactTotals
+    ) -> FinishedFile:
         """Note that a file is complete, and synced."""
         size, footer = staged.stat().st_size, footer_digest(staged)
         whole = _digest(staged) if self.verify else None
-        one = Finished(staged.name, size, footer, reason, tally, whole)
+        one = FinishedFile(staged.name, size, footer, reason, totals, whole)
         entry = {
             "file": index,
             "staged": one.staged,
@@ -215,7 +215,7 @@ class Journal:
             "footer": one.footer,
             "reason": reason,
             "whole": whole,
-            "tally": _text_of(tally),
+            "totals": totals.to_text(),
         }
         self._append(entry, "ab")
         self.finished[index] = one
@@ -277,25 +277,6 @@ def _input_changes(before: list[Any], now: list[Any]) -> Any:
     for one, other in zip(before, now, strict=False):
         if one != other:
             yield f"{one[0]} was changed (size, time of change or footer)"
-
-
-def _text_of(tally: ExactTotals) -> str:
-    """A tally as text, to the last bit; of a file without rows it is empty."""
-    if not tally:
-        return ""
-    joined, file = tally.joined, BytesIO()
-    numbers = {name: getattr(joined, name).numpy() for name in _NUMBERS}
-    np.savez_compressed(file, sums=np.array(tally.sums), spans=np.array(tally.spans), **numbers)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def _tally_of(text: str) -> ExactTotals:
-    if not text:
-        return ExactTotals()
-    with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
-        keys, digits, lows, highs = (torch.from_numpy(table[name]) for name in _NUMBERS)
-        block = Block(keys, digits, lows, highs)
-        return ExactTotals(tuple(table["sums"].tolist()), tuple(table["spans"].tolist()), (block,))
 
 
 JOURNAL = ".rlpost-run.jsonl"
@@ -395,7 +376,7 @@ class Outputs:
     def __init__(self, targets: Sequence[AnyPath], journal: Journal | None = None) -> None:
         self.targets = list(targets)
         self.journal = journal
-        self.finished: dict[int, Finished] = {}
+        self.finished: dict[int, FinishedFile] = {}
         """Files that an earlier run completed, by their number."""
         self._sinks: dict[int, Sink] = {}
         self._begun: dict[int, StagedFile | Upload] = {}
@@ -462,7 +443,7 @@ class Outputs:
         self._sinks[index] = sink
         return sink
 
-    def complete(self, index: int, tally: ExactTotals) -> None:
+    def complete(self, index: int, totals: ExactTotals) -> None:
         """Note that a file is whole, where there is a journal: it stays, if the run stops here.
 
         Raises:
@@ -471,7 +452,7 @@ class Outputs:
         sink = self._sinks[index]
         if self.journal is not None and isinstance(sink.output, StagedFile):
             with signals_deferred():
-                self.journal.add(index, sink.output.path, sink.reason, tally)
+                self.journal.add(index, sink.output.path, sink.reason, totals)
                 sink.output.keep()
 
     def _made(self, index: int) -> AnyPath:

@@ -64,8 +64,8 @@ class Plan:
     columns: ColumnMap
     resolved: ResolvedRecipe
     stages: tuple[Stage, ...]
-    lists: str
-    """The role whose lists tell each response's length: the mask, where there is one."""
+    length_role: str
+    """The role whose lists set the length of each response: the mask, if the input has one."""
     row_roles: tuple[str, ...]
     count: Callable[[Batch], Any]
     """Computes the totals of a batch to which all stages were applied; totals add with `+`."""
@@ -75,7 +75,7 @@ class Plan:
     @property
     def roles(self) -> list[str]:
         """Every role that is read, those of the responses first."""
-        tokens = sorted(roles_of(self.stages) | {self.lists})
+        tokens = sorted(roles_of(self.stages) | {self.length_role})
         return [*self.row_roles, *(role for role in tokens if role in self.columns)]
 
     def passes(self) -> list[Pass]:
@@ -109,7 +109,7 @@ class Plan:
         ]
 
     @property
-    def together(self) -> str | None:
+    def why_one_table(self) -> str | None:
         """Why responses of different steps have to be settled together; None where they need not.
 
         A group is within a step, and so are batch statistics. What goes on from batch to batch,
@@ -135,7 +135,10 @@ class Plan:
     def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
         return tuple(
             sorted(
-                {self.columns.column(role) for role in (*roles_of((*stages, *more)), self.lists)}
+                {
+                    self.columns.column(role)
+                    for role in (*roles_of((*stages, *more)), self.length_role)
+                }
             )
         )
 
@@ -157,7 +160,7 @@ def plan_of(
         DataError: roles that the recipe needs have no columns (with the nearest names).
     """
     needs = {role: why for role, why in _needed_roles(resolved).items() if role not in columns}
-    lists = next(
+    length_role = next(
         (
             role
             for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES)
@@ -165,16 +168,16 @@ def plan_of(
         ),
         None,
     )
-    if lists is None and needs.keys().isdisjoint(_TOKEN_ROLES):
+    if length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
         needs["mask"] = "no list column says how many tokens"
-    if needs or lists is None:
+    if needs or length_role is None:
         raise absent(source, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(role for role in rows if role in columns)
     count = partial(count_advantages, resolved=resolved)
     return Plan(
-        source, columns, resolved, tuple(stages_of(resolved, running)), lists, present, count
+        source, columns, resolved, tuple(stages_of(resolved, running)), length_role, present, count
     )
 
 
@@ -213,11 +216,11 @@ def loss_plan(
             mask_nonfinite=recipe.nonfinite == "mask",
             sample_mask="sample_mask" in columns,
         )
-        lists = "mask" if "mask" in columns else "log_probs"
+        length_role = "mask" if "mask" in columns else "log_probs"
         rows = tuple(role for role in _LOSS_ROWS if role in columns)
     else:
         plan = plan_of(source, columns, resolved, {})
-        stages, lists, rows = plan.stages, plan.lists, plan.row_roles
+        stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
         stages = [
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages
@@ -228,7 +231,7 @@ def loss_plan(
         columns,
         resolved,
         (*stages, last),
-        lists,
+        length_role,
         rows,
         partial(count_losses, configs=configs, rewarded=rewarded),
         LossTotals(len(configs)),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.totals import Tallied, Totals
+    from rlpost.pipeline.totals import ExactTotals, Totals
 
 
 ROUNDING = 1e-6  # of float32, in which is written what was counted in float64
@@ -49,7 +49,9 @@ _COUNTED = {
 }
 
 
-def check_written(plan: Plan, index: int, sink: Sink, names: Sequence[str], tally: Tallied) -> None:
+def check_written(
+    plan: Plan, index: int, sink: Sink, names: Sequence[str], totals: ExactTotals
+) -> None:
     """Read a completed file again, from the disk where the system lets go of what it remembers.
 
     Args:
@@ -57,7 +59,7 @@ def check_written(plan: Plan, index: int, sink: Sink, names: Sequence[str], tall
         index: the number of the input file.
         sink: has written the file, which is complete and not published yet.
         names: the new columns.
-        tally: what was counted of them.
+        totals: of the new columns.
 
     Raises:
         ReadWriteError: the file is not what was written.
@@ -79,8 +81,8 @@ def check_written(plan: Plan, index: int, sink: Sink, names: Sequence[str], tall
                 _check_copied(source, staged.path, before.file.metadata, after.file.metadata)
             else:
                 _check_decoded(before, after, names)
-            _check_lengths(before, after, names, plan.columns.column(plan.lists))
-            _check_numbers(after, names, tally.total())
+            _check_lengths(before, after, names, plan.columns.column(plan.length_role))
+            _check_numbers(after, names, totals.total())
 
 
 class _Different(Exception):  # noqa: N818 - it never leaves this module

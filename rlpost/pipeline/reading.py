@@ -39,7 +39,7 @@ class Decoder:
     Args:
         files: the input's files, for errors.
         columns: which column serves each role.
-        lists: the role whose lists tell the lengths where there is no mask.
+        length_role: the role whose lists set the length of each response.
         nonfinite: `error` raises on NaN and infinities among the policy's tokens; `mask` lets
             them through, for the stage that leaves such responses out.
         device: where batches go.
@@ -47,7 +47,7 @@ class Decoder:
 
     files: Sequence[InputFile]
     columns: ColumnMap
-    lists: str
+    length_role: str
     nonfinite: str
     device: torch.device
     missing_components: str = "error"
@@ -93,9 +93,9 @@ class Decoder:
         return offsets, np.concatenate([mask for _, mask in found])
 
     def _mask_of(self, chunk: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        column = self.columns.column(self.lists)
+        column = self.columns.column(self.length_role)
         array, place = chunk.table.column(column), self.place(chunk, column)
-        if self.lists == "mask":
+        if self.length_role == "mask":
             return ragged.mask(array, place)
         offsets, values = ragged.list_values(array, place)
         return offsets, np.ones(len(values), dtype=np.bool_)
@@ -155,7 +155,7 @@ class Decoder:
         mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
         return place.error(
             row,
-            f"has {mine} values but `{self.columns.column(self.lists)}` has {theirs}",
+            f"has {mine} values but `{self.columns.column(self.length_role)}` has {theirs}",
             "every token column of a row needs the same length",
         )
 

@@ -1,25 +1,24 @@
-"""A run: a source, a recipe and the outputs, brought together."""
+"""A run: the passes over a source, the last of which writes the outputs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
+from rlpost.io.progress import Clock
 from rlpost.io.staged import StagedFile
 from rlpost.io.threads import MOST_WORKERS, cores
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
 from rlpost.pipeline.engine import Engine, single_threaded_torch
-from rlpost.pipeline.file_metadata import run_identity_of
+from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.output import constant_per_response, emitted, schema_of
 from rlpost.pipeline.outputs import check_writable, run_identity
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
@@ -27,8 +26,7 @@ from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import load_state, save_state
-from rlpost.pipeline.summary import summarise
-from rlpost.pipeline.totals import ExactTotals
+from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
@@ -43,16 +41,17 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.file_metadata import Part, Whole
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.outputs import Outputs
+    from rlpost.pipeline.totals import ExactTotals
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
+T = TypeVar("T", bound="ExactTotals")
 Json = dict[str, Any]
 MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
-"""The metadata of a file, from the plan, the file's number, its responses and its totals."""
+"""Returns the metadata of a file from the plan, the file's number, its responses and totals."""
 
 
 def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
@@ -67,51 +66,61 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded_torch():
         responses = engine.responses()
-        with engine.clock.wall("write"):
-            used = running if "running" in plan.resolved.norm else {}
-            whole = run_identity_of(source.files, source.first_rows, used, options.asked)
-            metadata = partial(enriched_metadata, whole=whole)
-            engine.reporter.start("write", source.rows)
-            totals, rewritten = write_files(
-                engine, responses, outputs, names, metadata, verify=options.verify
-            )
-            facts = run_facts(engine, outputs, rewritten)
-            summary = {**summarise(plan, responses, totals), **facts}
-    summary["seconds"] = engine.clock.seconds
+        run = run_metadata(plan, source, running, options)
+        metadata = partial(enriched_metadata, run=run)
+        totals, rewritten = write_files(
+            engine, responses, outputs, names, metadata, verify=options.verify
+        )
+        inputs = [file.path for file in source.files]
+        summary = {
+            **summarise(plan, responses, totals),
+            **run_summary(plan, inputs, outputs.targets, rewritten, engine.splits),
+        }
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
-    return summary
+    return {**summary, "seconds": engine.clock.seconds}
 
 
-def enrich(arrow: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
-    """The new columns beside those of a table; raises and returns as `rlpost.api.enrich`."""
+def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
+    """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
     running = load_state(options.state)
-    plan = bind(TableSource(arrow), recipe, running)
-    names = emitted(plan.resolved)
-    check_clash(plan, names)
+    plan = bind(TableSource(table), recipe, running)
+    check_clash(plan, emitted(plan.resolved))
     engine = engine_for(plan, options)
     with single_threaded_torch():
         responses = engine.responses()
         engine.reporter.start("write", plan.source.rows)
-        made = list(engine.written(0, responses, names, lambda columns: columns))
-    tally = sum((some.tally for some in made), ExactTotals())
+        enriched, totals = enrich_table(engine, table, responses)
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
-    made_columns = pa.Table.from_batches([columns for some in made for _, columns in some.parts])
-    return beside(plan, arrow, made_columns), summarise(plan, responses, tally)
+    return enriched, summarise(plan, responses, totals)
 
 
-def beside(plan: Plan, arrow: pa.Table, made: pa.Table) -> pa.Table:
-    """New columns beside those of the table that are kept."""
+def enrich_table(
+    engine: Engine, table: pa.Table, responses: Responses
+) -> tuple[pa.Table, ExactTotals]:
+    """Run the last pass over a table; return its kept and its new columns, and the totals.
+
+    Args:
+        engine: of a plan on the table.
+        table: the input.
+        responses: of the table, from all earlier passes.
+    """
+    plan = engine.plan
+    names = emitted(plan.resolved)
+    written = list(engine.last_pass(0, responses, names, lambda columns: columns))
+    batches = [columns for chunk in written for _, columns in chunk.parts]
+    new = pa.Table.from_batches(batches, schema_of(names))
     kept = (
-        arrow.select(_keys(plan))
+        table.select(_keys(plan))
         if plan.resolved.recipe.emit_only
-        else arrow.drop_columns([name for name in made.schema.names if name in arrow.schema.names])
+        else table.drop_columns([name for name in names if name in table.schema.names])
     )
-    told = join_table_metadata(kept.schema.metadata or {}, kept.schema.names, made.schema)
-    for field, column in zip(made.schema, made.columns, strict=True):
+    metadata = join_table_metadata(kept.schema.metadata or {}, kept.schema.names, new.schema)
+    for field, column in zip(new.schema, new.columns, strict=True):
         kept = kept.append_column(field, column)
-    return kept.replace_schema_metadata(told or None)
+    totals: ExactTotals = sum((chunk.totals for chunk in written), plan.no_totals)
+    return kept.replace_schema_metadata(metadata or None), totals
 
 
 def bind(
@@ -136,16 +145,17 @@ def _columns(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
 
 
 def engine_for(plan: Plan, options: Options) -> Engine:
-    """An engine for a job."""
+    """Return an engine that runs a plan."""
     device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     keep_freed_memory()
+    recipe = plan.resolved.recipe
     decoder = Decoder(
         plan.source.files,
         plan.columns,
-        plan.lists,
-        plan.resolved.recipe.nonfinite,
+        plan.length_role,
+        recipe.nonfinite,
         device,
-        plan.resolved.recipe.numerics.missing_components,
+        recipe.numerics.missing_components,
     )
     return Engine(
         plan,
@@ -153,17 +163,18 @@ def engine_for(plan: Plan, options: Options) -> Engine:
         chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
         workers=workers,
         reporter=options.reporter,
+        clock=Clock(options.started),
     )
 
 
 def check_clash(plan: Plan, names: Sequence[str]) -> None:
-    """Raise UsageError where a column to write is in the input, and kept."""
+    """Raise UsageError if the input has a column that is to be written, and it is kept."""
     if plan.resolved.recipe.emit_only or plan.resolved.recipe.replace:
         return
     for schema, file in zip(plan.source.schemas, plan.source.files, strict=True):
         clash = [name for name in names if name in schema.names]
         if clash:
-            chosen = clash[0] in (*WRITTEN, *EXTRA)  # by --emit; a loss has columns of its own
+            chosen = clash[0] in (*WRITTEN, *EXTRA)  # with --emit; not the columns of a loss
             raise UsageError(
                 f"{file.path}: has a column {clash[0]!r} already; --replace replaces it"
                 + (", --emit leaves it out" if chosen else "")
@@ -178,6 +189,7 @@ def write_files(
     metadata: MetadataOf,
     *,
     verify: bool = False,
+    purpose: str = "write",
 ) -> tuple[Any, list[str]]:
     """Run the last pass over every file that is not finished, and publish all files at the end.
 
@@ -188,77 +200,98 @@ def write_files(
         names: the columns to write.
         metadata: the key-value metadata of a file.
         verify: read each file again before it is published.
+        purpose: the name of the pass.
 
     Returns:
         The totals of all files, and the reasons of those that were not spliced.
     """
-    plan = engine.plan
+    plan, clock = engine.plan, engine.clock
     total = plan.no_totals
-    for index in range(len(plan.source.files)):
-        first, last = plan.source.first_rows[index : index + 2]
-        if index in outputs.finished:
-            total += outputs.finished[index].tally
-            engine.reporter.advance(last - first)
-            continue
-        if not outputs.targets:
-            computed = engine.written(index, responses, (), lambda columns: columns)
-            total += sum((made.tally for made in computed), plan.no_totals)
-            continue
-        sink = outputs.open(index, partial(sink_of, plan, index, names=names))
-        if isinstance(sink.output, StagedFile):
-            sink.output.checksumming = verify
-        totals = fill(sink, engine, index, responses, names, metadata)
-        if verify:
-            with engine.clock.busy("verify"):
-                check_written(plan, index, sink, names, totals)
-        outputs.complete(index, totals)
-        total += totals
-    plan.source.check_unchanged()
-    return total, outputs.publish()
+    engine.reporter.start(purpose, plan.source.rows)
+    with clock.wall(purpose):
+        for index in range(len(plan.source.files)):
+            first, last = plan.source.first_rows[index : index + 2]
+            if index in outputs.finished:
+                total += outputs.finished[index].totals
+                engine.reporter.advance(last - first)
+                continue
+            if not outputs.targets:
+                chunks = engine.last_pass(index, responses, (), lambda columns: columns)
+                total += sum((chunk.totals for chunk in chunks), plan.no_totals)
+                continue
+            sink = outputs.open(index, partial(sink_of, plan, index, names=names))
+            fill = partial(write_rows, engine, index, responses, names, metadata)
+            totals = write_file(plan, index, sink, fill, names, clock, verify=verify)
+            outputs.complete(index, totals)
+            total += totals
+    with clock.publishing():
+        plan.source.check_unchanged()
+        rewritten = outputs.publish()
+    return total, rewritten
 
 
-def fill(
+def write_file(
+    plan: Plan,
+    index: int,
     sink: Sink,
+    fill: Callable[[Sink], T],
+    names: tuple[str, ...],
+    clock: Clock,
+    *,
+    verify: bool,
+) -> T:
+    """Write one file, which is complete afterwards and not published; return its totals.
+
+    Args:
+        plan: of a source that has the file.
+        index: the file's number in that source.
+        sink: from `sink_of`.
+        fill: fills and completes the sink, and returns the totals.
+        names: the columns to write.
+        clock: measures the verification.
+        verify: read the file again and compare it with its input and with the totals.
+
+    Raises:
+        ReadWriteError: the file cannot be written, or differs from what was written.
+    """
+    if isinstance(sink.output, StagedFile):
+        sink.output.checksumming = verify
+    totals = fill(sink)
+    if verify:
+        with clock.busy("verify"):
+            check_written(plan, index, sink, names, totals)
+    return totals
+
+
+def write_rows(
     engine: Engine,
     index: int,
     responses: Responses,
     names: tuple[str, ...],
     metadata: MetadataOf,
+    sink: Sink,
 ) -> Any:
     """Write the new columns of one file of the source, complete it, and return its totals.
 
     Args:
-        sink: from `sink_of`.
         engine: of a source that has the file.
         index: the file's number in that source.
         responses: from `Engine.responses`.
         names: the columns to write.
         metadata: the key-value metadata of a file.
+        sink: from `sink_of`.
     """
     first, last = engine.plan.source.first_rows[index : index + 2]
     totals = engine.plan.no_totals
-    for made in engine.written(index, responses, names, sink.encode):
+    for chunk in engine.last_pass(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
-            for row_group, columns in made.parts:
+            for row_group, columns in chunk.parts:
                 sink.append(row_group, columns)
-        totals += made.tally
+        totals += chunk.totals
     totals = totals.compact()
     with engine.clock.busy("copy"):
         sink.complete(metadata(engine.plan, index, responses.rows(first, last), totals))
     return totals
-
-
-def run_facts(engine: Engine, outputs: Outputs, rewritten: list[str]) -> Json:
-    """Return what a summary of a whole run has besides the numbers of its responses."""
-    plan = engine.plan
-    return {
-        "rlpost_version": __version__,
-        "recipe": plan.resolved.recipe.model_dump(mode="json"),
-        "inputs": [str(file.path) for file in plan.source.files],
-        "outputs": [str(target) for target in outputs.targets],
-        "rewritten": rewritten,
-        "halved_pieces": engine.splits,
-    }
 
 
 def sink_of(
@@ -269,7 +302,7 @@ def sink_of(
     *,
     names: tuple[str, ...],
 ) -> Sink:
-    """Where the rows of one input file go, with these columns beside the kept ones."""
+    """Return the sink of one input file: its kept columns and the new ones go to the target."""
     recipe = plan.resolved.recipe
     return open_sink(
         plan.source.files[index].path,
@@ -284,9 +317,12 @@ def sink_of(
 
 
 def encoder_of(plan: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:
-    """What a sink from `sink_of` encodes new columns with, where it copies the kept ones.
+    """Return the encoder of new columns that a sink from `sink_of` uses if it copies the others.
 
-    `indexed` is whether the source has page indexes.
+    Args:
+        plan: of the source.
+        names: the new columns.
+        indexed: whether the source has page indexes.
     """
     constant, aliases = constant_per_response(plan.resolved), _aliases(plan, names)
     return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
@@ -298,9 +334,21 @@ def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _keys(plan: Plan) -> list[str]:
-    """The columns that tell rows apart, which --emit-only keeps."""
-    found = plan.columns.columns.items()
-    return [column for role, column in found if kind_of(role) == "key"]
+    """Return the key columns, which --emit-only keeps."""
+    columns = plan.columns.columns.items()
+    return [column for role, column in columns if kind_of(role) == "key"]
+
+
+def run_metadata(
+    plan: Plan,
+    source: Source,
+    running: Mapping[str, RunningMoments],
+    options: Options,
+) -> FileMetadata:
+    """Return the metadata that all files of a run share."""
+    used = running if "running" in plan.resolved.norm else {}
+    recipe = plan.resolved.recipe
+    return FileMetadata.of_run(recipe, source.files, source.first_rows, used, options.asked)
 
 
 def enriched_metadata(
@@ -309,28 +357,18 @@ def enriched_metadata(
     responses: Responses,
     totals: ExactTotals,
     *,
-    whole: Whole,
+    run: FileMetadata,
     first: int = 0,
 ) -> dict[str, str]:
-    """Return the metadata of an enriched file.
+    """Return the metadata of an enriched file; the same bytes for the same input and recipe.
 
     Args:
-        plan: the plan of a source that has the file.
+        plan: of a source that has the file.
         index: the file's number in that source.
         responses: of the file.
         totals: of the file.
-        whole: the run.
+        run: the metadata of the run.
         first: the number that the source's first file has in the run.
     """
-    return metadata_of(plan, index, summarise(plan, responses, totals), whole.part(first + index))
-
-
-def metadata_of(plan: Plan, index: int, summary: Json, part: Part) -> dict[str, str]:
-    """Return the metadata of an enriched file; the same bytes for the same input and recipe."""
-    return {
-        "rlpost.version": __version__,
-        "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
-        "rlpost.input": plan.source.files[index].path.name,
-        "rlpost.summary": json.dumps(summary),
-        **part.note,
-    }
+    name = plan.source.files[index].path.name
+    return run.of_file(first + index, name, summarise(plan, responses, totals)).entries

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.groups import group_statistics
@@ -22,12 +23,13 @@ from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import ExactTotals, Tallied, Totals
+    from rlpost.pipeline.totals import ExactTotals, Totals
 
 
 _MOST_SIZES = 100  # of groups, that are counted each
@@ -35,24 +37,21 @@ _MOST_SIZES = 100  # of groups, that are counted each
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """How many groups there are of each size, how many of one row or of equal rewards.
-
-    Facts of sets of whole groups add up with `+`.
-    """
+    """Statistics of whole prompt groups; those of different groups add with `+`."""
 
     sizes: Counter[int] = field(default_factory=Counter)
-    """Size -> groups of that size; rows that are left out of statistics do not count."""
+    """Size -> number of groups; responses that are left out of statistics do not count."""
     zero_variance: int = 0
-    """Groups of several rows with equal rewards."""
+    """Groups of several responses with equal rewards."""
 
     def __add__(self, other: GroupFacts) -> GroupFacts:
         return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance)
 
     def summary(self, columns: list[str]) -> Json:
-        """What the summary says.
+        """Return the entry of the summary.
 
         Args:
-            columns: which tell groups apart.
+            columns: the columns that identify a group.
         """
         if not self.sizes:
             return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
@@ -66,35 +65,52 @@ class GroupFacts:
         }
 
     def _median(self) -> float:
-        """The middle size, or the mean of the two in the middle."""
+        """Return the median size."""
         total, ascending = self.sizes.total(), sorted(self.sizes)
         upto = list(accumulate(self.sizes[size] for size in ascending))
-        low, high = (
-            ascending[bisect_right(upto, place)] for place in ((total - 1) // 2, total // 2)
-        )
+        low, high = (ascending[bisect_right(upto, rank)] for rank in ((total - 1) // 2, total // 2))
         return (low + high) / 2
 
 
 @dataclass(frozen=True)
 class ResponseFacts:
-    """What a summary says of some responses, besides what is counted by step and domain."""
+    """Facts about whole groups of responses, besides their totals; they add with `+`."""
 
-    labels: Mapping[str, list[str | int]]
-    """What the codes of steps, domains and cells stand for."""
     groups: GroupFacts | None
-    """None where the input has no groups."""
+    """None if the input has no groups."""
     empty: int
     """Responses without a policy token."""
     coefficients: list[Json] | None = None
-    """β of each batch, where it adapts."""
+    """The KL coefficient of each batch if it is adaptive; all batches are then in one table."""
     unwhitened: int = 0
-    """Responses that have the only token that counts in their batch, where that is whitened."""
+    """Batches with one policy token, which whitening leaves as they are."""
+
+    def __add__(self, other: ResponseFacts) -> ResponseFacts:
+        groups = [one.groups for one in (self, other) if one.groups is not None]
+        return ResponseFacts(
+            sum(groups, GroupFacts()) if groups else None,
+            self.empty + other.empty,
+            self.coefficients or other.coefficients,
+            self.unwhitened + other.unwhitened,
+        )
+
+    def to_json(self) -> Json:
+        """Return the facts as plain data."""
+        groups = self.groups
+        sizes = None if groups is None else [[*groups.sizes.items()], groups.zero_variance]
+        return {**vars(self), "groups": sizes}
+
+    @classmethod
+    def from_json(cls, table: Json) -> ResponseFacts:
+        """Return the facts from what `to_json` returned."""
+        groups = table["groups"]
+        sizes = None if groups is None else GroupFacts(Counter(dict(groups[0])), groups[1])
+        return cls(**{**table, "groups": sizes})
 
 
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
-    """The facts of these responses."""
+    """Return the facts about these responses."""
     return ResponseFacts(
-        labels=responses.labels,
         groups=_groups(responses) if "group" in plan.columns else None,
         empty=int((responses["tokens"] == 0).sum()),
         coefficients=_coefficients(plan, responses),
@@ -132,21 +148,56 @@ SCHEMA_VERSION = 1
 Json = dict[str, Any]
 
 
-def summarise(plan: Plan, responses: Responses, tally: ExactTotals) -> Json:
-    """The summary of the rows that a tally counted.
+def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
+    """Return the summary of some responses.
 
     Args:
-        plan: the recipe bound to its input.
-        responses: the rows that the tally counted, and no others.
-        tally: by step and domain.
+        plan: a recipe bound to its input.
+        responses: those that the totals count, and no others.
+        totals: by cell.
     """
-    return summary_of(plan, response_facts(plan, responses), tally)
+    return summary_of(plan, responses.labels, response_facts(plan, responses), totals)
 
 
-def summary_of(plan: Plan, facts: ResponseFacts, tally: Tallied) -> Json:
-    """The summary of rows from their facts and from what was counted of them, by cell."""
+def run_summary(
+    plan: Plan,
+    inputs: Sequence[object],
+    targets: Sequence[AnyPath],
+    rewritten: Sequence[str],
+    splits: int,
+) -> Json:
+    """Return the facts of a whole run, besides the numbers of its responses.
+
+    Args:
+        plan: of the run.
+        inputs: the paths of the input files.
+        targets: the published files.
+        rewritten: the files that were not spliced, each with the reason.
+        splits: how many chunks were halved because the memory of the device was full.
+    """
+    return {
+        "rlpost_version": __version__,
+        "recipe": plan.resolved.recipe.model_dump(mode="json"),
+        "inputs": [str(path) for path in inputs],
+        "outputs": [str(target) for target in targets],
+        "rewritten": list(rewritten),
+        "halved_pieces": splits,
+    }
+
+
+def summary_of(
+    plan: Plan, labels: Mapping[str, list[str | int]], facts: ResponseFacts, totals: ExactTotals
+) -> Json:
+    """Return the summary of some responses.
+
+    Args:
+        plan: a recipe bound to its input.
+        labels: what the codes of `step`, `domain` and `cell` stand for.
+        facts: about the responses.
+        totals: of the responses, by cell.
+    """
     resolved = plan.resolved
-    every = tally.total()
+    every = totals.total()
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
@@ -159,8 +210,8 @@ def summary_of(plan: Plan, facts: ResponseFacts, tally: Tallied) -> Json:
         },
         **_facts(every, resolved),
         "groups": groups,
-        "steps": _tables(facts.labels, tally, resolved, "step"),
-        "domains": _tables(facts.labels, tally, resolved, "domain"),
+        "steps": _tables(labels, totals, resolved, "step"),
+        "domains": _tables(labels, totals, resolved, "domain"),
     }
     if resolved.kl:
         one = resolved.recipe.kl_coef
@@ -226,7 +277,7 @@ def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | 
 
 
 def _tables(
-    labels: Mapping[str, list[str | int]], tally: Tallied, resolved: ResolvedRecipe, column: str
+    labels: Mapping[str, list[str | int]], tally: ExactTotals, resolved: ResolvedRecipe, column: str
 ) -> list[Json]:
     """The facts of each step or domain, where the input has that column and it varies."""
     if labels[column] == ["all"]:

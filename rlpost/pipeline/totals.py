@@ -1,20 +1,19 @@
-"""Exact sums, minima and maxima of named numbers, by key, which add up in any order.
+"""Exact sums, minima and maxima of named numbers by key, in any order of addition.
 
-Totals by step and domain, by name: what tallies of different inputs have in common.
-
-`ExactTotals` counts by code: codes are those of one table of responses. `TotalsByStep` counts by
-the names of step and domain, so that totals of several tables add up, still exactly. It has only
-the steps and domains that occur, and can be written as JSON.
+In the summary a key is a cell: a pair of step and domain that occurs in a table of responses.
 """
 
 from __future__ import annotations
 
+import base64
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from io import BytesIO
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 
 SPREADS = ("count", "total", "squares")
+_NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Block:
+class KeyBlock:
     """The numbers of the keys that occur in some rows."""
 
     keys: Tensor
@@ -88,11 +88,11 @@ class Block:
     counts: tuple[Tensor, ...] = ()
     """[k, ...] int64 each: what else is counted."""
 
-    def __add__(self, other: Block) -> Block:
+    def __add__(self, other: KeyBlock) -> KeyBlock:
         keys = _distinct(torch.cat([self.keys, other.keys]))[0]
         mine, its = torch.searchsorted(keys, self.keys), torch.searchsorted(keys, other.keys)
         sums, spans = len(self.digits), len(self.lows)
-        joined = Block(
+        joined = KeyBlock(
             keys,
             zero_digits(sums * len(keys)).view(sums, len(keys), DIGITS),
             torch.full((spans, len(keys)), torch.inf, dtype=torch.float64),
@@ -122,7 +122,7 @@ class ExactTotals:
     """Names of what is added up."""
     spans: tuple[str, ...] = ()
     """Names of what has a lowest and a highest value."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[KeyBlock, ...] = ()
     """What `+` has not joined yet: each has more than twice as many keys as the next."""
 
     @classmethod
@@ -150,7 +150,7 @@ class ExactTotals:
         for row, (low, high) in enumerate(spans.values()):
             extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), place, count)[0]
             extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), place, count)[1]
-        block = Block(
+        block = KeyBlock(
             found, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
         )
         return cls(tuple(sums), tuple(spans), (block,))
@@ -167,10 +167,50 @@ class ExactTotals:
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
+    def with_keys(self, keys: Sequence[int]) -> ExactTotals:
+        """Return the same totals under other keys.
+
+        Args:
+            keys: one for each of `self.keys`, all different.
+        """
+        if not self:
+            return self
+        block, order = self.joined, torch.tensor(keys, dtype=torch.int64).argsort()
+        block = KeyBlock(
+            torch.tensor(keys, dtype=torch.int64)[order],
+            block.digits[:, order],
+            block.lows[:, order],
+            block.highs[:, order],
+            tuple(one[order] for one in block.counts),
+        )
+        return ExactTotals(self.sums, self.spans, (block,))
+
+    def to_text(self) -> str:
+        """Return the totals as text, bit for bit; those without keys are empty.
+
+        What is counted besides sums and spans is left out.
+        """
+        if not self:
+            return ""
+        joined, file = self.joined, BytesIO()
+        numbers = {name: getattr(joined, name).numpy() for name in _NUMBERS}
+        np.savez_compressed(file, sums=np.array(self.sums), spans=np.array(self.spans), **numbers)
+        return base64.b64encode(file.getvalue()).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> ExactTotals:
+        """Return the totals of a text from `to_text`; raises ValueError or KeyError for others."""
+        if not text:
+            return cls()
+        with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
+            keys, digits, lows, highs = (torch.from_numpy(table[name]) for name in _NUMBERS)
+            sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
+        return cls(sums, spans, (KeyBlock(keys, digits, lows, highs),))
+
     @cached_property
-    def joined(self) -> Block:
+    def joined(self) -> KeyBlock:
         """All there is, in one; only of a tally of some rows."""
-        return reduce(Block.__add__, reversed(self.blocks))
+        return reduce(KeyBlock.__add__, reversed(self.blocks))
 
     def compact(self) -> ExactTotals:
         """The same in one block, to ask for many totals."""
@@ -228,106 +268,19 @@ def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
     return found
 
 
-Json = dict[str, Any]
 Label = str | int
 
 
-class Tallied(Protocol):
-    """What was counted, by cell: a pair of step and domain that occurs."""
+def cell_names(totals: ExactTotals, labels: Mapping[str, list[Label]]) -> list[list[str]]:
+    """Return the step and the domain of each key.
 
-    @property
-    def keys(self) -> list[int]:
-        """The cells that were counted, ascending."""
-
-    def total(self) -> Totals:
-        """The totals over all cells."""
-
-    def over(self, chosen: Sequence[int]) -> Totals:
-        """The totals over some cells."""
-
-
-@dataclass
-class TotalsByStep:
-    """Totals of each step and domain that occurs; ledgers add with `+=`."""
-
-    cells: dict[tuple[str, str], Totals] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, tally: ExactTotals, labels: Mapping[str, list[Label]]) -> TotalsByStep:
-        """The same totals under the names of steps and domains.
-
-        Args:
-            tally: by cell.
-            labels: what the codes of `step`, `domain` and `cell` stand for.
-        """
-        steps, domains = labels["step"], labels["domain"]
-        found = {}
-        for place in tally.keys:
-            step, domain = divmod(int(labels["cell"][place]), len(domains))
-            found[str(steps[step]), str(domains[domain])] = tally.over([place])
-        return cls(found)
-
-    def __iadd__(self, other: TotalsByStep) -> Self:
-        for name, totals in other.cells.items():
-            self.cells[name] = joined([self.cells[name], totals]) if name in self.cells else totals
-        return self
-
-    def arranged(self, steps: Sequence[Label], domains: Sequence[Label]) -> Arranged:
-        """The ledger with codes for cells: those of these steps and domains, in this order."""
-        at_step = {str(label): code for code, label in enumerate(steps)}
-        at_domain = {str(label): code for code, label in enumerate(domains)}
-        codes = {
-            at_step[step] * len(domains) + at_domain[domain]: totals
-            for (step, domain), totals in self.cells.items()
-        }
-        return Arranged(dict(sorted(codes.items())))
-
-    def to_json(self) -> list[Json]:
-        """The same as plain data."""
-        return [
-            {
-                "cell": list(name),
-                "sums": {key: str(value) for key, value in totals.sums.items()},
-                "lows": totals.lows,
-                "highs": totals.highs,
-            }
-            for name, totals in self.cells.items()
-        ]
-
-    @classmethod
-    def from_json(cls, cells: Sequence[Json]) -> TotalsByStep:
-        """A ledger from what `to_json` made of it."""
-        return cls(
-            {
-                (cell["cell"][0], cell["cell"][1]): Totals(
-                    {key: Fraction(value) for key, value in cell["sums"].items()},
-                    cell["lows"],
-                    cell["highs"],
-                )
-                for cell in cells
-            }
-        )
-
-
-@dataclass(frozen=True)
-class Arranged:
-    """Totals by code of the cell, ascending."""
-
-    cells: dict[int, Totals]
-
-    @property
-    def keys(self) -> list[int]:
-        """The cells, by their place."""
-        return [*range(len(self.cells))]
-
-    def total(self) -> Totals:
-        """The totals over all cells."""
-        return joined([*self.cells.values()])
-
-    def over(self, chosen: Sequence[int]) -> Totals:
-        """The totals over some cells, by their place."""
-        every = list(self.cells.values())
-        return joined([every[place] for place in chosen])
+    Args:
+        totals: by cell.
+        labels: what the codes of `step`, `domain` and `cell` stand for.
+    """
+    steps, domains = labels["step"], labels["domain"]
+    codes = [divmod(int(labels["cell"][cell]), len(domains)) for cell in totals.keys]
+    return [[str(steps[step]), str(domains[domain])] for step, domain in codes]
 
 
 def cells_of(
@@ -347,18 +300,3 @@ def cells_of(
         found[step if column == "step" else domain].append(cell)
     order = sorted(found, key=None if column == "step" else lambda code: str(names[code]))
     return [(names[code], found[code]) for code in order]
-
-
-def joined(parts: Sequence[Totals]) -> Totals:
-    """The totals over several sets of rows."""
-    if not parts:
-        return Totals({}, {}, {})
-    return reduce(_joined, parts)
-
-
-def _joined(left: Totals, right: Totals) -> Totals:
-    return Totals(
-        {name: value + right.sums[name] for name, value in left.sums.items()},
-        {name: min(value, right.lows[name]) for name, value in left.lows.items()},
-        {name: max(value, right.highs[name]) for name, value in left.highs.items()},
-    )

@@ -22,7 +22,7 @@ from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.splice import SpliceSink
 from rlpost.io.staged import StagedFile
-from rlpost.pipeline.file_metadata import KEY
+from rlpost.pipeline.file_metadata import RUN_KEY
 from rlpost.pipeline.readback import same
 from rlpost.recipe import presets
 
@@ -206,7 +206,7 @@ def test_what_rlpost_did_not_write_is_an_error(tmp_path):
     assert run("verify", tmp_path / "missing.parquet").code == 4
 
 
-@pytest.mark.parametrize("metadata", [{b"rlpost.recipe": b"{"}, {KEY.encode(): b"[1]"},
+@pytest.mark.parametrize("metadata", [{b"rlpost.recipe": b"{"}, {RUN_KEY.encode(): b"[1]"},
                                       {b"rlpost.summary": b"?"}])  # fmt: skip
 def test_metadata_that_is_damaged_is_an_error(enriched, metadata):
     rewritten(enriched, lambda table: table, metadata)
@@ -233,8 +233,8 @@ def test_a_recipe_in_the_metadata_that_is_invalid_is_bad_data(enriched, recipe):
 
 @pytest.mark.parametrize(
     "metadata",
-    [{KEY.encode(): b'{"run": "a", "file": 0, "files": 1e400, "rows": 1}'},
-     {KEY.encode(): b'{"run": [], "file": 0, "files": 1, "rows": 1}'},
+    [{RUN_KEY.encode(): b'{"run": "a", "file": 0, "files": 1e400, "rows": 1}'},
+     {RUN_KEY.encode(): b'{"run": [], "file": 0, "files": 1, "rows": 1}'},
      {b"rlpost.summary": b"[]"}, {b"rlpost.summary": b'{"roles": 1}'},
      {b"rlpost.summary": b"[" * 100_000}],
 )  # fmt: skip
@@ -246,9 +246,9 @@ def test_metadata_of_another_shape_is_bad_data(enriched, metadata):
 
 
 def test_a_run_that_claims_to_have_very_many_files_takes_no_memory(enriched):
-    part = json.loads(pq.read_schema(enriched).metadata[KEY.encode()])
+    part = json.loads(pq.read_schema(enriched).metadata[RUN_KEY.encode()])
     part["files"] = 10**15
-    rewritten(enriched, lambda table: table, {KEY.encode(): json.dumps(part).encode()})
+    rewritten(enriched, lambda table: table, {RUN_KEY.encode(): json.dumps(part).encode()})
     ran = run("verify", enriched)
     assert (ran.code, "of a run of 1000000000000000 files" in ran.err) == (2, True)
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import ray
 
 import rlpost
-from rlpost.distributed import partition as lots
+from rlpost.distributed import partition as partitions
 from rlpost.distributed import shards
 from tests.bench.alone import peak_mb
 from tests.bench.make import responses
@@ -153,7 +153,7 @@ def many(top: Path, files: int, rows: int, groups: int, tokens: int) -> dict[str
     begun = time.perf_counter()
     start(WORKERS)
     before = peak_mb()
-    with mock.patch.object(lots, "MOST_BYTES", 1):
+    with mock.patch.object(partitions, "MOST_BYTES", 1):
         options = rlpost.Options(engine="ray")
         summary = rlpost.advantages(top / "in", top / "out", rlpost.Recipe(), options)
     return {

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import MANNER, facts, same_files, steps_table, write_files
 
 import rlpost
-from rlpost.distributed import driver as drive
+from rlpost.distributed import driver
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 
 if find_spec("ray") is None:
@@ -32,7 +32,6 @@ import ray.data
 from ray.cluster_utils import Cluster
 
 import rlpost.ray
-from rlpost.distributed import ray as crew
 from rlpost.distributed import ray as on_ray
 
 # Ray's own, of what Ray itself does.
@@ -67,7 +66,7 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
     write_files(steps_table(240), tmp_path / "in", 8)
     recipe = rlpost.Recipe(**options)
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    with mock.patch.object(drive, "ROWS_A_BUNDLE", 50):
+    with mock.patch.object(driver, "ROWS_A_BUCKET", 50):
         got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
     assert facts(got) == facts(want)
     assert got["engine"] == {"name": "ray", "tasks_at_once": 2, "lots": got["engine"]["lots"]}
@@ -127,8 +126,8 @@ def test_a_worker_that_is_killed_midway_changes_nothing(tmp_path):
     same_columns(tmp_path / "ray", tmp_path / "local")
 
 
-def test_a_node_that_is_lost_midway_with_its_sheets_changes_nothing(cluster, tmp_path):
-    rows = 24_000  # enough for sheets to be kept by the nodes, not by the driver
+def test_a_node_that_is_lost_midway_with_its_blocks_changes_nothing(cluster, tmp_path):
+    rows = 24_000  # enough for blocks to be kept by the nodes, not by the driver
     table = plain_table(rows)
     write_files_of(table, tmp_path / "in", 4)
     waiting, harmless = recipes_of(tmp_path, kill=False)
@@ -230,7 +229,7 @@ def test_a_dataset_gets_the_columns_that_a_table_gets(monkeypatch, options):
         ray.data.DataContext.get_current().execution_options, "preserve_order", True
     )
     dataset = ray.data.from_arrow(blocks).filter(expr="step != 'x'")
-    with mock.patch.object(drive, "ROWS_A_BUNDLE", 20):
+    with mock.patch.object(driver, "ROWS_A_BUCKET", 20):
         got = rlpost.ray.advantages(dataset, recipe)
     assert got.count() == 90
     parts = [ray.get(ref) for ref in got.to_arrow_refs()]
@@ -265,7 +264,7 @@ def test_what_is_no_dataset_or_recipe_is_said():
 def test_an_input_that_changes_or_a_target_that_comes_is_noticed(tmp_path, monkeypatch):
     write_files(steps_table(20), tmp_path / "in", 2)
     first, taken = tmp_path / "in" / "part-0.parquet", tmp_path / "out" / "part-0.parquet"
-    written = on_ray.written
+    written = on_ray.last_pass
     harms = {
         "changed or removed since the run began": lambda: pq.write_table(
             pq.read_table(first), first
@@ -279,7 +278,7 @@ def test_an_input_that_changes_or_a_target_that_comes_is_noticed(tmp_path, monke
             harm()
             return found
 
-        monkeypatch.setattr(on_ray, "written", harmed)
+        monkeypatch.setattr(on_ray, "last_pass", harmed)
         with pytest.raises(ReadWriteError, match=told):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
         assert not (tmp_path / "out" / "part-1.parquet").exists()
@@ -339,14 +338,14 @@ def test_a_cluster_that_is_not_there_is_unavailable(tmp_path):
 
 def test_workers_that_have_another_rlpost_or_none_are_unavailable(tmp_path):
     with pytest.raises(UnavailableError, match=r"workers have rlpost .* and this is 0\.0\.0"):
-        crew._look("0.0.0", str(tmp_path), [])
+        on_ray._survey("0.0.0", str(tmp_path), [])
     lost = "The remote function failed to import on the worker\nNo module named 'rlpost'"
-    error = ray.exceptions.RayTaskError("_look", lost, RuntimeError(lost))
+    error = ray.exceptions.RayTaskError("_survey", lost, RuntimeError(lost))
     with (
         mock.patch("ray.get", side_effect=error),
         pytest.raises(UnavailableError, match=r"cannot import rlpost: .*on every node"),
     ):
-        crew._got([])
+        on_ray._got([])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

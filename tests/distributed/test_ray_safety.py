@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 from test_ray import LOCAL, RAY, cluster, recipes_of, same_columns  # noqa: F401 - fixtures
 from test_shards import same_files, steps_table, write_files
 from test_shards_safety import below

@@ -17,13 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import recipes, rollouts, to_table
-from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
-from rlpost.distributed import driver as drive
-from rlpost.distributed import partition as lots
-from rlpost.distributed import shards
-from rlpost.distributed.exchange import responses_block
+from rlpost.distributed import driver, shards
+from rlpost.distributed import partition as partitions
+from rlpost.distributed.blocks import responses_block
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
 from rlpost.pipeline.data import Responses
@@ -71,16 +70,16 @@ def same_files(got, want):
         assert (got / name).read_bytes() == (want / name).read_bytes(), name
 
 
-def check(table, recipe, files, count, rows_a_bundle, *, divide=False, indexed=False):
+def check(table, recipe, files, count, rows_a_bucket, *, divide=False, indexed=False):
     """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
-    least = 1 if divide else lots.PART_BYTES
+    least = 1 if divide else partitions.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         write_files(table, top / "in", files, write_page_index=indexed)
         want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, PIECES))
         with (
-            mock.patch.object(drive, "ROWS_A_BUNDLE", rows_a_bundle),
-            mock.patch.object(lots, "PART_BYTES", least),
+            mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
+            mock.patch.object(partitions, "PART_BYTES", least),
         ):
             got = attempt(lambda: in_shards(top, recipe, count))
         if isinstance(want, tuple):
@@ -127,13 +126,13 @@ def test_every_estimator_gives_the_same_in_bundles(estimator):
         "opd": {"teachers": {"log_probs": 1.0}},
     }.get(estimator, {})
     recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
-    check(steps_table(), recipe, files=3, count=2, rows_a_bundle=9, divide=True)
+    check(steps_table(), recipe, files=3, count=2, rows_a_bucket=9, divide=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"estimator": "gae"}], ids=str)
 def test_page_indexes_are_the_same_where_a_file_is_divided(options):
     recipe = rlpost.Recipe(**options)
-    check(steps_table(), recipe, files=2, count=2, rows_a_bundle=9, divide=True, indexed=True)
+    check(steps_table(), recipe, files=2, count=2, rows_a_bucket=9, divide=True, indexed=True)
 
 
 def steps_table(rows=60, step=str):
@@ -186,12 +185,12 @@ STATEFUL = {
 @pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
 def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
     recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
-    check(steps_table(), recipe, files=2, count=3, rows_a_bundle=9, divide=True)
+    check(steps_table(), recipe, files=2, count=3, rows_a_bucket=9, divide=True)
 
 
 @pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
 def test_steps_keep_the_order_of_the_input(step):
-    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bundle=7)
+    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bucket=7)
 
 
 def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
@@ -202,7 +201,7 @@ def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_pat
     pq.write_table(only, tmp_path / "in" / "part-9.parquet")
     recipe = rlpost.Recipe(estimator="rloo")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
-    with mock.patch.object(drive, "ROWS_A_BUNDLE", 11):
+    with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
         got = in_shards(tmp_path, recipe, 3)
     assert facts(got) == facts(want)
     assert len(got["steps"]) == 7
@@ -212,14 +211,14 @@ def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_pat
 def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
     table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
     recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
-    check(table, recipe, files=2, count=2, rows_a_bundle=5)
+    check(table, recipe, files=2, count=2, rows_a_bucket=5)
 
 
 def test_a_bundle_of_which_nothing_is_left_is_no_error():
     rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
     table = steps_table().set_column(3, "reward", [pa.array(rewards)])
     recipe = rlpost.Recipe(drop_zero_variance=True)
-    check(table, recipe, files=2, count=2, rows_a_bundle=1)
+    check(table, recipe, files=2, count=2, rows_a_bucket=1)
 
 
 @pytest.fixture
@@ -382,7 +381,7 @@ def test_a_wrong_command_line_says_what_is_right(planned, words, told):
     assert list((planned / "out").glob("*.parquet")) == []
 
 
-def test_a_sheet_gives_each_reader_its_rows_alone():
+def test_each_reader_of_a_block_reads_its_rows_alone():
     columns = {
         "reward": torch.tensor([0.5, float("nan"), -1e300], dtype=torch.float64),
         "code": torch.tensor([3, 1 << 60, -1]),
@@ -391,12 +390,12 @@ def test_a_sheet_gives_each_reader_its_rows_alone():
     labels = {"step": [1, 2], "domain": ["a"]}
     shared = {"baselines": torch.arange(4.0)}
     table = Responses(columns, labels, {"other": object()}, shared)
-    sheet = responses_block(table, [2, 0, 1], {"slots": 7})
-    assert sheet.sizes == [2, 0, 1]
+    block = responses_block(table, [2, 0, 1], {"slots": 7})
+    assert block.sizes == [2, 0, 1]
     for place, rows in enumerate([slice(0, 2), slice(2, 2), slice(2, 3)]):
-        part = sheet.responses(place)
+        part = block.responses(place)
         assert (part.labels, part.notes) == (labels, {"slots": 7})
         for name, column in columns.items():
             assert part[name].numpy().tobytes() == column[rows].numpy().tobytes()
         assert part.shared["baselines"].tolist() == [0, 1, 2, 3]
-    assert len(sheet.responses()) == 3
+    assert len(block.responses()) == 3

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import PIECES, rlpost_command, steps_table, write_files
 from test_shards_safety import OVER, below, hidden, plan, planned, shard  # noqa: F401 - fixture
 
@@ -85,7 +85,7 @@ def test_an_object_that_came_after_the_plan_is_not_replaced(s3, tmp_path):  # no
 @pytest.mark.parametrize("harm", ["touch", "remove", "cut"])
 @pytest.mark.parametrize("lot", ["written", "to come"])
 def test_an_input_that_changes_while_shards_write_is_noticed_before_publishing(planned, harm, lot):  # noqa: F811
-    own = shards.planned(planned / "state").lots
+    own = shards.planned(planned / "state").partitions
     assert shard(planned, 0, 2) is None
     path = own[0 if lot == "written" else 1].files[0].path
     if harm == "remove":

@@ -11,15 +11,14 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from test_places import aws, s3, server  # noqa: F401 - fixtures
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 from test_shards import PIECES, rlpost_command, same_files, steps_table, write_files
 
 import rlpost
 from rlpost.analysis.verify import verify
-from rlpost.distributed import partition as lots
-from rlpost.distributed import shards
-from rlpost.distributed import tasks as steps
-from rlpost.distributed.last_pass import joins_of
+from rlpost.distributed import partition as partitions
+from rlpost.distributed import shards, tasks
+from rlpost.distributed.driver import divided_files
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock, temporary_name
 from rlpost.io.parquet import source as pieces
@@ -107,7 +106,7 @@ def test_data_is_not_overwritten(tmp_path):
 def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
     """Shards of one plan go on side by side; the same shard twice, or another run, does not."""
     inside, go = threading.Event(), threading.Event()
-    original = steps.mark_of
+    original = tasks.digest_of
 
     def held(place):
         inside.set()
@@ -115,13 +114,13 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
         return original(place)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "mark_of", held)
+        patch.setattr(tasks, "digest_of", held)
         first = threading.Thread(target=lambda: shard(planned, 0, 2))
         first.start()
         assert inside.wait(60)
         patch.undo()
         try:
-            with pytest.raises(ReadWriteError, match="shard 0 of 2 is running already"):
+            with pytest.raises(ReadWriteError, match="shard 0 of 2 is already running"):
                 shard(planned, 0, 2)
             with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
                 rlpost.advantages(planned / "in", planned / "out", None, PIECES)
@@ -157,7 +156,9 @@ def test_of_two_runs_over_one_output_the_later_wins_and_the_earlier_says_so(plan
         plan(planned, recipe, state="other")
         shard(planned, 0, 1, state="other")
     wanted = {path.name: path.read_bytes() for path in (planned / "out").glob("*.parquet")}
-    with pytest.raises(ReadWriteError, match="another run over the same output removed it"):
+    with pytest.raises(
+        ReadWriteError, match="another run with the same output removed the staged file"
+    ):
         shard(planned, 1, 2)
     now = {path.name: path.read_bytes() for path in (planned / "out").glob("*.parquet")}
     assert now == wanted
@@ -252,7 +253,9 @@ def test_a_later_plan_removes_what_an_earlier_one_sent_to_a_store(s3, tmp_path):
     assert s3.uploads() == []
     left = below(s3, "out/.rlpost-run-")
     assert left == ["out/.rlpost-run-x/another.parquet"]
-    with pytest.raises(ReadWriteError, match="another run over the same output removed it"):
+    with pytest.raises(
+        ReadWriteError, match="another run with the same output removed the staged file"
+    ):
         shard(tmp_path, 1, 2, own)
     assert below(s3, "out/part") == []
 
@@ -278,7 +281,7 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
 @pytest.fixture
 def divided(tmp_path, monkeypatch):
     """A folder with one file of 20 row groups, planned in parts of one, and a small file."""
-    monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     found = plan(tmp_path)
@@ -288,12 +291,12 @@ def divided(tmp_path, monkeypatch):
 
 def parts_of(top):
     run = top / "state" / shards.planned(top / "state").run
-    return sorted(path.name for path in (run / "sheets").glob("encoded-*"))
+    return sorted(path.name for path in (run / "blocks").glob("encoded-*"))
 
 
 @pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"replace": True}])
 def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, options):
-    monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     table = steps_table()
     if "replace" in options:
@@ -324,7 +327,7 @@ def shared_chunks(path, one, other):
 
 
 def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypatch):
-    monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
@@ -336,7 +339,7 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
 
 
 def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(lots, "PART_BYTES", 1)
+    monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
     table = steps_table()
     values = table["values"].to_pylist()
@@ -378,7 +381,7 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
 
 
 def test_a_file_that_is_being_joined_is_left_to_that_shard(divided):
-    (own,) = joins_of(shards.planned(divided / "state").lots)
+    (own,) = divided_files(shards.planned(divided / "state").partitions)
     done = divided / "state" / shards.planned(divided / "state").run / "done"
     with FileLock([done / f"{own.start:06d}-{own.stop:06d}.json"]):
         assert shard(divided, 0, 1) is None

@@ -18,7 +18,7 @@ from random import Random
 
 import pyarrow.parquet as pq
 import pytest
-from nursery import Nursery
+from forked_runs import ForkedRuns
 from test_cli import PROGRAM, rollout, run, save, start
 
 import rlpost
@@ -45,8 +45,8 @@ def chances(seed):
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    one = Nursery()
+def forked_runs():
+    one = ForkedRuns()
     yield one
     one.close()
 
@@ -106,19 +106,23 @@ def seconds_of(work):
 # Killed
 
 
-def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(nursery, inputs, wanted, tmp_path):
+def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
+    forked_runs, inputs, wanted, tmp_path
+):
     """Each kill is followed by a run with another recipe, killed at another moment."""
     chance = chances(7)
-    whole = min(seconds_of(lambda: nursery.run(*command(inputs, tmp_path))) for _ in range(3))
+    whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
     killed = 0
     for number in range(KILLS):
         words = command(inputs, tmp_path, ("grpo", "rloo")[number % 2])
-        ended = nursery.run(*words, signal=signal.SIGKILL, after=chance.uniform(0, 1.05 * whole))
+        ended = forked_runs.run(
+            *words, signal=signal.SIGKILL, after=chance.uniform(0, 1.05 * whole)
+        )
         assert ended.code in (0, -signal.SIGKILL), ended.err
         killed += ended.code != 0
         check_intact(tmp_path, wanted)
     assert killed > KILLS / 4
-    assert nursery.run(*command(inputs, tmp_path)).code == 0
+    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
     assert contents(tmp_path) == wanted["grpo"]
 
 
@@ -139,34 +143,34 @@ def test_a_process_that_is_killed_from_its_first_breath_on_leaves_no_torn_file(
 
 
 @pytest.fixture(scope="module")
-def calls(nursery, inputs, tmp_path_factory):
+def calls(forked_runs, inputs, tmp_path_factory):
     """How many calls that touch files a run makes."""
     out = tmp_path_factory.mktemp("calls")
-    ended = nursery.run(*command(inputs, out), call=0, fault="kill")
+    ended = forked_runs.run(*command(inputs, out), call=0, fault="kill")
     assert ended.code == 0
     assert ended.calls > 20
     return ended.calls
 
 
 def test_a_run_that_is_killed_at_any_call_that_touches_a_file(
-    nursery, inputs, wanted, calls, tmp_path
+    forked_runs, inputs, wanted, calls, tmp_path
 ):
     for call in range(1, calls + 1, EVERY):
         words = command(inputs, tmp_path, ("grpo", "rloo")[call % 2])
-        ended = nursery.run(*words, call=call, fault="kill")
+        ended = forked_runs.run(*words, call=call, fault="kill")
         assert ended.code in (0, -signal.SIGKILL)
         check_intact(tmp_path, wanted)
-    assert nursery.run(*command(inputs, tmp_path)).code == 0
+    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
     assert contents(tmp_path) == wanted["grpo"]
 
 
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC])
-def test_any_call_that_touches_a_file_may_fail(nursery, inputs, wanted, calls, tmp_path, fault):
+def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, calls, tmp_path, fault):
     """It ends in order then: with exit code 4, or 0 where the call did not matter."""
     failed = 0
     for call in range(1, calls + 1, EVERY):
         out = tmp_path / str(call)
-        ended = nursery.run(*command(inputs, out), call=call, fault=fault)
+        ended = forked_runs.run(*command(inputs, out), call=call, fault=fault)
         assert ended.code in (0, 4), ended.err
         assert "Traceback" not in ended.err
         failed += ended.code == 4
@@ -181,10 +185,10 @@ def test_any_call_that_touches_a_file_may_fail(nursery, inputs, wanted, calls, t
 
 
 def test_writes_that_take_half_of_what_they_are_given_change_nothing(
-    nursery, inputs, wanted, calls, tmp_path
+    forked_runs, inputs, wanted, calls, tmp_path
 ):
     for call in range(1, calls + 1, 3 * EVERY):
-        ended = nursery.run(*command(inputs, tmp_path), call=call, fault="short")
+        ended = forked_runs.run(*command(inputs, tmp_path), call=call, fault="short")
         assert ended.code == 0, ended.err
         assert contents(tmp_path) == wanted["grpo"]
 
@@ -292,12 +296,12 @@ def small_disk(tmp_path):
         subprocess.run(["umount", top], check=True)
 
 
-def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(nursery, inputs, wanted, small_disk):
+def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, wanted, small_disk):
     whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
     codes = []
     for size in (4, 8, whole // 4, whole // 2, whole - 16, whole + 64):
         top = small_disk(size)
-        ended = nursery.run(*command(inputs, top / "out"))
+        ended = forked_runs.run(*command(inputs, top / "out"))
         codes.append(ended.code)
         if ended.code:
             assert "No space left on device" in ended.err
@@ -306,19 +310,19 @@ def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(nursery, inputs, wante
     assert codes == [4, 4, 4, 4, 4, 0]
 
 
-def test_a_full_disk_keeps_the_old_output(nursery, inputs, wanted, small_disk):
+def test_a_full_disk_keeps_the_old_output(forked_runs, inputs, wanted, small_disk):
     whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
     top = small_disk(whole * 3 // 2)
     out = top / "out"
-    assert nursery.run(*command(inputs, out)).code == 0
-    assert nursery.run(*command(inputs, out, "rloo")).code == 4
+    assert forked_runs.run(*command(inputs, out)).code == 0
+    assert forked_runs.run(*command(inputs, out, "rloo")).code == 4
     assert contents(out) == wanted["grpo"]
 
 
-def test_a_run_that_gets_no_memory_leaves_no_torn_file(nursery, inputs, wanted, tmp_path):
+def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, wanted, tmp_path):
     codes = []
     for megabytes in (1, 4, 16, 40, 64, 100, 150, 250, 400, 2_000):
-        ended = nursery.run(*command(inputs, tmp_path), memory=megabytes << 20)
+        ended = forked_runs.run(*command(inputs, tmp_path), memory=megabytes << 20)
         codes.append(ended.code)
         # Libraries end the process, too, where they find none: by abort, and glibc with 127.
         assert ended.code in (0, 4, 5, 127) or ended.code < 0, ended.err
@@ -367,7 +371,7 @@ def meddling(monkeypatch, tmp_path):
             monkeypatch.setattr(engine, "responses", responses)
             return engine
 
-        monkeypatch.setattr(running, "engine_of", meddled)
+        monkeypatch.setattr(running, "engine_for", meddled)
         with pytest.raises((ReadWriteError, DataError)) as raised:
             rlpost.advantages(source, out, options=rlpost.Options(chunk_tokens=1000))
         assert {path.name for path in tmp_path.iterdir()} == {"in"}
@@ -427,14 +431,14 @@ def test_a_copy_that_fails_is_an_error(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_at_any_moment_ends_a_run_in_order(
-    nursery, inputs, wanted, tmp_path, number, code
+    forked_runs, inputs, wanted, tmp_path, number, code
 ):
     chance = chances(number)
-    whole = seconds_of(lambda: nursery.run(*command(inputs, tmp_path)))
+    whole = seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path)))
     stopped, slowest = 0, 0.0
     for _ in range(KILLS // 4):
         words = command(inputs, tmp_path, "rloo")
-        ended = nursery.run(*words, signal=number, after=chance.uniform(0.02, whole))
+        ended = forked_runs.run(*words, signal=number, after=chance.uniform(0.02, whole))
         assert ended.code in (0, code, -number), ended.err  # -number: not even begun
         assert "Traceback" not in ended.err or ended.code == -number
         check_clean(tmp_path, wanted)

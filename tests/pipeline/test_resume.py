@@ -8,7 +8,7 @@ from random import Random
 
 import pyarrow.parquet as pq
 import pytest
-from nursery import Nursery
+from forked_runs import ForkedRuns
 from test_cli import rollout, run, save, strict_json
 
 import rlpost
@@ -22,8 +22,8 @@ CI = "CI" in os.environ
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    one = Nursery()
+def forked_runs():
+    one = ForkedRuns()
     yield one
     one.close()
 
@@ -47,7 +47,7 @@ def stopped(monkeypatch):
     """Stops runs when they have completed some files."""
 
     def stop(after, *words):
-        usual, made = running.fill, []
+        usual, made = running.write_rows, []
 
         def filled(*arguments):
             if len(made) == after:
@@ -56,7 +56,7 @@ def stopped(monkeypatch):
             return made[-1]
 
         with monkeypatch.context() as patched:
-            patched.setattr(running, "fill", filled)
+            patched.setattr(running, "write_rows", filled)
             return run(*words)
 
     return stop
@@ -72,13 +72,13 @@ def contents(folder):
 
 def counting(monkeypatch):
     """Notes which files are written."""
-    usual, written = running.fill, []
+    usual, written = running.write_rows, []
 
-    def filled(sink, engine, index, *rest):
+    def filled(engine, index, *rest):
         written.append(index)
-        return usual(sink, engine, index, *rest)
+        return usual(engine, index, *rest)
 
-    monkeypatch.setattr(running, "fill", filled)
+    monkeypatch.setattr(running, "write_rows", filled)
     return written
 
 
@@ -127,12 +127,12 @@ def test_a_run_that_was_stopped_before_its_first_file_leaves_nothing(inputs, sto
     assert not (tmp_path / "out").exists()
 
 
-def test_kills_at_random_moments_and_resumes_come_to_the_same(nursery, inputs, whole, tmp_path):
+def test_kills_at_random_moments_and_resumes_come_to_the_same(forked_runs, inputs, whole, tmp_path):
     """At every call that touches a file it is killed, and goes on to the next."""
     chance, out = Random(3), tmp_path / "out"  # noqa: S311
     done = 0
     for _ in range(60 if CI else 20):
-        ended = nursery.run(
+        ended = forked_runs.run(
             *command(inputs, out, "--resume", "--overwrite"),
             call=chance.randrange(5, 90), fault="kill",
         )  # fmt: skip
@@ -144,7 +144,7 @@ def test_kills_at_random_moments_and_resumes_come_to_the_same(nursery, inputs, w
             assert contents(out) == whole[0]
             for path in out.iterdir():
                 path.unlink()
-    assert nursery.run(*command(inputs, out, "--resume", "--overwrite")).code == 0
+    assert forked_runs.run(*command(inputs, out, "--resume", "--overwrite")).code == 0
     assert contents(out) == whole[0]
 
 

@@ -68,8 +68,8 @@ class RecipeSide:
         responses = engine.responses()
         tally = ExactTotals()
         for file in range(len(job.source.files)):
-            for made in engine.written(file, responses, ("advantages",), lambda batch: batch):
-                tally += made.tally
+            for made in engine.last_pass(file, responses, ("advantages",), lambda batch: batch):
+                tally += made.totals
                 for _, columns in made.parts:
                     yield streams.chunk_of(columns.column("advantages"))
         self.summary = summarise(job, responses, tally)

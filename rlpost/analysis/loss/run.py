@@ -19,7 +19,8 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import LOSS_COLUMNS, emitted
 from rlpost.pipeline.outputs import Outputs, targets_of
-from rlpost.pipeline.run import bind_losses, check_clash, engine_for, run_facts, write_files
+from rlpost.pipeline.run import bind_losses, check_clash, engine_for, write_files
+from rlpost.pipeline.summary import run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
 
@@ -61,7 +62,7 @@ def loss(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is not there.
     """
-    recipe, options = recipe or Recipe(), options or Options()
+    recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     source = Source(find_inputs([str(path) for path in paths]))
@@ -77,16 +78,17 @@ def loss(
         engine = engine_for(plan, options)
         with single_threaded_torch():
             responses = engine.responses()
-            engine.reporter.start("loss", source.rows)
-            with engine.clock.wall("loss"):
-                metadata = partial(_metadata, configs=configs)
-                totals, rewritten = write_files(engine, responses, outputs, names, metadata)
+            metadata = partial(_metadata, configs=configs)
+            totals, rewritten = write_files(
+                engine, responses, outputs, names, metadata, purpose="loss"
+            )
         summary = summarise_losses(plan, responses, totals, configs)
         warnings = [
             *loss_warnings(plan, summary, totals, configs),
             *responses.notes.get("warnings", []),
         ]
-        facts = run_facts(engine, outputs, rewritten)
+        files = [file.path for file in source.files]
+        facts = run_summary(plan, files, outputs.targets, rewritten, engine.splits)
     return {**summary, "warnings": warnings, **facts, "seconds": engine.clock.seconds}
 
 

@@ -134,8 +134,8 @@ def run_shard(
             f"{paths[0]}: a shard takes no paths; IN and OUT are those of `rlpost plan`"
         )
     _check_options(options)
-    work = shards.planned(shard.state_dir).work
-    planned = work.recipe
+    context = shards.planned(shard.state_dir).context
+    planned = context.recipe
     if recipe not in (Recipe(), planned):
         raise UsageError(
             f"{shard.state_dir}: planned with another recipe; leave recipe options out"
@@ -146,7 +146,7 @@ def run_shard(
             which = f"Shard {shard.number} of {shard.shards}"
             echo(f"{which} is written; all files appear with the last one.")
         return None
-    names = work.whole.asked if work.whole is not None else {}
+    names = context.metadata.asked if context.metadata is not None else {}
     return summary | {"preset": None, "asked_estimator": planned.estimator} | names
 
 

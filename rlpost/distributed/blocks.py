@@ -1,8 +1,7 @@
-"""Sheets: rows of responses as Arrow IPC, of which any part can be taken without the others.
+"""Blocks: rows of responses in Arrow IPC format, whose batches are read independently.
 
-A sheet lies in a file, or in the memory that the processes of a machine share. It has one record
-batch for each task that will read of it, compressed by itself, and says of its rows what all of
-them have in common.
+A block is stored in a file, or in memory that the processes of a machine share. It has one
+compressed record batch for each task that will read from it, and facts about all of its rows.
 """
 
 from __future__ import annotations
@@ -23,67 +22,67 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _FACTS = b"rlpost.facts"
-_KEY = "key:"
+_KEY = "key:"  # what the names of key columns begin with
 
 
 @dataclass(frozen=True)
 class ArrowBlock:
-    """Record batches of one schema, as they lie in memory or in a mapped file."""
+    """Record batches of one schema, in memory or in a mapped file."""
 
     rows: pa.Buffer
     shared: pa.Buffer | None = None
-    """Numbers that all rows need, besides their own; a sheet itself."""
+    """Numbers that all rows share; a block itself."""
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each batch has."""
-        found: list[int] = self.facts["sizes"]
-        return found
+        """The number of rows of each batch."""
+        sizes: list[int] = self.facts["sizes"]
+        return sizes
 
     @property
     def facts(self) -> Json:
-        """What holds for all rows."""
-        found: Json = json.loads(pa.ipc.open_file(self.rows).schema.metadata[_FACTS])
-        return found
+        """Facts about all rows."""
+        facts: Json = json.loads(pa.ipc.open_file(self.rows).schema.metadata[_FACTS])
+        return facts
 
-    def batch(self, place: int) -> pa.RecordBatch:
-        """One of the batches; the others are not looked at."""
-        return pa.ipc.open_file(self.rows).get_batch(place)
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return one of the batches, without reading the others."""
+        return pa.ipc.open_file(self.rows).get_batch(number)
 
-    def whole(self) -> pa.Table:
-        """All batches, in order."""
+    def table(self) -> pa.Table:
+        """Return all batches, in order."""
         return pa.ipc.open_file(self.rows).read_all()
 
-    def responses(self, place: int | None = None) -> Responses:
-        """The table of responses of one batch, or of all, where `sheet_of` made the sheet."""
+    def responses(self, number: int | None = None) -> Responses:
+        """Return the responses of one batch, or of all, of a block from `responses_block`."""
         facts = self.facts
-        table = self.whole() if place is None else self.batch(place)
-        shared = {} if self.shared is None else tensors_of(ArrowBlock(self.shared).whole())
+        table = self.table() if number is None else self.batch(number)
+        shared = {} if self.shared is None else tensors_of(ArrowBlock(self.shared).table())
         return Responses(tensors_of(table), facts["labels"], facts["notes"], shared)
 
 
 def responses_block(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:
-    """A table of responses as a sheet, with one batch for each run of rows.
+    """Return a table of responses as a block.
 
     Args:
         responses: the table.
-        sizes: rows of each batch.
-        notes: what of the table's notes those who read it need.
+        sizes: rows of each batch; they add up to the rows of the table.
+        notes: those of the table's notes that readers need.
     """
     table = pa.table({name: _array(column) for name, column in responses.columns.items()})
     labels = {name: list(values) for name, values in responses.labels.items()}
     shared = {name: _array(column) for name, column in responses.shared.items()}
-    own = block(pa.table(shared), None, {}).rows if shared else None
-    return ArrowBlock(block(table, sizes, {"labels": labels, "notes": notes}).rows, own)
+    own = arrow_block(pa.table(shared), None, {}).rows if shared else None
+    return ArrowBlock(arrow_block(table, sizes, {"labels": labels, "notes": notes}).rows, own)
 
 
-def block(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlock:
-    """A table as a sheet, with one batch for each run of rows; None for one batch of all.
+def arrow_block(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlock:
+    """Return a table as a block.
 
     Args:
         table: any.
-        sizes: rows of each batch, which add up to those of the table.
-        facts: what holds for all rows; plain data.
+        sizes: rows of each batch, which add up to those of the table; None for one batch.
+        facts: about all rows; plain data.
     """
     sizes = [table.num_rows] if sizes is None else list(sizes)
     assert sum(sizes) == table.num_rows
@@ -91,13 +90,13 @@ def block(table: pa.Table, sizes: Sequence[int] | None, facts: Json) -> ArrowBlo
     schema = table.schema.with_metadata({_FACTS: json.dumps(facts).encode()})
     out = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    table, at = table.combine_chunks(), 0
+    table, row = table.combine_chunks(), 0
     with pa.ipc.new_file(out, schema, options=options) as writer:
         for size in sizes:
-            # An empty slice has no chunk, and a batch of no rows is a batch all the same.
-            part = table.slice(at, size).combine_chunks().to_batches()
-            writer.write_batch(part[0] if part else _empty(schema))
-            at += size
+            # An empty slice has no chunk, but a batch without rows is a batch too.
+            batches = table.slice(row, size).combine_chunks().to_batches()
+            writer.write_batch(batches[0] if batches else _empty(schema))
+            row += size
     return ArrowBlock(out.getvalue())
 
 
@@ -106,7 +105,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def columns_of(batch: pa.RecordBatch) -> dict[str, Tensor | pa.Array]:
-    """The columns as `Collector.add` takes them; those of `keyed_table`."""
+    """Return the columns of a batch of a `keyed_table`, as `Collector.add` needs them."""
     keys = {name.removeprefix(_KEY): batch[name] for name in batch.schema.names if _is_key(name)}
     numbers = [name for name in batch.schema.names if not _is_key(name)]
     return {**keys, **tensors_of(batch.select(numbers))}
@@ -117,37 +116,37 @@ def _is_key(name: str) -> bool:
 
 
 def keyed_table(chunks: Sequence[Mapping[str, Tensor | pa.Array]]) -> pa.Table:
-    """Keys and numbers of consecutive rows as a table, which says which are keys."""
+    """Return keys and numbers of consecutive chunks as a table whose names mark the keys."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in chunks[0] if chunks else ():
         parts = [chunk[name] for chunk in chunks]
         if isinstance(parts[0], Tensor):
             columns[name] = pa.chunked_array([_array(part) for part in parts])
         else:
-            columns[_KEY + name] = pa.chunked_array(of_one_type(parts))
+            columns[_KEY + name] = pa.chunked_array(_of_one_type(parts))
     return pa.table(columns)
 
 
 def key_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """A key of a `keyed_table`; None where there is none of that name."""
+    """Return a key of a `keyed_table`; None if it has no key of that name."""
     return table[_KEY + name] if _KEY + name in table.schema.names else None
 
 
-def of_one_type(keys: Sequence[pa.Array]) -> list[pa.Array]:
-    """Keys as strings, where some are numbers and some are not."""
+def _of_one_type(keys: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return keys as strings if only some of them are numbers."""
     if len({part.type for part in keys}) == 1:
         return list(keys)
     return [part.cast(pa.string()) for part in keys]
 
 
-def table_of(parts: Sequence[Mapping[str, Tensor]]) -> pa.Table:
-    """Columns of numbers of consecutive pieces as a table."""
-    names = parts[0] if parts else ()
-    return pa.table({n: pa.chunked_array([_array(part[n]) for part in parts]) for n in names})
+def table_of(chunks: Sequence[Mapping[str, Tensor]]) -> pa.Table:
+    """Return numbers of consecutive chunks as a table."""
+    names = chunks[0] if chunks else ()
+    return pa.table({n: pa.chunked_array([_array(chunk[n]) for chunk in chunks]) for n in names})
 
 
 def tensors_of(table: pa.Table | pa.RecordBatch) -> dict[str, Tensor]:
-    """The columns as tensors of their own memory."""
+    """Return the columns as tensors that own their memory."""
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
     return {name: torch.from_numpy(whole[name].to_numpy().copy()) for name in whole.schema.names}
 

@@ -1,8 +1,8 @@
-"""A process that has imported everything, and forks one that runs the command line when told to.
+"""Runs of the command line in processes forked from one that has imported everything.
 
 Started anew, a run spends two seconds on imports; forked, it begins at once, so that hundreds can
-be killed. Run as a program this is the nursery itself: it reads a JSON line for each child, and
-answers with one.
+be killed. Run as a program this is that process: it reads a JSON line for each run, and
+prints one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
     """System calls on files, where they were counted."""
 
 
-class Nursery:
+class ForkedRuns:
     """Runs `rlpost WORDS` in forked processes, one after the other."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Nursery:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer, f"the nursery ended with {self._process.wait(30)}"
+        assert answer, f"the forking process ended with {self._process.wait(30)}"
         return Ended(**json.loads(answer))
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ def serve() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for line in sys.stdin:
             request = json.loads(line)
-            answer = born(Path(folder), **request)
+            answer = run_child(Path(folder), **request)
             sys.stdout.write(json.dumps(answer._asdict()) + "\n")
             sys.stdout.flush()
 
@@ -100,13 +100,13 @@ def warm_up() -> None:
         run("advantages", source, Path(folder) / "out.parquet", "-q", "--workers", "1")
 
 
-def born(folder, words, *, after=None, signal=9, call=None, fault=None, memory=None) -> Ended:
-    """Fork, let the child run, and see it end."""
+def run_child(folder, words, *, after=None, signal=9, call=None, fault=None, memory=None) -> Ended:
+    """Fork a child that runs a command, and wait until it ends."""
     told, counted = folder / "told", folder / "calls"
     told.touch()
     pid = os.fork()
     if not pid:
-        live(words, told, counted if call is not None else None, call, fault, memory)
+        be_child(words, told, counted if call is not None else None, call, fault, memory)
     begun = time.monotonic()
     if after is not None:
         time.sleep(after)
@@ -124,10 +124,10 @@ def born(folder, words, *, after=None, signal=9, call=None, fault=None, memory=N
     return Ended(os.waitstatus_to_exitcode(status), err, seconds, calls)
 
 
-def live(words, told, counted, call, fault, memory) -> None:
+def be_child(words, told, counted, call, fault, memory) -> None:
     """What the child does; it does not return."""
     try:
-        atexit._clear()  # what the nursery does at its end is not the child's to do
+        atexit._clear()  # what the parent does at its end is not the child's to do
         file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
