@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The command line: commands, their options and help, and what only they print."""

@@ -137,8 +137,11 @@ def rlpost(
     """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
 
 
-def main() -> None:
+def main(started: float | None = None) -> None:
     """Run the command line; raises SystemExit with the exit code.
+
+    Args:
+        started: when the process began, by `time.perf_counter`; for the times in summaries.
 
     Exit codes: 0 done, 1 findings, 2 the command line or recipe is wrong, 3 the data is bad,
     4 reading or writing failed, 5 a device or engine is missing, 130 interrupted, 141 the reader
@@ -151,7 +154,7 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in COMPLETION_FLAGS and len(sys.argv) > 2:  # noqa: PLR2004
         os.environ[SHELL_IS_NAMED] = "1"
     try:
-        _run()
+        _run(started)
     except KeyboardInterrupt:
         _print_error("interrupted")
         sys.exit(INTERRUPTED)
@@ -170,9 +173,10 @@ def main() -> None:
         sys.exit(code)
 
 
-def _run() -> None:
+def _run(started: float | None) -> None:
+    """Run the command; its context has the start of the process as `obj`."""
     if COMPLETING not in os.environ:
-        app(prog_name="rlpost")
+        app(prog_name="rlpost", obj=started)
         return
     from rlpost.cli.completion import joined_words  # noqa: PLC0415
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     Row = tuple[str, str]
 
 WIDEST = 100
-WIDEST_LABEL = 28
-"""Characters of the first column; beside a longer label there is no description, but below."""
+LABELS = range(16, 31)
+"""Possible widths of the first column; a longer label has its description on the next line."""
 NAMES = ["-h", "--help"]
 ALL = "--help-all"
 
@@ -132,8 +132,7 @@ def show_help(target: Any, context: Any, *, every: bool) -> None:
         out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
     out.print()
     panels = _panels(target, context, every=every)
-    labels = [len(name) for title, rows in panels.items() if title != COMMANDS for name, _ in rows]
-    column = min(WIDEST_LABEL, max(labels)) + 2
+    column = _shortest(panels, width - 4)
     for title, rows in panels.items():
         beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
         text = Text("\n").join(_row(*row, beside, width - 4) for row in rows)
@@ -157,7 +156,7 @@ def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
         for name in target.list_commands(context):
             inner = target.get_command(context, name)
             if inner is not None:
-                rows[COMMANDS].append((name, inner.short_help or inner.help or ""))
+                rows[COMMANDS].append((name, (inner.help or "").partition("\n\n")[0]))
     return {title: lines for title, lines in rows.items() if lines}
 
 
@@ -194,6 +193,18 @@ def about(option: Any) -> str:
         return text
     shown = f"{default:g}" if isinstance(default, float) else default
     return f"{text.removesuffix('.')} (default: {shown})."
+
+
+def _shortest(panels: dict[str, list[Row]], width: int) -> int:
+    """Return the column of the descriptions with which the panels have the fewest lines."""
+    rows = [row for title, rows in panels.items() if title != COMMANDS for row in rows]
+    longest = max(len(label) for label, _ in rows)
+
+    def lines(column: int) -> float:
+        below = sum(len(label) > column - 2 for label, _ in rows)
+        return below / 2 + sum(_row(*row, column, width).plain.count("\n") for row in rows)
+
+    return min((min(label, longest) + 2 for label in LABELS), key=lines)
 
 
 def _row(label: str, description: str, column: int, width: int) -> Any:

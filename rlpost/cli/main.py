@@ -1,4 +1,4 @@
-"""The program `rlpost`: signals are taken over before anything else is imported."""
+"""The program `rlpost`: installs signal handlers before it imports anything else."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import atexit
 import gc
 import os
 import sys
+import time
 from typing import NoReturn
 
+FIRST_LINE = time.perf_counter()
+LONGEST_START = 30.0
+"""Seconds that an interpreter may take to start; an older process was something else before."""
 BROKEN_PIPE = 141
 INTERRUPTED = 130
 
 
 def leave() -> NoReturn:
-    """Run the command line and end the process, without taking it apart first.
+    """Run the command line and end the process, without the interpreter's own clean-up.
 
-    What is worth closing is closed by then. Freeing torch's modules and all memory block by block
-    would take another half second.
+    All files are closed by then. Freeing torch's modules and all memory block by block would take
+    another half second.
     """
     try:
-        code = _ran()
-    except (KeyboardInterrupt, SystemExit) as ended:  # a signal came before the command, or after
-        code = _code(ended)
+        code = _run()
+    except (KeyboardInterrupt, SystemExit) as end:  # a signal came before the command, or after
+        code = _code(end)
     atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -31,35 +35,45 @@ def leave() -> NoReturn:
     os._exit(code)
 
 
-def _ran() -> int:
-    """The exit code of the command line."""
+def process_start() -> float:
+    """Return when the process began, on the clock of `time.perf_counter`."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        now, since_boot = time.perf_counter(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        start = now - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):  # no Linux, or no /proc
+        return FIRST_LINE
+    return start if 0 <= FIRST_LINE - start <= LONGEST_START else FIRST_LINE
+
+
+def _run() -> int:
+    """Run the command line and return its exit code."""
     # Even these take a while to import, and Ctrl-C may come any time.
     from rlpost.io import shutdown  # noqa: PLC0415
 
-    # numpy's linear algebra has only small products to make here. A thread of its own for it would
-    # keep a second core busy with waiting for work, while that has files to copy.
+    # numpy's linear algebra has only small products to compute here. A thread pool of its own would
+    # busy-wait on a second core, which has files to copy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # What imports make stays: to look through it for garbage again and again takes 0.2 s.
+    # The objects of imported modules stay: collecting garbage among them repeatedly takes 0.2 s.
     gc.set_threshold(100_000)
     atexit.register(shutdown.run_cleanups)  # first, so it runs last: nothing unfinished is left
     shutdown.install_handlers()
     try:
         from rlpost.cli.app import main  # noqa: PLC0415
 
-        main()
-    except BaseException as ended:
-        heard = (
-            shutdown.received_exit_code()
-        )  # what a signal raises may come out as another's error
-        if heard is None and not isinstance(ended, (KeyboardInterrupt, SystemExit)):
+        main(process_start())
+    except BaseException as end:
+        received = shutdown.received_exit_code()  # libraries turn a signal into other exceptions
+        if received is None and not isinstance(end, (KeyboardInterrupt, SystemExit)):
             raise
-        return heard or _code(ended)
+        return received or _code(end)
     finally:
         shutdown.ignore_further_signals()
     return 0
 
 
-def _code(ended: BaseException) -> int:
-    if isinstance(ended, SystemExit):
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+def _code(end: BaseException) -> int:
+    if isinstance(end, SystemExit):
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     return INTERRUPTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import types
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
@@ -43,7 +44,7 @@ from rlpost.recipe.loss import LossOptions, defaults_of, word
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pydantic import BaseModel
 
@@ -64,8 +65,8 @@ class Declared:
 
 RECIPE: dict[str, Declared] = {
     "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
-    "gamma": Declared(ESTIMATOR, common=True),
-    "lam": Declared(ESTIMATOR, common=True),
+    "gamma": Declared(ESTIMATOR),
+    "lam": Declared(ESTIMATOR),
     "lambda_policy": Declared(ESTIMATOR),
     "lambda_value": Declared(ESTIMATOR),
     "length_adaptive_alpha": Declared(ESTIMATOR),
@@ -285,17 +286,31 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_loss_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each field of LossOptions to a command with recipe options."""
-    _replace_signature(function, function, _fields(LossOptions, LOSS_OPTIONS))
+    """Add an option for each field of LossOptions to a command with recipe options.
+
+    The short help then lists fewer options of the recipe.
+    """
+    options = _fields(LossOptions, LOSS_OPTIONS)
+    _replace_signature(function, function, options, uncommon=(REWARDS, KL, MASKS, ADVANTAGES))
     return function
 
 
 def _replace_signature(
-    target: Callable[..., None], source: Callable[..., None], options: list[inspect.Parameter]
+    target: Callable[..., None],
+    source: Callable[..., None],
+    options: list[inspect.Parameter],
+    uncommon: Collection[str] = (),
 ) -> None:
-    """Set the signature that typer reads: these options, then the parameters of `source`."""
+    """Set the signature that typer reads.
+
+    Args:
+        target: the function whose signature is set.
+        source: the function whose parameters it has, except `**options`.
+        options: its other parameters.
+        uncommon: panels of `source` that the short help leaves out.
+    """
     own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        _uncommon(parameter, uncommon).replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(source, eval_str=True).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
@@ -308,6 +323,16 @@ def _replace_signature(
         if name not in {parameter.name for parameter in own}
     ]
     target.__signature__ = inspect.Signature([*options, *own, *extra])  # type: ignore[attr-defined]
+
+
+def _uncommon(parameter: inspect.Parameter, panels: Collection[str]) -> inspect.Parameter:
+    """Return the parameter; if it is in one of the panels, without a place in the short help."""
+    kind, *declarations = get_args(parameter.annotation) or (None,)
+    if not declarations or getattr(declarations[0], "rich_help_panel", None) not in panels:
+        return parameter
+    declaration: Any = copy(declarations[0])
+    declaration.rich_help_panel = Panel(declaration.rich_help_panel)
+    return parameter.replace(annotation=Annotated.__class_getitem__((kind, declaration)))  # type: ignore[attr-defined]
 
 
 def _fields(model: type[BaseModel], declared: Mapping[str, Declared]) -> list[inspect.Parameter]:

@@ -1,1 +1,1 @@
-"""One module a command, each with a typer `app`; imported only when the command runs."""
+"""The commands, each a typer app; a module is imported only when its command runs."""

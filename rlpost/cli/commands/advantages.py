@@ -28,8 +28,6 @@ EPILOG = """Examples:
 
   rlpost advantages in.parquet out.parquet --estimator grpo
 
-  rlpost advantages in.parquet out.parquet --estimator gae --kl-coef 0.05
-
   rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask
 
   rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl

@@ -20,8 +20,6 @@ EPILOG = """Examples:
 
   rlpost loss in.parquet
 
-  rlpost loss in.parquet --loss gspo --map log_probs=current_logps
-
   rlpost loss in.parquet --sweep pg_clip=0.1,0.2,0.3 --sweep loss=ppo,cispo
 
   rlpost loss in.parquet out.parquet --preset verl --format json

@@ -24,8 +24,9 @@ EPILOG = """Examples:
 
   rlpost plan dumps/ enriched/ --estimator gae --state-dir state/
 
-  sbatch --array=0-31 --wrap 'rlpost advantages --state-dir state/ --num-shards 32 --shard-index $SLURM_ARRAY_TASK_ID'
-"""  # noqa: E501
+  sbatch --array=0-31 --wrap 'rlpost advantages --state-dir state/
+    --num-shards 32 --shard-index $SLURM_ARRAY_TASK_ID'
+"""
 
 
 @command(app, epilog=EPILOG)
@@ -54,10 +55,9 @@ def plan(
 ) -> None:
     """Compute response-level statistics for a sharded run.
 
-    The work per token is left to the shards: `rlpost advantages --state-dir DIR --num-shards N
-    --shard-index I`, at any time, on any machine that can access DIR, IN and OUT.
-
-    All output files appear when the last shard ends.
+    Shards do the work per token: `rlpost advantages --state-dir DIR --num-shards N --shard-index
+    I`, at any time, on any machine that can access DIR, IN and OUT. All output files appear when
+    the last shard ends.
     """
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Screens of commands, for terminals and pipes: summary, plan, lists, conversion, verdicts."""
