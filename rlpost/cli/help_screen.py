@@ -202,7 +202,8 @@ def _shortest(panels: dict[str, list[Row]], width: int) -> int:
 
     def lines(column: int) -> float:
         below = sum(len(label) > column - 2 for label, _ in rows)
-        return below / 2 + sum(_row(*row, column, width).plain.count("\n") for row in rows)
+        texts = [str(_row(*row, column, width)) for row in rows]
+        return below / 2 + sum(text.count("\n") for text in texts)
 
     return min((min(label, longest) + 2 for label in LABELS), key=lines)
 
