@@ -357,7 +357,7 @@ def _verdict(
         for row_group, columns in made.parts:
             left = columns
             while left.num_rows and there:
-                held = rows.take(row_group, left.num_rows)
+                held = rows.read(row_group, left.num_rows)
                 for name in there:
                     differences[name].add(held.column(name), left.column(name).slice(0, len(held)))
                 left = left.slice(held.num_rows)

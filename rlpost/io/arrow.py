@@ -1,9 +1,8 @@
-"""Arrow columns as numpy arrays, checked: every error names the row.
+"""Conversion of Arrow columns to numpy arrays and back, with checks whose errors name the row.
 
-Between Arrow and numpy or Python, without pandas.
-
-pyarrow's own ways (`Array.to_numpy`, `pa.array`, `pa.scalar`, a Python value in a compute function)
-import pandas wherever it is installed. That takes half a second, as long as a small run.
+pyarrow's conversions (`Array.to_numpy`, `pa.array`, `pa.scalar`, Python values in `pc` functions)
+import pandas if it is installed, which takes half a second: as long as a small run. The functions
+here avoid that.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _KINDS: dict[pa.DataType, str] = {
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """The numpy type of a type of numbers or bools."""
+    """Return the numpy type of a numeric or bool type."""
     return np.dtype("?" if pa.types.is_boolean(kind) else _KINDS[kind])
 
 
 def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
-    """A column as numpy; numbers without nulls share its memory."""
+    """Convert a column to numpy; numbers without nulls share its memory."""
     if pa.types.is_boolean(array.type) and not array.null_count:
         return _bits(array, 1)
     if array.type not in _KINDS or array.null_count:
@@ -53,13 +52,13 @@ def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def fill_nulls(array: pa.Array, value: float) -> np.ndarray[Any, Any]:
-    """A column of numbers as numpy, with this in place of nulls."""
+    """Convert a column of numbers to numpy, with a value in place of nulls."""
     numbers = _as_numbers(array)
     return np.where(_bits(array, 0), numbers, value) if array.null_count else numbers
 
 
 def _as_numbers(array: pa.Array) -> np.ndarray[Any, Any]:
-    """The memory of a column of numbers; where it has nulls, there is anything."""
+    """Return the memory of a column of numbers; the values of nulls are undefined."""
     kind, data = _KINDS[array.type], array.buffers()[1]
     if data is None or not len(array):
         return np.empty(0, kind)
@@ -68,14 +67,14 @@ def _as_numbers(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def is_true(array: pa.Array) -> NDArray[np.bool_]:
-    """Where a bool column holds true; a null is not true."""
+    """Return a mask of the true values of a bool column; a null is not true."""
     if not array.null_count:
         return _bits(array, 1)
     return _bits(array, 0) & _bits(array, 1)
 
 
 def _bits(array: pa.Array, buffer: int) -> NDArray[np.bool_]:
-    """A bool column's values (buffer 1), or the validity of a column that has nulls (buffer 0)."""
+    """Return a bool column's values (buffer 1), or the validity of a nullable column (buffer 0)."""
     data = array.buffers()[buffer]
     if data is None or not len(array):
         return np.empty(0, np.bool_)
@@ -84,7 +83,7 @@ def _bits(array: pa.Array, buffer: int) -> NDArray[np.bool_]:
 
 
 def to_arrow(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
-    """Numbers or bools as a column of this type; numbers of that very type share their memory."""
+    """Convert numbers or bools to a column; numbers of the same type share their memory."""
     if pa.types.is_boolean(kind):
         data = np.packbits(values, bitorder="little")
     else:
@@ -93,7 +92,7 @@ def to_arrow(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
 
 
 def string_array(values: Sequence[str]) -> pa.StringArray:
-    """A column of strings."""
+    """Convert strings to a column."""
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
@@ -101,21 +100,21 @@ def string_array(values: Sequence[str]) -> pa.StringArray:
 
 @dataclass(frozen=True)
 class CellLocation:
-    """Where a column of a piece comes from, for errors."""
+    """The file, first row and column of an array, for errors."""
 
     path: str
     first_row: int
     column: str
 
-    def error(self, row: int, came: str, needed: str) -> DataError:
-        """`path, row N: column came; needed` with the row counted in its file."""
+    def error(self, row: int, problem: str, needed: str) -> DataError:
+        """Return an error `path, row N: column problem; needed`; N counts from the file's start."""
         return DataError(
-            f"{self.path}, row {self.first_row + row}: `{self.column}` {came}; {needed}"
+            f"{self.path}, row {self.first_row + row}: `{self.column}` {problem}; {needed}"
         )
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds one list per row."""
+    """Return whether a column of this type has a list in each row."""
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)
@@ -126,14 +125,14 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether the type is a float, an integer or a bool."""
+    """Return whether a type is float, integer or bool."""
     return bool(
         pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     )
 
 
 def content_kind(kind: pa.DataType) -> str:
-    """What a column of this type holds: floats or integers (lists), number, text, or other."""
+    """Return what a column contains: floats or integers (lists), number, text, or other."""
     if is_list(kind):
         if pa.types.is_floating(kind.value_type):
             return "floats"
@@ -145,19 +144,19 @@ def content_kind(kind: pa.DataType) -> str:
     return "other"
 
 
-def list_values(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Offsets [n+1], from 0, and values [T] of a list column; nulls among the values are NaN.
+def list_values(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return offsets [n+1], from 0, and values [T] of a list column; null values are NaN.
 
     Raises:
         DataError: not a list of numbers, or a null in place of a list.
     """
     kind = array.type
     if not is_list(kind) or not is_number(kind.value_type):
-        raise place.error(0, f"is {kind}", "a list of floats, integers or bools is needed")
+        raise location.error(0, f"is {kind}", "a list of floats, integers or bools is needed")
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise place.error(
-            row, "is null", "every row needs a list, if only an empty one: fill or drop the row"
+        raise location.error(
+            row, "is null", "every row needs a list, which may be empty: fill or drop the row"
         )
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         array = array.cast(pa.large_list(kind.value_type))
@@ -180,61 +179,61 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
     return to_numpy(values)
 
 
-def mask(array: pa.Array, place: CellLocation) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Offsets and values of a list column of 0 and 1.
+def mask(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return offsets and values of a list column of 0 and 1.
 
     Raises:
-        DataError: as `list_values`, or another value than 0 or 1 (a null counts as such).
+        DataError: as `list_values`, or a value is neither 0 nor 1 (a null, too).
     """
-    offsets, values = list_values(array, place)
+    offsets, values = list_values(array, location)
     true = values == 1
     wrong = ~(true | (values == 0))
     if wrong.any():
         token = int(np.flatnonzero(wrong)[0])
         row = int(np.searchsorted(offsets, token, side="right")) - 1
-        raise place.error(
+        raise location.error(
             row,
             f"has {values[token]} at token {token - int(offsets[row])}",
-            "a mask holds 1 where the policy produced the token and 0 elsewhere",
+            "a mask has 1 for policy tokens and 0 for other tokens",
         )
     return offsets, true
 
 
-def numbers(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
-    """One float64 per row; a list is summed, a null is NaN.
+def numbers(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
+    """Return one float64 per row; lists are summed, nulls are NaN.
 
     Raises:
         DataError: neither a number nor a list of numbers.
     """
     kind = array.type
     if is_list(kind):
-        offsets, values = list_values(array, place)
+        offsets, values = list_values(array, location)
         padded = np.append(values.astype(np.float64), 0.0)
         sums = np.add.reduceat(padded, offsets[:-1]) if len(array) else padded[:0]
         return np.where(np.diff(offsets) > 0, sums, 0.0)
     if not is_number(kind):
-        raise place.error(0, f"is {kind}", "a number per row is needed")
+        raise location.error(0, f"is {kind}", "a number per row is needed")
     return np.asarray(_numbers(array), dtype=np.float64)
 
 
 _TRUNCATED = frozenset({"length", "max_tokens", "truncated", "max_length"})
 
 
-def truncated(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
-    """Whether each response hit the length limit: a bool column, or a finish reason."""
+def truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
+    """Return which responses reached the length limit, from a bool column or finish reasons."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return is_true(array)
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        raise place.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
+        raise location.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
     reasons = string_array(sorted(_TRUNCATED)).cast(array.type)
     return is_true(pc.is_in(array, value_set=reasons))
 
 
-def key(array: pa.Array, place: CellLocation) -> pa.Array:
-    """A column of names or numbers that tell rows apart: int64 or string.
+def key(array: pa.Array, location: CellLocation) -> pa.Array:
+    """Return a column of keys, such as group ids, as int64 or string.
 
     Raises:
         DataError: another type, or a null.
@@ -242,23 +241,23 @@ def key(array: pa.Array, place: CellLocation) -> pa.Array:
     kind = array.type
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise place.error(row, "is null", "every row needs one: fill or drop the row")
+        raise location.error(row, "is null", "every row needs a value: fill or drop the row")
     if pa.types.is_dictionary(kind):
-        return key(array.cast(kind.value_type), place)
+        return key(array.cast(kind.value_type), location)
     if pa.types.is_integer(kind):
-        return _whole_numbers(array, place)
+        return _integers(array, location)
     if pa.types.is_string(kind):
         return array
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
-        return _whole_numbers(array, place)
-    raise place.error(0, f"is {kind}", "a string or an integer per row is needed")
+        return _integers(array, location)
+    raise location.error(0, f"is {kind}", "a string or an integer per row is needed")
 
 
-def _whole_numbers(array: pa.Array, place: CellLocation) -> pa.Array:
+def _integers(array: pa.Array, location: CellLocation) -> pa.Array:
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:
         needed = "a string or an integer per row is needed, of at most 64 bits"
-        raise place.error(0, f"is {array.type}", needed) from None
+        raise location.error(0, f"is {array.type}", needed) from None

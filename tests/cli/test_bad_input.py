@@ -115,7 +115,7 @@ BAD_TABLES = {
     "null group": (at_9("prompt_id", None), "",
         [ROW_9, "`prompt_id` is null", "fill or drop the row"]),
     "mask of 2": (at_9("response_mask", [2, *OLD[1:]], FLOATS), "",
-        [ROW_9, "`response_mask` has 2.0 at token 0", "a mask holds 1 where"]),
+        [ROW_9, "`response_mask` has 2.0 at token 0", "a mask has 1 for policy tokens"]),
     "null in the mask": (at_9("response_mask", [None] * len(OLD)), "",
         [ROW_9, "`response_mask` has"]),
     "string reward": (with_column("reward", ["0.5"] * 12), "",

@@ -1,16 +1,12 @@
-"""Encoding: record batches become Parquet pages.
+"""Encoding of record batches as Parquet pages, and their transfer between processes.
 
-Pages without a dictionary stand for themselves, so the pages of several batches, put one after
-another, are one column chunk. That keeps memory bounded by the encoded size, lets any thread
-encode any batch, and makes row groups as large as the source's out of batches of any size.
+Pages without a dictionary are self-contained: the pages of several batches in sequence are a column
+chunk. So memory is bounded by the encoded size, threads encode batches independently, and row
+groups get the source's size whatever the size of the batches.
 
-Lists of floats without nulls are nearly all that is written, and get pages made here: their levels
-are runs, so they cost a few bytes a row, where pyarrow spends 5 ns on every token. The rest, and
-lists with nulls, are pyarrow's.
-
-Parquet data pages: levels, value layouts and headers, for columns without nulls.
-
-Encoded pages of new columns as Arrow IPC, to be put into a file by another process.
+Most new columns are lists of floats without nulls. Their pages are encoded here: levels are
+run-length encoded at a few bytes a row, where pyarrow takes 5 ns for every token. Floats and bools
+without nulls are encoded here, too, and pyarrow encodes everything else.
 """
 
 from __future__ import annotations
@@ -43,12 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 
-PAGE_VALUES = 1 << 18  # 1 MB of float32, pyarrow's own page size
-RLE = 3
+PAGE_VALUES = 1 << 18  # 1 MB of float32, pyarrow's default page size
+MOST_VALUES = 1 << 27  # of one list: the size of a page has 31 bits
+_PLAIN, _RLE, _SPLIT = 0, 3, 9  # encodings; the last is BYTE_STREAM_SPLIT
+_FLOAT, _DOUBLE = 4, 5
 
 
 def split_pages(offsets: np.ndarray) -> Iterator[np.ndarray]:
-    """Cut offsets at rows, so that a page has at most PAGE_VALUES values or one row."""
+    """Split offsets by pages: of at most PAGE_VALUES values and rows, or of one row."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + PAGE_VALUES, side="right")) - 1
@@ -58,20 +56,20 @@ def split_pages(offsets: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def repetition_levels(lengths: np.ndarray) -> bytes:
-    """Encode 0 for the first value of each row and 1 for the others."""
+    """Encode repetition levels: 0 for the first value of each row, 1 for the others."""
     counts = np.stack([np.ones_like(lengths), np.maximum(lengths - 1, 0)], axis=1)
     return _runs(counts.ravel(), np.tile([0, 1], len(lengths)))
 
 
 def definition_levels(lengths: np.ndarray, empty: int, deepest: int) -> bytes:
-    """Encode `deepest` for every value and `empty` for every empty row."""
+    """Encode definition levels: `deepest` for every value, `empty` for every empty row."""
     if lengths.all():
         return _runs(lengths.sum(keepdims=True), np.array([deepest]))
     return _runs(np.maximum(lengths, 1), np.where(lengths, deepest, empty))
 
 
 def _runs(counts: np.ndarray, levels: np.ndarray) -> bytes:
-    """Encode runs of levels below 256 in Parquet's RLE: the varint of 2 * count, then the level."""
+    """Encode runs of levels below 256 by Parquet's RLE: varint of 2 * count, then the level."""
     header = counts.astype(np.int64) << 1
     shifted = header[:, None] >> np.arange(0, 35, 7)
     cells = np.empty((len(counts), 6), np.uint8)
@@ -82,16 +80,16 @@ def _runs(counts: np.ndarray, levels: np.ndarray) -> bytes:
 
 
 def plain_scalars(values: np.ndarray) -> bytes:
-    """PLAIN encoding of one value a row: bools are bits, from the lowest on."""
+    """Encode values by PLAIN: bools are bits, from the lowest on."""
     if values.dtype == np.bool_:
         return np.packbits(values, bitorder="little").tobytes()
     return values.tobytes()
 
 
 def min_max(values: np.ndarray) -> list[bytes]:
-    """Least and greatest value, in PLAIN encoding, as Parquet has them: -0 is below 0.
+    """Return the least and the greatest value, in PLAIN encoding; in Parquet, -0 is below 0.
 
-    There are none of no values, and none where there is NaN.
+    Returns [] if there are no values, or if one is NaN.
     """
     if not len(values):
         return []
@@ -104,61 +102,56 @@ def min_max(values: np.ndarray) -> list[bytes]:
 
 
 def length_prefixed(data: bytes) -> bytes:
-    """Levels behind their length, as version 1 data pages have them."""
+    """Prefix levels by their length, as in version 1 data pages."""
     return struct.pack("<I", len(data)) + data
 
 
 def byte_planes(values: np.ndarray) -> np.ndarray:
-    """Lay out floats as BYTE_STREAM_SPLIT does: every value's first byte, then every second."""
+    """Encode floats by BYTE_STREAM_SPLIT: the first byte of all values, then the second, ..."""
     words = values.view(f"u{values.itemsize}")
     planes = np.empty((values.itemsize, len(values)), np.uint8)
-    for place, plane in enumerate(planes):
-        plane[:] = words >> words.dtype.type(8 * place)
+    for index, plane in enumerate(planes):
+        plane[:] = words >> words.dtype.type(8 * index)
     return planes.ravel()
 
 
 def page_header(uncompressed: int, compressed: int, values: int, encoding: int) -> bytes:
-    """The header of a version 1 data page; levels are in RLE."""
+    """Encode the header of a version 1 data page with RLE levels."""
     data = Struct().put(1, Wire.I32, values).put(2, Wire.I32, encoding)
-    data.put(3, Wire.I32, RLE).put(4, Wire.I32, RLE)
+    data.put(3, Wire.I32, _RLE).put(4, Wire.I32, _RLE)
     page = Struct().put(1, Wire.I32, 0).put(2, Wire.I32, uncompressed)
     return encode(page.put(3, Wire.I32, compressed).put(5, Wire.STRUCT, data))
 
 
-MOST_VALUES = 1 << 27  # in one list: a page's size has 31 bits
-_PLAIN, _SPLIT = 0, 9
-_FLOAT, _DOUBLE = 4, 5
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnPages:
-    """One leaf column's pages for some rows; no offset in `meta` is meaningful yet."""
+    """The pages of one leaf column for some rows; the offsets in `meta` are not set yet."""
 
     meta: Struct
     pages: list[Any]
     index: list[PageStats]
-    """What page indexes say of the pages; empty where none are asked for."""
+    """The pages' entries in page indexes; empty if the file gets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Some rows of the new columns: one piece a leaf, in the order of the schema."""
+    """The pages of some rows: of each leaf column, in the order of the schema."""
 
     rows: int
-    pieces: list[ColumnPages]
+    columns: list[ColumnPages]
 
 
 class Encoder:
-    """Turns record batches of one schema into pages; safe to call from several threads.
+    """Encodes record batches of one schema; thread-safe.
 
     Args:
         fields: the columns; names are unique.
-        constant: names of columns that repeat few values; the others' floats are stored with
-            BYTE_STREAM_SPLIT, which makes floats that vary smaller and quicker to read.
-        aliases: name -> name of the column that holds the same values; encoded once, stored twice.
-        codec: a compression that pyarrow knows, "none" for none.
-        level: its level, None for its default.
-        indexed: whether to say of each page what page indexes hold.
+        constant: names of columns with few distinct values. Floats of other columns are encoded by
+            BYTE_STREAM_SPLIT: varying floats get smaller and faster to read.
+        aliases: name -> name of a column with the same values; encoded once, stored twice.
+        codec: a compression codec of pyarrow, or "none".
+        level: the compression level, None for the codec's default.
+        indexed: compute the entries of page indexes.
     """
 
     def __init__(
@@ -174,7 +167,7 @@ class Encoder:
         self.fields = fields
         self._indexed = indexed
         self._aliases = dict(aliases or {})
-        self._own = [field for field in fields if field.name not in self._aliases]
+        self._encoded_fields = [field for field in fields if field.name not in self._aliases]
         self._options: dict[str, Any] = {
             "compression": codec,
             "compression_level": level,
@@ -197,39 +190,39 @@ class Encoder:
         scalars = [_dotted(metas[0]) for metas in self._leaves.values() if _is_scalar(metas)]
         self._options |= {
             "column_encoding": dict.fromkeys(split - {*scalars}, "BYTE_STREAM_SPLIT"),
-            "write_statistics": indexed or scalars,  # without them, pages have no bounds
+            "write_statistics": indexed or scalars,  # pyarrow needs them for the bounds of pages
         }
         self._split = split
 
-    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
-        """Encode a batch that has every column of the schema; aliases may be missing.
+    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        """Encode a batch with the columns of the schema; aliases may be missing.
 
         Raises:
-            ValueError: a column is missing or has another type than the schema says.
+            ValueError: a column is missing, or has another type than in the schema.
         """
-        arrays = {field.name: _column(columns, field) for field in self._own}
-        pieces: dict[str, list[ColumnPages]] = {}
+        arrays = {field.name: _column(batch, field) for field in self._encoded_fields}
+        columns: dict[str, list[ColumnPages]] = {}
         rest = []
-        for field in self._own:
+        for field in self._encoded_fields:
             if _has_plain_lists(arrays[field.name]):
                 (leaf,) = self._leaves[field.name]
-                pieces[field.name] = [self._lists(arrays[field.name], field, leaf)]
+                columns[field.name] = [self._lists(arrays[field.name], field, leaf)]
             elif _has_plain_scalars(arrays[field.name]):
                 (leaf,) = self._leaves[field.name]
-                pieces[field.name] = [self._scalars(arrays[field.name], field, leaf)]
+                columns[field.name] = [self._scalars(arrays[field.name], field, leaf)]
             else:
                 rest.append(field)
         if rest:
-            batch = [arrays[field.name] for field in rest]
-            pieces |= self._by_pyarrow(pa.Table.from_arrays(batch, schema=pa.schema(rest)))
+            others = [arrays[field.name] for field in rest]
+            columns |= self._by_pyarrow(pa.Table.from_arrays(others, schema=pa.schema(rest)))
         for alias, name in self._aliases.items():
-            pieces[alias] = [_renamed(piece, alias) for piece in pieces[name]]
-        ordered = [piece for field in self.fields for piece in pieces[field.name]]
-        return EncodedRows(columns.num_rows, ordered)
+            columns[alias] = [_renamed(leaf, alias) for leaf in columns[name]]
+        ordered = [leaf for field in self.fields for leaf in columns[field.name]]
+        return EncodedRows(batch.num_rows, ordered)
 
     @property
-    def nothing(self) -> pa.RecordBatch:
-        """A batch of no rows."""
+    def empty_batch(self) -> pa.RecordBatch:
+        """A batch without rows."""
         return pa.RecordBatch.from_pylist([], self.fields)
 
     def _write(self, table: pa.Table) -> tuple[memoryview, Struct]:
@@ -244,21 +237,21 @@ class Encoder:
         codec, level = self._options["compression"], self._options["compression_level"]
         if codec == "none":
             return data
-        own = pa.Codec({"lz4": "lz4_raw"}.get(codec, codec), compression_level=level)
-        return bytes(own.compress(data, asbytes=True))
+        compressor = pa.Codec({"lz4": "lz4_raw"}.get(codec, codec), compression_level=level)
+        return bytes(compressor.compress(data, asbytes=True))
 
     def _by_pyarrow(self, table: pa.Table) -> dict[str, list[ColumnPages]]:
         data, footer = self._write(table)
-        pieces: dict[str, list[ColumnPages]] = {}
+        columns: dict[str, list[ColumnPages]] = {}
         for chunk in _chunks(footer):
             meta = chunk.struct(ColumnChunk.META)
             index = read_page_stats(chunk, table.num_rows, data)
-            piece = ColumnPages(meta, [_bytes_of(meta, data)], index)
-            pieces.setdefault(_path(meta)[0].decode(), []).append(piece)
-        return pieces
+            pages = ColumnPages(meta, [_bytes_of(meta, data)], index)
+            columns.setdefault(_path(meta)[0].decode(), []).append(pages)
+        return columns
 
     def _lists(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
-        """Make the pages of a column of lists of floats, where nothing is null."""
+        """Encode a column of lists of floats without nulls."""
         offsets, span = _span(array)
         values = to_numpy(span)
         split = _dotted(leaf) in self._split
@@ -285,14 +278,14 @@ class Encoder:
             sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
         levels = int(np.maximum(np.diff(offsets), 1).sum())
         meta = Struct(leaf).put(ColumnMeta.VALUES, Wire.I64, levels)
-        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, RLE])
+        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_SPLIT if split else _PLAIN, _RLE])
         meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, sizes[0]).put(
             ColumnMeta.COMPRESSED, Wire.I64, sizes[1]
         )
         return ColumnPages(meta, pages, index)
 
     def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
-        """Make the page of a column of one float or bool a row, where nothing is null."""
+        """Encode a column of floats or bools without nulls, as one page."""
         values = to_numpy(array)
         ones = np.array([len(values)])
         levels = length_prefixed(definition_levels(ones, 0, 1)) if field.nullable else b""
@@ -300,7 +293,7 @@ class Encoder:
         packed = self._compressed(body)
         header = page_header(len(body), len(packed), len(values), _PLAIN)
         meta = Struct(leaf).put(ColumnMeta.VALUES, Wire.I64, len(values))
-        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_PLAIN, RLE])
+        meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_PLAIN, _RLE])
         meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
         meta.put(ColumnMeta.COMPRESSED, Wire.I64, len(header) + len(packed))
         bounds = min_max(values)
@@ -343,24 +336,24 @@ def _is_scalar(metas: list[Struct]) -> bool:
     return len(metas) == 1 and len(_path(metas[0])) == 1
 
 
-def _column(columns: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    if field.name not in columns.schema.names:
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name not in batch.schema.names:
         raise ValueError(f"column {field.name!r} of {field.type} is missing")
-    array = columns.column(field.name)
+    array = batch.column(field.name)
     if array.type != field.type:
         raise ValueError(f"column {field.name!r} is {array.type}, {field.type} is needed")
     return array
 
 
 def _has_plain_scalars(array: pa.Array) -> bool:
-    """Whether a column is one float or bool a row, for some rows, none of them null."""
+    """Return whether a column has floats or bools, at least one, and no nulls."""
     kind = array.type
-    known = pa.types.is_float32(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
-    return known and bool(len(array)) and not array.null_count
+    simple = pa.types.is_float32(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
+    return simple and bool(len(array)) and not array.null_count
 
 
 def _has_plain_lists(array: pa.Array) -> bool:
-    """Whether a column is lists of floats, with no null at either level and no giant list."""
+    """Return whether a column has lists of floats, without nulls and without huge lists."""
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or array.null_count:
         return False
@@ -371,18 +364,18 @@ def _has_plain_lists(array: pa.Array) -> bool:
 
 
 def _span(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return a list column's offsets, from 0 on, and its own values: a slice shares others'."""
+    """Return a list column's offsets, from 0 on, and their values: a slice shares its parent's."""
     offsets = to_numpy(array.offsets)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     return offsets - offsets[0], values
 
 
-def _renamed(piece: ColumnPages, name: str) -> ColumnPages:
-    path = [name.encode(), *_path(piece.meta)[1:]]
-    return replace(piece, meta=Struct(piece.meta).put_list(ColumnMeta.PATH, Wire.BINARY, path))
+def _renamed(leaf: ColumnPages, name: str) -> ColumnPages:
+    path = [name.encode(), *_path(leaf.meta)[1:]]
+    return replace(leaf, meta=Struct(leaf.meta).put_list(ColumnMeta.PATH, Wire.BINARY, path))
 
 
-_PAGE = pa.struct(
+_PAGE_STATS = pa.struct(
     {
         "size": pa.int64(),
         "rows": pa.int64(),
@@ -398,13 +391,13 @@ _SCHEMA = pa.schema(
         "rows": pa.int64(),
         "meta": pa.binary(),
         "pages": pa.large_binary(),
-        "index": pa.list_(_PAGE),
+        "index": pa.list_(_PAGE_STATS),
     }
 )
 
 
 class EncodedWriter:
-    """Packs what `Encoder.encode` gave, as it comes; a record batch each, a row a column."""
+    """Writes encoded rows as Arrow IPC, for another process: a batch each, a row a leaf column."""
 
     def __init__(self) -> None:
         self._out = pa.BufferOutputStream()
@@ -412,31 +405,30 @@ class EncodedWriter:
 
     def add(self, row_group: int, encoded: EncodedRows) -> None:
         """Add the next rows of a row group."""
-        pieces = encoded.pieces
+        leaves = encoded.columns
+        indexes = [[page._asdict() for page in leaf.index] for leaf in leaves]
         columns = [
-            pa.array([row_group] * len(pieces), pa.int64()),
-            pa.array([encoded.rows] * len(pieces), pa.int64()),
-            pa.array([encode(piece.meta) for piece in pieces], pa.binary()),
-            pa.array([b"".join(piece.pages) for piece in pieces], pa.large_binary()),
-            pa.array(
-                [[page._asdict() for page in piece.index] for piece in pieces], pa.list_(_PAGE)
-            ),
+            pa.array([row_group] * len(leaves), pa.int64()),
+            pa.array([encoded.rows] * len(leaves), pa.int64()),
+            pa.array([encode(leaf.meta) for leaf in leaves], pa.binary()),
+            pa.array([b"".join(leaf.pages) for leaf in leaves], pa.large_binary()),
+            pa.array(indexes, pa.list_(_PAGE_STATS)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
 
     def finish(self) -> pa.Buffer:
-        """All that was added."""
+        """Return the encoded file."""
         self._writer.close()
         return self._out.getvalue()
 
 
 def read_encoded(data: pa.Buffer) -> Iterator[tuple[int, EncodedRows]]:
-    """What was added to a `EncodedWriter`, in order: row groups, and rows for `Sink.append`."""
+    """Read what an `EncodedWriter` wrote: row groups, and encoded rows for `Sink.append`."""
     reader = pa.ipc.open_file(data)
-    for place in range(reader.num_record_batches):
-        batch = reader.get_batch(place)
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
         groups, rows, metas, pages, indexes = batch.columns
-        pieces = [
+        leaves = [
             ColumnPages(
                 decode(meta.as_py())[0],
                 [memoryview(page.as_buffer())],
@@ -444,4 +436,4 @@ def read_encoded(data: pa.Buffer) -> Iterator[tuple[int, EncodedRows]]:
             )
             for meta, page, index in zip(metas, pages, indexes, strict=True)
         ]
-        yield groups[0].as_py(), EncodedRows(rows[0].as_py(), pieces)
+        yield groups[0].as_py(), EncodedRows(rows[0].as_py(), leaves)

@@ -1,9 +1,7 @@
-"""Writing: new columns are put behind a file's own ones, by splicing where that is possible.
+"""Sinks: write a source's columns and new ones, spliced if possible, otherwise decoded and encoded.
 
-The output appears under its name only when it is complete: it is written beside the target, synced,
-and renamed.
-
-Rewriting: where chunks cannot be copied, the source's columns are decoded and encoded anew.
+The output appears under its name when it is complete: it is written beside the target, synced, and
+renamed.
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ if TYPE_CHECKING:
     from rlpost.io.uploads import Upload
 
 
-READ_BYTES = 32 << 20  # decoded source bytes that are held at a time
+READ_BYTES = 32 << 20  # decoded source bytes in memory at a time
 
 
 class SourceReader:
-    """A source's kept columns, decoded a bounded piece at a time.
+    """Reads a source's kept columns in batches of bounded size.
 
     Raises:
         DataError: the file is damaged or no Parquet file.
@@ -57,20 +55,20 @@ class SourceReader:
 
     def __init__(self, path: AnyPath, keep: Collection[str] | None, drop: Collection[str]) -> None:
         self._path = path
-        with self._naming():
+        with self._errors():
             self._reader = ParquetReader(path)
             self._file = self._reader.file
             schema = self._file.schema_arrow
         kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
         self.fields = pa.schema(kept)
         self.indexed = indexed_row_groups_of(self._file.metadata)
-        """Row groups that have page indexes."""
+        """The row groups with page indexes."""
         self._group = -1
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._batch: pa.RecordBatch | None = None  # None behind a row group's last rows
+        self._batch: pa.RecordBatch | None = None  # None after a row group's last rows
 
-    def skeleton(self, encoder: Encoder) -> Struct:
-        """Return FileMetaData with the source's row groups and key-values and no column."""
+    def footer_without_columns(self, encoder: Encoder) -> Struct:
+        """Return FileMetaData with the source's row groups and key-values, but no columns."""
         metadata = self._file.metadata
         root = Struct().put(SchemaElement.NAME, Wire.BINARY, b"schema")
         groups = [
@@ -87,25 +85,25 @@ class SourceReader:
         footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, groups)
         footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
         footer[FileMeta.CREATED_BY] = encoder.footer[FileMeta.CREATED_BY]
-        with self._naming():
+        with self._errors():
             plan_splice(footer, 0, encoder, None, ())
         return footer
 
-    def take(self, row_group: int, most: int) -> pa.RecordBatch:
-        """Return the next rows of a row group, at least one and at most `most`."""
-        with self._naming():
+    def read(self, row_group: int, most: int) -> pa.RecordBatch:
+        """Read the next rows of a row group, at least one and at most `most`."""
+        with self._errors():
             if row_group != self._group:
                 self._open(row_group)
             while self._batch is not None and not self._batch.num_rows:
                 self._batch = next(self._batches, None)
         if self._batch is None:
             raise DataError(
-                f"{self._path}: row group {row_group} has fewer rows than the footer says; "
-                "the file is damaged"
+                f"{self._path}: row group {row_group} has fewer rows than its footer; the file is "
+                "damaged"
             )
-        taken = self._batch.slice(0, most)
+        rows = self._batch.slice(0, most)
         self._batch = self._batch.slice(most)
-        return taken
+        return rows
 
     def _open(self, row_group: int) -> None:
         group = self._file.metadata.row_group(row_group)
@@ -115,7 +113,7 @@ class SourceReader:
         self._group, self._batch = row_group, pa.record_batch({})
 
     @contextmanager
-    def _naming(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
@@ -123,17 +121,17 @@ class SourceReader:
 
 
 class RewriteSink:
-    """Decodes a source's columns and encodes them anew beside the new ones; see `Sink`.
+    """Decodes a source's columns, and encodes them with the new ones; see `Sink`.
 
     Args:
-        rows: the source.
-        inner: writes a file that copies no column.
+        source: reads the source's columns.
+        inner: the sink of a file without copied columns.
         reason: why the source's columns are not copied.
     """
 
-    def __init__(self, rows: SourceReader, inner: Sink, reason: str) -> None:
+    def __init__(self, source: SourceReader, inner: Sink, reason: str) -> None:
         self.reason = reason
-        self._rows = rows
+        self._source = source
         self._inner = inner
 
     @property
@@ -142,13 +140,13 @@ class RewriteSink:
         return self._inner.output
 
     def encode(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch itself: it is encoded with the source's columns."""
+        """Return the batch: `append` encodes it with the source's columns."""
         return columns
 
     def append(self, row_group: int, encoded: pa.RecordBatch) -> None:
         """Read, encode and add the next rows of a row group."""
         while encoded.num_rows:
-            rows = self._rows.take(row_group, encoded.num_rows)
+            rows = self._source.read(row_group, encoded.num_rows)
             new = encoded.slice(0, rows.num_rows)
             schema = pa.schema([*rows.schema, *new.schema])
             arrays = [*rows.columns, *new.columns]
@@ -160,11 +158,11 @@ class RewriteSink:
         self.append(row_group, columns)
 
     def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these entries added, and sync the file."""
+        """Write the footer with additional key-value entries, and sync the file."""
         self._inner.complete(metadata)
 
     def publish(self) -> None:
-        """Give the completed file the target's name."""
+        """Rename the completed file to the target."""
         self._inner.publish()
 
     def close(self, metadata: Mapping[str, str]) -> None:
@@ -172,27 +170,27 @@ class RewriteSink:
         self._inner.close(metadata)
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove the unfinished file."""
         self._inner.abort()
 
 
 class Sink(Protocol):
-    """Takes new columns row group by row group, each in as many batches as one likes.
+    """Writes new columns, row group by row group, each in any number of batches.
 
-    `write` is `append` of `encode`. `encode` is the expensive part and may run in any thread; the
-    rest is for one thread, and `append` takes batches in the order of the rows.
+    `write` is `append` of `encode`. `encode` is the expensive part and thread-safe. The other
+    methods are for one thread, and `append` needs the batches in the order of their rows.
     """
 
     @property
     def reason(self) -> str | None:
-        """Why the source's columns are decoded and encoded anew; None if they are copied."""
+        """Why the source's columns are decoded and encoded; None if they are copied."""
 
     @property
     def output(self) -> StagedFile | Upload:
         """The file that is written."""
 
     def encode(self, columns: pa.RecordBatch) -> Any:
-        """Prepare the next rows' new columns for `append`."""
+        """Encode the next rows' new columns, for `append`."""
 
     def append(self, row_group: int, encoded: Any) -> None:
         """Add the next rows of a row group of the source."""
@@ -201,16 +199,16 @@ class Sink(Protocol):
         """Encode and add the next rows of a row group of the source."""
 
     def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these key-value entries added, and sync the file."""
+        """Write the footer with additional key-value entries, and sync the file."""
 
     def publish(self) -> None:
-        """Give the completed file the target's name."""
+        """Rename the completed file to the target."""
 
     def close(self, metadata: Mapping[str, str]) -> None:
         """Complete the file and publish it."""
 
     def abort(self) -> None:
-        """Remove what was written; never raises, and does nothing after `close`."""
+        """Remove the unfinished file; never raises, and does nothing after `close`."""
 
 
 def encoder_for(
@@ -222,9 +220,9 @@ def encoder_for(
     level: int | None = None,
     indexed: bool = False,
 ) -> Encoder:
-    """The encoder of a sink that `open_sink` opens with the same arguments.
+    """Return the encoder of a sink that `open_sink` opens with the same arguments.
 
-    `indexed` is whether the source has page indexes, in any of the row groups to encode for.
+    `indexed`: the source has page indexes, in any of the row groups to encode.
     """
     level = 1 if codec == "zstd" and level is None else level
     return Encoder(
@@ -252,16 +250,16 @@ def open_sink(
         source: the Parquet file whose columns come first in the output; it may be the target.
         target: the file to write; replaced if it exists.
         fields: the new columns, in order.
-        drop: source columns, by top-level name, that the output lacks.
-        keep: the only source columns that the output has; None for all.
-        constant: new columns that repeat few values, such as advantages that are the same for all
-            tokens of a response: they are encoded in the way that suits them.
-        aliases: new column -> new column that has the same values; encoded once, and `write` needs
+        drop: top-level columns of the source to omit.
+        keep: the only columns of the source to keep; None for all.
+        constant: new columns with few distinct values, such as advantages that are equal for all
+            tokens of a response; see `Encoder`.
+        aliases: new column -> new column with the same values; encoded once, and `write` needs
             only the latter.
-        force_rewrite: decode and encode the source's columns even where copying would do.
-        codec: compression of new columns (all, in a rewrite), "none" for none.
-        level: its level; None for 1 with zstd and for the codec's own default otherwise.
-        begun: from `copy_all`, which was right to copy all only where no column is left out.
+        force_rewrite: decode and encode the source's columns even if they can be copied.
+        codec: compression of new columns (in a rewrite, of all columns), or "none".
+        level: its level; None for 1 with zstd, and for the default of other codecs.
+        begun: the copy that `start_copy` started; valid only if no column is dropped.
 
     Raises:
         UsageError: a new column has the name of a kept one.
@@ -270,20 +268,21 @@ def open_sink(
             not writable.
     """
     encoder = partial(encoder_for, constant=constant, aliases=aliases, codec=codec, level=level)
-    spliced: SpliceSink | str = "it was asked for"
-    with ExitStack() as undone:
+    spliced: SpliceSink | str = "a rewrite was requested"
+    with ExitStack() as undo:
         if begun is not None:
-            undone.callback(begun.discard)
+            undo.callback(begun.discard)
         if not force_rewrite:
             spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun)
         if not isinstance(spliced, str):
-            undone.pop_all()
+            undo.pop_all()
             return spliced
-    rows = SourceReader(source, keep, drop)
-    _check_names(source, rows.fields.names, fields)
-    joined = encoder(pa.schema([*rows.fields, *fields]), indexed=bool(rows.indexed))
-    inner = SpliceSink(rows.skeleton(joined), joined, stage_file(target), len(MAGIC), rows.indexed)
-    return RewriteSink(rows, inner, spliced)
+    reader = SourceReader(source, keep, drop)
+    _check_names(source, reader.fields.names, fields)
+    joined = encoder(pa.schema([*reader.fields, *fields]), indexed=bool(reader.indexed))
+    footer = reader.footer_without_columns(joined)
+    inner = SpliceSink(footer, joined, stage_file(target), len(MAGIC), reader.indexed)
+    return RewriteSink(reader, inner, spliced)
 
 
 def _splice(
@@ -294,14 +293,14 @@ def _splice(
     drop: Collection[str],
     begun: StagedFile | Upload | None,
 ) -> SpliceSink | str:
-    """Open a sink that copies, or say why there can be none."""
+    """Open a sink that copies the kept columns; return the reason if that is impossible."""
     with file_errors(source, "cannot be read"), ExitStack() as opened:
         file, size = open_file(source)
         opened.callback(close_file, file)
         try:
             footer, end = read_footer(file, size)
             encoder = encoder_of(indexed=bool(indexed_row_groups(footer)))
-            names, everything, indexed = plan_splice(footer, end, encoder, keep, drop)
+            names, all_kept, indexed = plan_splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -309,20 +308,22 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        runs: list[ByteRange] = data_range(end)
+        ranges: list[ByteRange] = data_range(end)
         moved: list[NewIndex] | None = []
-        if not everything:
-            runs, moved = compact(file, footer.structs(FileMeta.ROW_GROUPS))
-        kept = max((run.at + run.size for run in runs), default=len(MAGIC))
+        if not all_kept:
+            ranges, moved = compact(file, footer.structs(FileMeta.ROW_GROUPS))
+        kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
         indexes = () if moved is None else (indexed, moved)
         if begun is not None:
-            if begun.ranges != runs:
-                raise ReadWriteError(f"{source}: changed while it was read")
+            if begun.ranges != ranges:
+                raise ReadWriteError(
+                    f"{source}: changed during the run; run again when no other process writes it"
+                )
             return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage_file(target)
         opened.pop_all()
-        staged.write(0, MAGIC)  # in front of what is copied
-        staged.copy(file, runs)
+        staged.write(0, MAGIC)  # before the copied data
+        staged.copy(file, ranges)
         return SpliceSink(footer, encoder, staged, kept, *indexes)
 
 
@@ -330,6 +331,6 @@ def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> 
     for name in fields.names:
         if name in names:
             raise UsageError(
-                f"{source}: a column `{name}` is there already; replace it or name the new one "
-                "otherwise"
+                f"{source}: the column `{name}` exists already; drop it, or choose another name "
+                "for the new column"
             )

@@ -1,12 +1,11 @@
-"""Splicing: a source's column chunks are copied as they are, new ones are put behind them.
+"""Splicing: copying a source's column chunks unchanged, and appending chunks of new columns.
 
-Nothing that stays is decoded. The output is the source's data, byte for byte, then the new columns'
-chunks, row group by row group; one footer joins both schemas. Where all columns stay, not even
-their offsets change, so copying needs to know nothing and can start before anything else does.
-Where some are left out, the others' chunks close ranks, and with them their Bloom filters and page
-indexes. Where the source has page indexes, the new columns have them, too.
-
-Encoded rows that wait until their row group is full: a chunk's pages must follow one another.
+Kept columns are not decoded. The output is the source's data, byte for byte, then the new columns'
+chunks, row group by row group, and one footer with both schemas. If all columns are kept, their
+offsets do not change, so the copy can start before anything else. If some are dropped, the kept
+chunks, Bloom filters and page indexes are compacted. If the source has page indexes, the new
+columns get them, too. New pages are spooled until their row group is full: the pages of a column
+chunk must be contiguous.
 """
 
 from __future__ import annotations
@@ -60,104 +59,104 @@ if TYPE_CHECKING:
     from rlpost.io.ranges import OpenFile
 
 
-ROOM = 64 << 20  # bytes of pages that wait in memory
+SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
 
 
-class _Lying(NamedTuple):
-    """Pages that lie in the file, one behind another."""
+class _SpooledPages(NamedTuple):
+    """Consecutive pages in the spool's file."""
 
     begin: int
     size: int
 
 
 class PageSpool:
-    """The new pages of one row group, in memory as long as they are few, then in a file.
+    """The new pages of one row group: in memory while they are small, then in a temporary file.
 
-    A row group may be as large as its file, and what is made of it with it. The file has no name,
-    so nothing is left of it whatever ends the run.
+    A row group may be as large as its file, and so may be its new pages. The temporary file has no
+    name, so nothing is left of it however the run ends.
 
     Args:
-        folder: where the file is, if one is needed: on the disk that has room for the output.
+        folder: the folder of the temporary file: on the output's disk, which has enough space.
     """
 
     def __init__(self, folder: Path) -> None:
         self.rows = 0
         self._folder = folder
-        self._parts: list[EncodedRows] = []
-        self._held: list[EncodedRows] = []  # those behind them, in memory
+        self._spooled: list[EncodedRows] = []  # in the file
+        self._pending: list[EncodedRows] = []  # the rows behind them, in memory
         self._size = 0
         self._file: IO[bytes] | None = None
         self._end = 0
 
     def add(self, encoded: EncodedRows) -> None:
-        """Take the next rows.
+        """Add the next rows.
 
         Raises:
             ReadWriteError: the file cannot be written.
         """
         self.rows += encoded.rows
-        self._held.append(encoded)
+        self._pending.append(encoded)
         self._size += sum(map(len, (page for pages in _distinct(encoded) for page in pages)))
-        if self._size > ROOM:
+        if self._size > SPOOL_BYTES:
             with file_errors(self._folder, "cannot be written"):
-                self._parts += [self._laid(part) for part in self._held]
-            self._held, self._size = [], 0
+                self._spooled += [self._write(rows) for rows in self._pending]
+            self._pending, self._size = [], 0
 
     def take(self) -> list[EncodedRows]:
-        """All rows, in order; the pages are for `bytes_of`, and nothing waits any more."""
-        parts = self._parts + self._held
-        self._parts, self._held, self._size, self.rows = [], [], 0, 0
-        return parts
+        """Remove and return all rows, in order; read their pages by `bytes_of`."""
+        encoded = self._spooled + self._pending
+        self._spooled, self._pending, self._size, self.rows = [], [], 0, 0
+        return encoded
 
-    def bytes_of(self, piece: ColumnPages) -> Iterator[bytes | memoryview]:
-        """The pages of a piece that `take` gave."""
-        for page in piece.pages:
-            if not isinstance(page, _Lying):
+    def bytes_of(self, column: ColumnPages) -> Iterator[bytes | memoryview]:
+        """Read the pages of a column of rows that `take` returned."""
+        for page in column.pages:
+            if not isinstance(page, _SpooledPages):
                 yield page
                 continue
             assert self._file is not None
             for done in range(0, page.size, READ_BYTES):
-                with file_errors(self._folder, "what waits there cannot be read"):
-                    some = min(READ_BYTES, page.size - done)
-                    data = os.pread(self._file.fileno(), some, page.begin + done)
-                    if len(data) < some:
+                with file_errors(self._folder, "the temporary file of new pages cannot be read"):
+                    size = min(READ_BYTES, page.size - done)
+                    data = os.pread(self._file.fileno(), size, page.begin + done)
+                    if len(data) < size:
                         raise OSError("it became shorter")
                 yield data
 
     def clear(self) -> None:
-        """Give the file's room back; what `take` gave is not needed any more."""
+        """Delete the file: the rows that `take` returned are no longer needed."""
         if self._file is not None:
             self._file.close()
         self._file = None
 
-    def _laid(self, encoded: EncodedRows) -> EncodedRows:
-        """The same rows with their pages in the file."""
-        lying = {id(pages): [self._put(pages)] for pages in _distinct(encoded)}
-        pieces = [replace(piece, pages=lying[id(piece.pages)]) for piece in encoded.pieces]
-        return replace(encoded, pieces=pieces)
+    def _write(self, encoded: EncodedRows) -> EncodedRows:
+        """Write the pages of some rows to the file."""
+        spooled = {id(pages): [self._write_pages(pages)] for pages in _distinct(encoded)}
+        columns = [replace(column, pages=spooled[id(column.pages)]) for column in encoded.columns]
+        return replace(encoded, columns=columns)
 
-    def _put(self, pages: list[bytes | memoryview]) -> _Lying:
+    def _write_pages(self, pages: list[bytes | memoryview]) -> _SpooledPages:
         if self._file is None:
             self._file, self._end = tempfile.TemporaryFile(dir=self._folder), 0  # noqa: SIM115
         begin = self._end
         for page in pages:
             self._end += write_all(self._file.fileno(), page, self._end)
-        return _Lying(begin, self._end - begin)
+        return _SpooledPages(begin, self._end - begin)
 
 
 def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
-    """The lists of pages, each once: columns that hold the same values share theirs."""
-    return list({id(piece.pages): piece.pages for piece in encoded.pieces}.values())
+    """Return the lists of pages, each once: columns with the same values share one list."""
+    return list({id(column.pages): column.pages for column in encoded.columns}.values())
 
 
 def start_copy(source: AnyPath, target: AnyPath) -> StagedFile | Upload | None:
-    """Begin to copy a Parquet file's data, all of it, to where an output that keeps it is staged.
+    """Start to copy all data of a Parquet file to a staged output that keeps all columns.
 
     Returns:
-        The staged file, for `open_sink`; None where the source is no Parquet file.
+        The staged file, for `open_sink`; None if the source is no Parquet file.
 
     Raises:
-        ReadWriteError: the source cannot be read, or the target's folder not written.
+        ReadWriteError: the source cannot be read, or the target's folder is not writable.
     """
     with file_errors(source, "cannot be read"):
         file, size = open_file(source)
@@ -172,35 +171,33 @@ def start_copy(source: AnyPath, target: AnyPath) -> StagedFile | Upload | None:
     except BaseException:
         close_file(file)
         raise
-    staged.write(0, MAGIC)  # in front of what is copied
+    staged.write(0, MAGIC)  # before the copied data
     staged.copy(file, data_range(end))
     return staged
 
 
 def data_range(end: int) -> list[ByteRange]:
-    """All data of a file whose footer begins at `end`."""
+    """Return the range of all data of a file whose footer begins at `end`."""
     return [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))]
 
 
 def compact(file: OpenFile, groups: list[Struct]) -> tuple[list[ByteRange], list[NewIndex] | None]:
-    """Move what belongs to kept columns, so that nothing is between it.
-
-    Page indexes are left out where one is damaged.
+    """Move the data of kept columns together, without gaps.
 
     Args:
         file: the source.
-        groups: its row groups, with the chunks that stay; changed in place.
+        groups: its row groups, with the kept chunks; changed in place.
 
     Returns:
-        What to copy for that; and the OffsetIndexes, which no copy would be true of: None where the
-        indexes are left out. ColumnIndexes are still where they were.
+        The ranges to copy; and the OffsetIndexes with new offsets, or None if one is damaged and
+        the output gets no page indexes. ColumnIndexes are not moved.
 
     Raises:
-        OSError, ReadWriteError: the source can't be read.
+        OSError, ReadWriteError: the source cannot be read.
     """
     chunks = [(chunk, group) for group in groups for chunk in group.structs(RowGroup.COLUMNS)]
     before = [chunk_extent(chunk.struct(ColumnChunk.META))[0] for chunk, _ in chunks]
-    runs = _closed(groups)
+    ranges = _move_chunks(groups)
     moved = []
     for (chunk, group), begin in zip(chunks, before, strict=True):
         after = chunk_extent(chunk.struct(ColumnChunk.META))
@@ -209,57 +206,58 @@ def compact(file: OpenFile, groups: list[Struct]) -> tuple[list[ByteRange], list
         offsets = shifted_offset_indexes(file, moved)
     except FooterError:
         drop_indexes(groups)
-        return _joined(runs), None
-    return _joined(runs), offsets
+        return _merge_adjacent(ranges), None
+    return _merge_adjacent(ranges), offsets
 
 
-def _closed(groups: list[Struct]) -> list[ByteRange]:
-    """Move chunks and Bloom filters to where the file begins."""
+def _move_chunks(groups: list[Struct]) -> list[ByteRange]:
+    """Move chunks, then Bloom filters, to the beginning of the file; return the ranges to copy."""
     end = len(MAGIC)
-    runs: list[ByteRange] = []
+    ranges: list[ByteRange] = []
     for group in groups:
         for meta in sorted(column_metas(group), key=chunk_extent):
             begin, stop = chunk_extent(meta)
             shift_offsets(meta, end - begin)
-            runs.append(ByteRange(begin, stop - begin, end))
+            ranges.append(ByteRange(begin, stop - begin, end))
             end += stop - begin
     for meta in (
         meta for group in groups for meta in column_metas(group) if ColumnMeta.BLOOM in meta
     ):
         size = meta.integer(ColumnMeta.BLOOM_LENGTH)
-        runs.append(ByteRange(meta.integer(ColumnMeta.BLOOM), size, end))
+        ranges.append(ByteRange(meta.integer(ColumnMeta.BLOOM), size, end))
         meta.put(ColumnMeta.BLOOM, Wire.I64, end)
         end += size
-    return runs
+    return ranges
 
 
-def _joined(runs: list[ByteRange]) -> list[ByteRange]:
-    """The same with neighbours as one."""
-    joined: list[ByteRange] = []
-    for run in runs:
-        if joined and joined[-1].begin + joined[-1].size == run.begin:
-            joined[-1] = joined[-1]._replace(size=joined[-1].size + run.size)
+def _merge_adjacent(ranges: list[ByteRange]) -> list[ByteRange]:
+    """Merge ranges that are adjacent in the source."""
+    merged: list[ByteRange] = []
+    for span in ranges:
+        if merged and merged[-1].begin + merged[-1].size == span.begin:
+            merged[-1] = merged[-1]._replace(size=merged[-1].size + span.size)
         else:
-            joined.append(run)
-    return joined
+            merged.append(span)
+    return merged
 
 
-_READERS = 4  # runs of page indexes that are read at a time
+_READERS = 4  # threads that read page indexes
 
 
 class SpliceSink:
-    """Writes new columns' chunks behind kept ones, which are copied; see `Sink`.
+    """Appends the chunks of new columns to copied ones; see `Sink`.
 
-    Encoded pages wait until their row group is full, and page indexes for the end of the file.
+    Pages are spooled until their row group is full. Page indexes stay in memory until the end.
 
     Args:
-        footer: what `plan` made of the source's, with kept chunks where they are in the output.
-        encoder: makes the new columns' pages.
-        output: the file to write, with the copy of what is kept begun; published or discarded here.
-        end: where the kept data ends.
-        indexed: the row groups in which new columns have page indexes, too; `encoder` must know.
-        moved: kept columns' OffsetIndexes that are still to be written; the other indexes that
-            kept chunks point to are copied, from where they are in the source.
+        footer: the footer from `plan_splice`, with kept chunks at their offsets in the output.
+        encoder: encodes the new columns.
+        output: the file to write, whose copy of the kept data was started; published or discarded
+            by this object.
+        end: the end of the kept data.
+        indexed: the row groups in which new columns get page indexes; `encoder` must compute them.
+        moved: kept columns' OffsetIndexes with new offsets. Other indexes that kept chunks point to
+            are copied from the source.
     """
 
     def __init__(
@@ -281,7 +279,7 @@ class SpliceSink:
         output.write(0, MAGIC)
         self._end = end
         self._current = 0
-        self._waiting = PageSpool(output.path.parent)
+        self._spool = PageSpool(output.path.parent)
 
     @property
     def output(self) -> StagedFile | Upload:
@@ -289,7 +287,7 @@ class SpliceSink:
         return self._output
 
     def encode(self, columns: pa.RecordBatch) -> EncodedRows:
-        """Encode new columns; any thread may."""
+        """Encode new columns; thread-safe."""
         return self._encoder.encode(columns)
 
     def append(self, row_group: int, encoded: EncodedRows) -> None:
@@ -299,8 +297,8 @@ class SpliceSink:
         while self._current < min(row_group, len(self._groups)):
             self._finish_group()
         if row_group != self._current or encoded.rows > self._missing():
-            raise ValueError(f"row group {row_group} got more rows than it has")
-        self._waiting.add(encoded)
+            raise ValueError(f"row group {row_group} gets more rows than it has")
+        self._spool.add(encoded)
         if not self._missing():
             self._finish_group()
 
@@ -314,11 +312,11 @@ class SpliceSink:
         self.publish()
 
     def publish(self) -> None:
-        """Give the completed file the target's name."""
+        """Rename the completed file to the target."""
         self._output.publish()
 
     def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with these entries added, and sync the file."""
+        """Write the footer with additional key-value entries, and sync the file."""
         while self._current < len(self._groups):
             self._finish_group()
         self._write_indexes()
@@ -327,28 +325,30 @@ class SpliceSink:
         self._output.complete()
 
     def abort(self) -> None:
-        """Remove what was written; harmless after `close` and when called again."""
-        self._waiting.clear()
+        """Remove the unfinished file; does nothing after `close`, or when called again."""
+        self._spool.clear()
         self._output.discard()
 
     def _missing(self) -> int:
-        """Count the rows that the current row group still lacks; there are none behind the last."""
+        """Return the missing rows of the current row group, 0 after the last row group."""
         if self._current == len(self._groups):
             return 0
-        return self._groups[self._current].integer(RowGroup.ROWS) - self._waiting.rows
+        return self._groups[self._current].integer(RowGroup.ROWS) - self._spool.rows
 
     def _write_indexes(self) -> None:
-        """Put all page indexes behind one another: some readers read whatever is between them.
+        """Write all page indexes contiguously: some readers read everything between them.
 
-        Where the copy has kept ones in front of the new columns, those bytes are there twice.
+        If the copy of the source contains its indexes, the file has those bytes twice.
         """
-        runs = []
+        ranges = []
         at = self._end
         for chunk, field, begin, size in existing_indexes(self._groups):
-            runs.append(ByteRange(begin, size, at))
+            ranges.append(ByteRange(begin, size, at))
             chunk.put(field, Wire.I64, at)
             at += size
-        for data in map_ordered(self._output.read_source, split_ranges(_joined(runs)), _READERS):
+        for data in map_ordered(
+            self._output.read_source, split_ranges(_merge_adjacent(ranges)), _READERS
+        ):
             self._end = self._output.write(self._end, data)
         for field in (ColumnChunk.COLUMN_INDEX, ColumnChunk.OFFSET_INDEX):
             for chunk, _, data in (index for index in self._indexes if index.field == field):
@@ -356,25 +356,25 @@ class SpliceSink:
                 self._end = self._output.write(self._end, data)
 
     def _finish_group(self) -> None:
-        """Write the new chunks of a row group that has all of its rows."""
+        """Write the new chunks of the current row group, which has all of its rows."""
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
         group = self._groups[self._current]
-        parts = self._waiting.take() or [self._encoder.encode(self._encoder.nothing)]
+        encoded = self._spool.take() or [self._encoder.encode(self._encoder.empty_batch)]
         columns = group.structs(RowGroup.COLUMNS)
         begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
         group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
-        for pieces in zip(*(part.pieces for part in parts), strict=True):
-            meta = merge_chunks([piece.meta for piece in pieces])
+        for parts in zip(*(rows.columns for rows in encoded), strict=True):
+            meta = merge_chunks([part.meta for part in parts])
             meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
             chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(
                 ColumnChunk.OFFSET, Wire.I64, 0
             )
             columns.append(chunk)
             if self._current in self._indexed:
-                indexed = [page for piece in pieces for page in piece.index]
-                self._indexes += new_indexes(chunk, self._end, indexed)
-            for page in chain.from_iterable(map(self._waiting.bytes_of, pieces)):
+                pages = [page for part in parts for page in part.index]
+                self._indexes += new_indexes(chunk, self._end, pages)
+            for page in chain.from_iterable(map(self._spool.bytes_of, parts)):
                 self._end = self._output.write(self._end, page)
         group.put_list(RowGroup.COLUMNS, Wire.STRUCT, columns)
         metas = column_metas(group)
@@ -384,4 +384,4 @@ class SpliceSink:
         ):
             group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
         self._current += 1
-        self._waiting.clear()
+        self._spool.clear()

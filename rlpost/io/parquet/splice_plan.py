@@ -1,4 +1,8 @@
-"""Planning a splice: a source's footer is checked, cut down and joined with new columns'."""
+"""Splice plans: a source's footer, checked, with the kept columns and the new ones.
+
+The key-value metadata may contain the schema once more, in Arrow's or Spark's format. Their readers
+prefer it to Parquet's own schema, so it gets the new columns, too.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ _SPARK_TYPES = {
 
 
 def decode_arrow_schema(value: bytes) -> pa.Schema:
-    """Decode the Arrow schema that pyarrow and others keep, or FooterError."""
+    """Decode an Arrow schema from key-value metadata, or FooterError."""
     try:
         return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -59,7 +63,7 @@ def encode_arrow_schema(schema: pa.Schema) -> bytes:
 
 
 def join_arrow_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes:
-    """An Arrow schema that has the columns of these names, and new ones; FooterError as above."""
+    """Select columns of an encoded Arrow schema and append new ones, or FooterError."""
     schema = decode_arrow_schema(value)
     missing = [name for name in names if schema.get_field_index(name) < 0]
     if missing:
@@ -71,23 +75,23 @@ def join_arrow_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> 
 def join_table_metadata(
     metadata: Mapping[bytes, bytes], names: Sequence[str], fields: pa.Schema
 ) -> dict[bytes, bytes]:
-    """A table's metadata, where a Spark schema has the columns of these names, and new ones."""
-    told = dict(metadata)
-    value = told.pop(SPARK_SCHEMA, None)
-    joined = None if value is None else join_spark_schema(value, names, fields)
-    return told if joined is None else {**told, SPARK_SCHEMA: joined}
+    """Select columns of the Spark schema in a table's metadata, if any, and append new ones."""
+    joined = dict(metadata)
+    value = joined.pop(SPARK_SCHEMA, None)
+    schema = None if value is None else join_spark_schema(value, names, fields)
+    return joined if schema is None else {**joined, SPARK_SCHEMA: schema}
 
 
 def join_spark_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes | None:
-    """A Spark schema that has the columns of these names, and new ones.
+    """Select columns of an encoded Spark schema and append new ones.
 
     Returns:
-        None where it can't be made; without one, Spark takes Parquet's own schema.
+        None if that is impossible; Spark uses Parquet's own schema then.
     """
     try:
         schema = json.loads(value)
-        known = {field["name"]: field for field in schema["fields"]}
-        kept = [known[name] for name in names]
+        by_name = {field["name"]: field for field in schema["fields"]}
+        kept = [by_name[name] for name in names]
         new = [_spark_field(field.name, field.type, null=field.nullable) for field in fields]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -99,7 +103,7 @@ def _spark_field(name: str, kind: pa.DataType, *, null: bool) -> dict[str, Any]:
 
 
 def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
-    """A column's type in Spark's words; KeyError where it has none that is plain."""
+    """Return a column's type in Spark's JSON; KeyError if Spark has no simple type for it."""
     if pa.types.is_list(kind):
         inner = kind.value_field
         element = {"elementType": _spark_type(inner.type), "containsNull": inner.nullable}
@@ -109,38 +113,38 @@ def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
 
 _ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
 _OFFSETS = (ColumnMeta.DATA_PAGE, ColumnMeta.INDEX_PAGE, ColumnMeta.DICTIONARY_PAGE)
-_STAYING = (ColumnChunk.META, *POINTERS)
+_KEPT_FIELDS = (ColumnChunk.META, *POINTERS)
 
 
 class SplicePlan(NamedTuple):
-    """What stays of a source."""
+    """What the output keeps of a source."""
 
     names: list[str]
-    """Its columns."""
-    everything: bool
-    """Whether those are all."""
+    """The kept columns."""
+    all_kept: bool
+    """Whether these are all columns."""
     indexed: frozenset[int]
-    """The row groups whose page indexes stay."""
+    """The row groups that keep their page indexes."""
 
 
 def plan_splice(
     footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
 ) -> SplicePlan:
-    """Check a footer against its file, cut it down to the columns that stay, join the new ones.
+    """Check a footer against its file, remove dropped columns, and add new ones to its schema.
 
-    Row groups keep the chunks of the columns that stay; `SpliceSink` adds the rest.
+    The row groups get the chunks of the kept columns; `SpliceSink` adds the others.
 
     Args:
         footer: FileMetaData; changed in place.
-        end: where the footer begins, so where column chunks end.
-        encoder: knows the new columns.
-        keep: names of the top-level columns that stay, None for all.
-        drop: names of those that do not.
+        end: the offset of the footer, and so the end of column chunks.
+        encoder: the encoder of the new columns.
+        keep: names of the top-level columns to keep, None for all.
+        drop: names of the columns to drop.
 
     Raises:
-        DamagedError: a column chunk lies outside of the file.
+        DamagedError: a column chunk is outside of the file.
         EncryptedError: a column is encrypted.
-        FooterError: splicing cannot serve this file, and a reader might.
+        FooterError: the file cannot be spliced, but may be readable.
     """
     elements = footer.structs(FileMeta.SCHEMA)
     columns = _top_level(elements)
@@ -150,9 +154,9 @@ def plan_splice(
     groups = footer.structs(FileMeta.ROW_GROUPS)
     extents = [extent for group in groups for extent in _extents(group, count, end)]
     _check_overlap(extents)
-    indexed = _sound_indexes(footer, extents, end)
+    indexed = _check_indexes(footer, extents, end)
     for group in groups:
-        _cut(group, leaves)
+        _select_columns(group, leaves)
     new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
     root = Struct(elements[0]).put(
         SchemaElement.CHILDREN, Wire.I32, len(kept) + len(encoder.fields)
@@ -171,7 +175,7 @@ def plan_splice(
 
 
 def _join_kept_schemas(footer: Struct, names: list[str], fields: pa.Schema) -> None:
-    """Let the schemas in the key-value metadata have the columns that stay, and the new ones."""
+    """Update the schemas in the key-value metadata to the kept and the new columns."""
     pairs = footer.structs(FileMeta.KEY_VALUES)
     for pair in [*pairs]:
         key = pair.binary(1)
@@ -210,28 +214,30 @@ def _top_level(elements: list[Struct]) -> list[_Column]:
         except UnicodeDecodeError:
             raise FooterError(f"the column name {name!r} is not UTF-8") from None
     if not elements or elements[0].integer(SchemaElement.CHILDREN, 0) != len(columns):
-        raise FooterError(f"its schema has {len(columns)} columns and says otherwise")
+        raise FooterError(
+            f"its schema has {len(columns)} columns, which is not their stated number"
+        )
     return columns
 
 
 def chunk_extent(meta: Struct) -> tuple[int, int]:
-    """Return where a column chunk begins and ends."""
+    """Return begin and end of a column chunk."""
     size = meta.integer(ColumnMeta.COMPRESSED)
     begin = min((at for f in _OFFSETS if (at := meta.integer(f, 0)) > 0), default=0)
     return begin, begin + size
 
 
 def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
-    """Return where a row group's chunks and Bloom filters lie, or say what is wrong with one."""
+    """Return begin and end of a row group's chunks and Bloom filters; raise if one is invalid."""
     chunks = group.structs(RowGroup.COLUMNS)
     if len(chunks) != leaves or group.integer(RowGroup.ROWS) < 0:
-        raise FooterError(f"a row group has {len(chunks)} columns, the schema {leaves}")
+        raise FooterError(f"a row group has {len(chunks)} columns, the schema has {leaves}")
     extents = []
     for chunk in chunks:
         if ColumnChunk.CRYPTO in chunk:
             raise EncryptedError("some of its columns are encrypted")
         if ColumnChunk.FILE_PATH in chunk:
-            raise FooterError("some of its columns lie in other files")
+            raise FooterError("some of its columns are in other files")
         meta = chunk.struct(ColumnChunk.META)
         begin, stop = chunk_extent(meta)
         last = max(meta.integer(offset, 0) for offset in _OFFSETS)
@@ -247,7 +253,7 @@ def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
 
 
 def _check_overlap(extents: list[tuple[int, int]]) -> None:
-    """Refuse overlaps: copying what is used twice could make a small file a huge one."""
+    """Raise if extents overlap: copying each of them could make a small file huge."""
     last = 0
     for begin, stop in sorted(extents):
         if begin < last and stop > begin:
@@ -255,11 +261,11 @@ def _check_overlap(extents: list[tuple[int, int]]) -> None:
         last = max(last, stop)
 
 
-def _sound_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> frozenset[int]:
-    """Which row groups have page indexes; where one is not in the data by itself, none is left.
+def _check_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> frozenset[int]:
+    """Return the row groups with page indexes; drop all indexes if one is invalid.
 
-    Columns without an index may be beside columns with one: writers leave out the ColumnIndex of
-    types without an order, and pyarrow, polars, DuckDB, Spark and DataFusion read such files.
+    Some columns may have no index: writers omit the ColumnIndex of types without an order, and
+    pyarrow, polars, DuckDB, Spark and DataFusion read such files.
     """
     groups = footer.structs(FileMeta.ROW_GROUPS)
     try:
@@ -270,20 +276,20 @@ def _sound_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> 
     return indexed_row_groups(footer)
 
 
-def _cut(group: Struct, leaves: list[int]) -> None:
-    """Leave a row group with some of its columns, and with pointers to nothing else."""
+def _select_columns(group: Struct, leaves: list[int]) -> None:
+    """Reduce a row group to some of its columns, with pointers to kept data only."""
     chunks = group.structs(RowGroup.COLUMNS)
     kept = []
     for leaf in leaves:
-        fields = {field: value for field, value in chunks[leaf].items() if field in _STAYING}
+        fields = {field: value for field, value in chunks[leaf].items() if field in _KEPT_FIELDS}
         kept.append(Struct(fields).put(ColumnChunk.OFFSET, Wire.I64, 0))
     group.put_list(RowGroup.COLUMNS, Wire.STRUCT, kept)
-    places = {leaf: place for place, leaf in enumerate(leaves)}
+    indexes = {leaf: index for index, leaf in enumerate(leaves)}
     order = []
     for column in group.structs(RowGroup.SORTING):
-        if column.integer(1) not in places:
-            break  # rows are sorted by what comes before a dropped column, not by what comes after
-        order.append(Struct(column).put(1, Wire.I32, places[column.integer(1)]))
+        if column.integer(1) not in indexes:
+            break  # without a dropped column, rows are sorted by the columns before it only
+        order.append(Struct(column).put(1, Wire.I32, indexes[column.integer(1)]))
     group.pop(RowGroup.SORTING, None)
     if order:
         group.put_list(RowGroup.SORTING, Wire.STRUCT, order)
@@ -302,7 +308,7 @@ def shift_offsets(meta: Struct, delta: int) -> None:
 
 
 def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
-    """Set key-value entries of FileMetaData, and of its Arrow schema: pyarrow shows only those."""
+    """Set key-value entries of FileMetaData, and of its Arrow schema, which pyarrow prefers."""
     new = {key.encode(): value.encode() for key, value in metadata.items()}
     pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
     for pair in pairs:
@@ -317,16 +323,16 @@ def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
 
 
 def merge_chunks(metas: list[Struct]) -> Struct:
-    """Return the metadata of a column chunk that is made of these pieces, in this order."""
+    """Return the metadata of a column chunk that consists of these chunks, in order."""
     if len(metas) == 1:
         return Struct(metas[0])
-    joined = metas[0].without(ColumnMeta.STATISTICS, ColumnMeta.ENCODING_STATS, 16, 17)
+    merged = metas[0].without(ColumnMeta.STATISTICS, ColumnMeta.ENCODING_STATS, 16, 17)
     for total in (ColumnMeta.VALUES, ColumnMeta.UNCOMPRESSED, ColumnMeta.COMPRESSED):
-        joined.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
+        merged.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
     encodings = {e for meta in metas for e in meta.values_of(ColumnMeta.ENCODINGS, Wire.I32)}
-    joined.put_list(ColumnMeta.ENCODINGS, Wire.I32, sorted(encodings))
+    merged.put_list(ColumnMeta.ENCODINGS, Wire.I32, sorted(encodings))
     if all(ColumnMeta.STATISTICS in meta for meta in metas):
-        statistics = [meta.struct(ColumnMeta.STATISTICS) for meta in metas]
-        order = _ORDERED.get(joined.integer(ColumnMeta.TYPE))
-        joined.put(ColumnMeta.STATISTICS, Wire.STRUCT, merge_statistics(statistics, order))
-    return joined
+        parts = [meta.struct(ColumnMeta.STATISTICS) for meta in metas]
+        order = _ORDERED.get(merged.integer(ColumnMeta.TYPE))
+        merged.put(ColumnMeta.STATISTICS, Wire.STRUCT, merge_statistics(parts, order))
+    return merged

@@ -111,14 +111,14 @@ def test_footers_of_real_writers_come_back_byte_for_byte(tmp_path, write):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x1c" * 10_000, f"more than {MAX_DEPTH} deep"),
+        (b"\x1c" * 10_000, f"more than {MAX_DEPTH} levels deep"),
         (b"\x19" * 10_000, "does not fit"),
         (b"\x19\x1c" * 5_000, "does not fit|deep"),
         (b"\x19\xf6" + b"\xff" * 8 + b"\x7f" + b"\0" * 50, "a list of 9223372036854775807 values"),
         (b"\x18" + b"\xff" * 8 + b"\x7f", "too early"),
         (b"\x16" + b"\xff" * 100_000, "more than 64 bits"),
         (b"\x16" + b"\x80" * 100_000, "more than 64 bits"),
-        (b"\x15\x02\x05\x02\x02\x00", "field 1 comes twice"),
+        (b"\x15\x02\x05\x02\x02\x00", "field 1 occurs twice"),
         (b"\x1d" + b"\0" * 20, "type 13 is unknown"),
         (b"\x10\x00", "type 0 is unknown"),
         (b"", "in the middle"),
@@ -143,10 +143,10 @@ def test_more_values_than_any_footer_has_raise_footer_error(monkeypatch):
 @pytest.mark.parametrize(
     ("data", "error", "reason"),
     [
-        (b"", FooterError, "does not end as a Parquet file does"),
+        (b"", FooterError, "does not end with PAR1, as Parquet files do"),
         (b"PAR1", FooterError, "does not end"),
         (b"PAR1PAR1", FooterError, "does not end"),
-        (b"PAR1" + b"\xff\xff\xff\x7fPAR1", FooterError, "does not fit a file of 12"),
+        (b"PAR1" + b"\xff\xff\xff\x7fPAR1", FooterError, "does not fit in 12 bytes"),
         (b"PAR1" + b"\0\0\0\0PAR1", FooterError, "in the middle"),
         (b"PAR1\0\1\0\0\0PARE", EncryptedError, "encrypted"),
         (b"PAR1" + file_end(Struct().put(8, Wire.STRUCT, Struct())), EncryptedError, "columns"),
@@ -173,7 +173,7 @@ def test_a_field_of_the_wrong_type_raises_footer_error():
     for read in (fields.integer, fields.struct, fields.binary):
         with pytest.raises(FooterError, match="field 3"):
             read(3)
-    with pytest.raises(FooterError, match="another type than STRUCT"):
+    with pytest.raises(FooterError, match="not a list of STRUCT"):
         fields.structs(2)
 
 

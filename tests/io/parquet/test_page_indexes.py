@@ -173,7 +173,7 @@ def test_lists_become_pages_with_true_bounds(tmp_path, monkeypatch):
 def test_pages_of_empty_lists_are_told(monkeypatch):
     monkeypatch.setattr(page_module, "PAGE_VALUES", 2)
     new = pa.record_batch({"x": pa.array([[], [], [0.0], [-0.0]], pa.list_(pa.float32()))})
-    pieces = Encoder(new.schema, indexed=True).encode(new).pieces
+    pieces = Encoder(new.schema, indexed=True).encode(new).columns
     (chunk,) = pieces
     assert [(page.rows, page.nulls, page.empty) for page in chunk.index] == [
         (2, 2, True),
@@ -198,7 +198,7 @@ def test_columns_that_pyarrow_encodes_have_indexes_too(tmp_path):
 
 
 def test_without_indexes_nothing_is_noted():
-    assert all(piece.index == [] for piece in Encoder(FIELDS).encode(new_columns(9)).pieces)
+    assert all(piece.index == [] for piece in Encoder(FIELDS).encode(new_columns(9)).columns)
 
 
 def test_notes_of_pages_survive_packing():
@@ -207,14 +207,14 @@ def test_notes_of_pages_survive_packing():
     packer.add(3, encoded)
     ((group, came),) = read_encoded(packer.finish())
     assert group == 3
-    assert [piece.index for piece in came.pieces] == [piece.index for piece in encoded.pieces]
-    assert all(piece.index for piece in came.pieces)
+    assert [piece.index for piece in came.columns] == [piece.index for piece in encoded.columns]
+    assert all(piece.index for piece in came.columns)
 
 
 def test_an_index_is_never_made_of_other_pages():
     pages = [indexes.PageStats(10, 1, 0, empty=False, low=b"", high=b"")]
     meta = Struct().put(ColumnMeta.COMPRESSED, Wire.I64, 11)
-    with pytest.raises(ValueError, match="are not those"):
+    with pytest.raises(ValueError, match="do not have the size of their column chunk"):
         indexes.new_indexes(Struct().put(ColumnChunk.META, Wire.STRUCT, meta), 4, pages)
 
 

@@ -109,7 +109,7 @@ def test_long_columns_become_several_pages(tmp_path, monkeypatch, constant):
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     lists = pa.ListArray.from_arrays(offsets, pa.array(np.arange(sum(lengths), dtype=np.float32)))
     batch = pa.record_batch({"x": lists})
-    pages = Encoder(batch.schema).encode(batch).pieces[0].pages
+    pages = Encoder(batch.schema).encode(batch).columns[0].pages
     assert len(pages) > 2 * sum(lengths) / 25
     assert read_back(tmp_path, [batch], constant=constant)["x"].to_pylist() == lists.to_pylist()
 
@@ -160,7 +160,7 @@ def test_aliases_are_encoded_once_and_stored_twice(tmp_path):
     batch = new_columns(30)
     options = {"aliases": {"returns": "advantages"}, "constant": ["advantages"]}
     encoded = Encoder(FIELDS, **options).encode(batch.drop_columns(["returns"]))
-    assert encoded.pieces[0].pages is encoded.pieces[1].pages
+    assert encoded.columns[0].pages is encoded.columns[1].pages
     path = written(tmp_path, [batch, batch], **options)
     expected = pa.Table.from_batches([batch, batch])
     assert pq.read_table(path, columns=FIELDS.names).equals(expected)
@@ -197,7 +197,7 @@ def test_threads_may_encode_at_the_same_time():
     with ThreadPoolExecutor(4) as pool:
         parallel = list(pool.map(encoder.encode, batches))
     for batch, encoded in zip(batches, parallel, strict=True):
-        pieces = zip(encoder.encode(batch).pieces, encoded.pieces, strict=True)
+        pieces = zip(encoder.encode(batch).columns, encoded.columns, strict=True)
         assert all(b"".join(a.pages) == b"".join(b.pages) for a, b in pieces)
 
 
@@ -214,7 +214,7 @@ def test_a_rewrite_reads_bounded_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(rewrite, "READ_BYTES", 500)
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source, row_group_size=40)
-    assert enrich(source, target, force_rewrite=True) == "it was asked for"
+    assert enrich(source, target, force_rewrite=True) == "a rewrite was requested"
     table = pq.read_table(target)
     assert table.select(source_table().column_names).equals(source_table())
     assert [pq.read_metadata(target).row_group(i).num_rows for i in (0, 1)] == [40, 20]
@@ -262,5 +262,5 @@ def test_pages_are_smaller_than_pyarrow_makes_them():
     batch = pa.record_batch({"x": tokens(20_000)})
     out = io.BytesIO()
     pq.write_table(pa.Table.from_batches([batch]), out, compression="zstd")
-    pages = Encoder(batch.schema).encode(batch).pieces[0].pages
+    pages = Encoder(batch.schema).encode(batch).columns[0].pages
     assert sum(map(len, pages)) < len(out.getvalue())

@@ -104,7 +104,7 @@ def test_the_target_may_be_the_source(source):
 def test_a_name_that_is_taken_is_a_usage_error(source, target):
     fields = pa.schema([("reward", pa.float32())])
     for force in (False, True):
-        with pytest.raises(UsageError, match="column `reward` is there already"):
+        with pytest.raises(UsageError, match="column `reward` exists already"):
             open_sink(source, target, fields, force_rewrite=force)
         open_sink(source, target, fields, drop=["reward"], force_rewrite=force).abort()
         open_sink(source, target, fields, keep=["step"], force_rewrite=force).abort()
@@ -116,7 +116,7 @@ def test_row_counts_that_do_not_fit_raise_value_error(source, target):
     sink.write(0, new_columns(20))
     with pytest.raises(ValueError, match="row group 0 lacks 5 rows"):
         sink.write(1, new_columns(1))
-    with pytest.raises(ValueError, match="row group 0 got more rows"):
+    with pytest.raises(ValueError, match="row group 0 gets more rows"):
         sink.write(0, new_columns(6))
     with pytest.raises(ValueError, match="row group 0 "):
         sink.close({})
