@@ -162,7 +162,7 @@ def test_a_directorys_damaged_dump_is_not_passed_over_where_the_format_is_said(t
     assert "step2.jsonl, line 1: not JSON" in ran.err
     ran = run("convert", tmp_path / "in", tmp_path / "out")
     assert ran.code == 0
-    assert "! passed over, of no known format" in ran.err
+    assert "! skipped, unknown format" in ran.err
     assert "train_data_step2.jsonl" in ran.err
 
 
