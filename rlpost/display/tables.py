@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 12  # of a table by step or domain
-_GAP = 2  # blanks between columns
+_GAPS = (2, 1)  # blanks between columns; the second if the first has no room
 _LEAST_TEXT = 10  # characters that a column of text may shrink to
 _BLOCKS = frozenset(EIGHTHS + LEVELS)
 _CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
@@ -64,7 +64,7 @@ class TextTable:
         """Return the width that the table needs, and the width that it can use."""
         texts = [self.title, *self.lines, *self.notes]
         widths = self._natural_widths()
-        widest = max((sum(widths) + _GAP * (len(widths) - 1), *map(len, texts)))
+        widest = max((sum(widths) + _GAPS[0] * (len(widths) - 1), *map(len, texts)))
         return Measurement(min(widest, 1), widest).with_maximum(options.max_width)
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
@@ -108,10 +108,10 @@ class TextTable:
             row[column] and set(str(row[column])) <= _BLOCKS for row in self.rows
         )
 
-    def _widths(self, width: int) -> list[int] | None:
+    def _widths(self, width: int, gap: int) -> list[int] | None:
         """Return the width of each column; None if the numbers do not fit."""
         widths = self._natural_widths()
-        room = width - _GAP * (len(widths) - 1)
+        room = width - gap * (len(widths) - 1)
         if sum(widths) <= room:
             return widths
         wrapped = [column for column in range(len(widths)) if self._is_text(column)]
@@ -123,20 +123,23 @@ class TextTable:
         return None
 
     def _body(self, out: Console, options: ConsoleOptions) -> Iterator[Text]:
-        widths = self._widths(options.max_width)
-        if widths is None:
+        for gap in _GAPS:
+            widths = self._widths(options.max_width, gap)
+            if widths is not None:
+                break
+        else:
             yield from self._stacked()
             return
         headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
-        yield from self._row(headings, widths, out)
-        whole = sum(widths) + _GAP * (len(widths) - 1)
+        yield from self._row(headings, widths, gap, out)
+        whole = sum(widths) + gap * (len(widths) - 1)
         yield Text(("-" if options.ascii_only else "─") * whole)
         for i, row in enumerate(self.rows):
-            yield from self._row(row, widths, out)
+            yield from self._row(row, widths, gap, out)
             if i in self.row_notes:
                 yield Text(f"  {printable_line(self.row_notes[i])}", style="dim")
 
-    def _row(self, row: Row, widths: Sequence[int], out: Console) -> Iterator[Text]:
+    def _row(self, row: Row, widths: Sequence[int], gap: int, out: Console) -> Iterator[Text]:
         """Yield the lines of a row: more than one if a text wraps."""
         wrapped = [
             list(_text(cell).wrap(out, width, overflow="fold")) or [Text()]
@@ -150,7 +153,7 @@ class TextTable:
                 align: JustifyMethod = "left" if column in self.text else "right"
                 part.align(align, widths[column])  # type: ignore[arg-type]
                 parts.append(part)
-            whole = Text(" " * _GAP).join(parts)
+            whole = Text(" " * gap).join(parts)
             whole.rstrip()
             yield whole
 

@@ -1,8 +1,9 @@
-"""Each finding: a file made to have it is flagged, a twin that is well is not."""
+"""Each finding: a file with the problem has it, a similar file without the problem does not."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.analysis.inspect.findings.case import share
 from rlpost.cli.commands.inspect import app
+from rlpost.display.text import share
 
 GROUPS, SIZE, STEPS = 24, 8, 2
 ROWS = GROUPS * SIZE
@@ -243,12 +244,32 @@ def test_a_healthy_file_has_no_finding(tmp_path):
     assert names(write(tmp_path / "a.parquet", BASE)) == []
 
 
-def test_every_finding_is_tried():
-    assert {*CASES, "mixed_types"} == {one.__name__ for one in FINDINGS}
+def test_every_check_has_a_case():
+    assert {*CASES, "mixed_types"} == {*FINDINGS}
+
+
+def test_every_check_has_a_meaning_in_one_sentence():
+    for name, check in FINDINGS.items():
+        assert check.name == name
+        assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
+
+
+@pytest.mark.parametrize("how", ["table", "json", "markdown"])
+def test_checks_are_listed_with_their_meaning(how):
+    shown = CliRunner().invoke(app, ["--checks", "--format", how]).stdout
+    for check in FINDINGS.values():
+        assert check.name in shown
+        assert check.meaning in shown
+
+
+def test_an_input_is_needed_without_checks():
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 2
+    assert "Missing argument 'IN...'" in result.output
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_file_made_to_have_it_is_flagged_and_its_twin_is_not(name, tmp_path):
+def test_a_file_with_the_problem_has_the_finding_and_one_without_does_not(name, tmp_path):
     bad, well = CASES[name]
     found = inspect([write(tmp_path / "bad.parquet", bad)]).findings
     assert name in [finding.name for finding in found]
@@ -258,6 +279,7 @@ def test_a_file_made_to_have_it_is_flagged_and_its_twin_is_not(name, tmp_path):
     assert finding.of >= finding.count
     assert finding.said
     assert finding.advice
+    assert finding.severity in FINDINGS[name].severity
     harms = [one.harm for one in found]
     assert harms == sorted(harms, reverse=True)
 
@@ -362,7 +384,7 @@ def test_a_few_long_copies_are_found_and_as_many_short_ones_are_not(tmp_path):
         ("finish_reason", [{"type": "stop"}] * ROWS),
     ],
 )
-def test_what_cannot_be_read_is_told_and_the_rest_is_read(name, values, tmp_path):
+def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
     found = inspect([write(tmp_path / "a.parquet", BASE | {name: values})])
     assert found.findings[0].name == "wrong_types"
     assert f"`{name}`" in found.findings[0].said
@@ -378,7 +400,7 @@ def test_one_column_for_two_roles_is_found(tmp_path):
     assert "same column" in finding.said
 
 
-def test_one_column_of_a_wrong_type_for_two_roles_is_told_of(tmp_path):
+def test_one_column_of_a_wrong_type_for_two_roles_is_named_twice(tmp_path):
     path = write(tmp_path / "a.parquet", BASE)
     mapped = {"values": "response", "token_rewards": "response"}
     (finding,) = inspect([path], columns_map=mapped).findings
@@ -420,7 +442,7 @@ def test_number_lists_of_two_precisions_are_read_and_told(tmp_path):
     assert found.responses == 2 * ROWS
 
 
-def test_strict_exits_with_1_where_there_are_findings(tmp_path):
+def test_strict_exits_with_1_if_there_are_findings(tmp_path):
     run = CliRunner().invoke
     bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
     well = str(write(tmp_path / "well.parquet", BASE))
@@ -428,7 +450,7 @@ def test_strict_exits_with_1_where_there_are_findings(tmp_path):
     assert run(app, [bad, "--strict"]).exit_code == 1
     assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
-    assert "no findings" in run(app, [well]).stdout
+    assert f"No problems found by {len(FINDINGS)} checks" in run(app, [well]).stdout
 
 
 def test_quiet_leaves_the_exit_code_and_data_that_is_asked_for(tmp_path):
@@ -529,10 +551,10 @@ def test_a_column_of_zeros_was_never_computed_and_is_no_padding(tmp_path):
     assert not {"padded_lists", "shifted_lists"} & {one.name for one in found}
 
 
-def test_zeros_at_the_end_are_not_said_to_be_masked_where_nothing_is(tmp_path):
+def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
     columns = each(padded(BASE), "response_mask", np.ones_like)
     said = finding(columns, "padded_lists", tmp_path).said
-    assert "end in zeros" in said
+    assert "end with zeros" in said
     assert "mask" not in said
 
 
@@ -589,19 +611,19 @@ def test_a_column_without_a_role_that_is_missing_is_no_error(tmp_path):
     assert "missing in b.parquet" in found.said
 
 
-def test_both_lengths_are_said(tmp_path):
+def test_the_finding_has_both_lengths(tmp_path):
     length = len(BASE["old_log_probs"][17])
     short = with_row(BASE, "old_log_probs", 17, lambda values: values[:-1])
     said = finding(short, "unequal_lengths", tmp_path).said
-    assert f"row 17, where `old_log_probs` has {length - 1} entries against {length}" in said
+    assert f"row 17: `old_log_probs` has {length - 1} entries instead of {length}" in said
     none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
-    assert "`old_log_probs` is null against" in finding(none, "unequal_lengths", tmp_path).said
+    assert "`old_log_probs` is null instead of" in finding(none, "unequal_lengths", tmp_path).said
 
 
-def test_columns_that_could_be_the_reward_are_offered(tmp_path):
+def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
     columns = without(BASE, "reward") | {"rewards": BASE["reward"], "seconds": [1.0] * ROWS}
     found = finding(columns, "no_reward", tmp_path)
-    assert found.advice == "say which one it is: --map reward=rewards"
+    assert found.advice == "set the reward column: --map reward=rewards"
     nothing = finding(without(BASE, "reward", "step"), "no_reward", tmp_path)
     assert "no column has a number per row" in nothing.advice
 
@@ -621,7 +643,7 @@ def test_only_all_is_100_percent(part, whole, said):
     assert share(part, whole) == said
 
 
-def test_thresholds_are_said_and_rows_show_them(tmp_path):
+def test_findings_have_their_thresholds_and_rows_as_evidence(tmp_path):
     long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
     assert "from 0.5 on" in long.said
     assert "policy tokens" in long.evidence[0].said

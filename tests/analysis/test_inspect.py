@@ -25,7 +25,7 @@ from rlpost import Recipe
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.facts import inspect, stored
 from rlpost.analysis.inspect.responses import pass_at_k
-from rlpost.analysis.inspect.statistics import exact_sum, pearson, spread_of
+from rlpost.analysis.inspect.statistics import GrowingHistogram, exact_sum, pearson, spread_of
 from rlpost.cli.commands.inspect import app
 from rlpost.display.text import bar, spark
 from rlpost.io.arrow import CellLocation
@@ -556,6 +556,34 @@ def test_inspecting_does_not_import_torch(sample):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.integers(1, 59))
+def test_a_growing_histogram_does_not_depend_on_the_chunks(values, at):
+    whole, chunks = GrowingHistogram(), GrowingHistogram()
+    array = np.array(values, np.float64)
+    whole.add(array)
+    for chunk in (array[:at], array[at:]):
+        chunks.add(chunk)
+    bins = whole.bins(20)
+    assert bins == chunks.bins(20)
+    assert whole.count == chunks.count == len(values)
+    assert (bins is None) == (len(set(array.tolist())) <= 1)
+    if bins is not None:
+        assert len(bins.counts) <= 20
+        assert sum(bins.counts) >= 0.998 * len(values)
+        inside = np.histogram(array, [*bins.edges[:-1], np.nextafter(bins.edges[-1], -np.inf)])[0]
+        assert bins.counts == inside.tolist()
+
+
+def test_a_growing_histogram_leaves_out_distant_numbers_and_ones_that_are_not_finite():
+    histogram = GrowingHistogram()
+    histogram.add(np.concatenate([np.linspace(-1, 1, 9_999), [1000.0, np.nan, np.inf]]))
+    bins = histogram.bins(30)
+    assert histogram.count == 10_000
+    assert 1 <= histogram.count - sum(bins.counts) <= 20
+    assert -1.25 <= bins.edges[0] < -0.9
+    assert 0.9 < bins.edges[-1] <= 1.25
+
+
 # ---- screens ----
 
 
@@ -646,35 +674,36 @@ def test_markdown_opens_no_tag_and_has_no_double_blank_lines(tmp_path):
     assert "\n\n\n" not in shown
 
 
-def test_what_is_one_is_said_to_be_one(tmp_path):
+def test_nouns_after_1_are_singular(tmp_path):
     pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
     assert "1 row in 1 row group of 1" in shown
     assert "1 response, " in shown
-    assert "1 group of 1" in shown
+    assert "1 group of 1 response, by" in shown
     assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
 
 
-def test_without_a_mask_it_is_said_that_all_tokens_count(tmp_path):
+def test_without_a_mask_the_output_states_that_all_tokens_count(tmp_path):
     table = pq.read_table(ARITHMETIC)
     pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
-    said = "there is no mask, so every token counts"
-    assert said in " ".join(RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout.split())
-    assert said not in " ".join(RUN.invoke(app, [str(ARITHMETIC)]).stdout.split())
+    text = "there is no mask, so every token counts"
+    assert text in " ".join(RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout.split())
+    assert text not in " ".join(RUN.invoke(app, [str(ARITHMETIC)]).stdout.split())
 
 
-def test_a_threshold_that_no_reward_reaches_is_told_of():
-    said = "--pass-threshold R says what passes"
+def test_a_threshold_that_no_reward_reaches_is_reported():
+    text = "set the threshold with --pass-threshold"
     shown = RUN.invoke(app, [str(ARITHMETIC), "--pass-threshold", "2"]).stdout
     assert "no reward reaches 2, the highest is 1" in shown
-    assert said not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
+    assert text in shown
+    assert text not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
 
 
-def test_marks_are_explained_where_they_stand(tmp_path):
+def test_the_line_above_the_findings_explains_their_marks(tmp_path):
     table = pq.read_table(ARITHMETIC).drop_columns(["reward"])
     pq.write_table(table, tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert "1 finding  (✗ training would go wrong)" in shown
+    assert "1 finding (✗ error: training would use wrong numbers)" in shown
 
 
 def test_facts_takes_one_path_as_it_is():

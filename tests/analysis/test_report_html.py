@@ -17,8 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 from typer.testing import CliRunner
 
@@ -27,7 +25,8 @@ from rlpost import optional as extras
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.report import charts, page, run
-from rlpost.analysis.report.charts import GrowingHistogram, drawn
+from rlpost.analysis.report.charts import drawn
+from rlpost.analysis.report.clipping import clip_tables, clip_trends, count_clips, number_at
 from rlpost.analysis.report.examples import (
     BEST,
     DIFFERENT,
@@ -39,8 +38,6 @@ from rlpost.analysis.report.examples import (
     chosen,
 )
 from rlpost.analysis.report.run import report
-from rlpost.analysis.report.sections import clip_tables, clip_trends, figure
-from rlpost.analysis.report.totals import tallied
 from rlpost.analysis.responses.index import build
 from rlpost.cli.commands import report as command
 from rlpost.display.text import number, percent
@@ -447,19 +444,41 @@ def test_advantages_and_clipping_are_those_of_the_run(made, data):
     assert [cell for _, cell in trend["numbers"]["rows"]] == shares
 
 
-def test_tallies_count_policy_tokens_alone(made):
+def test_only_policy_tokens_count(made):
     index = build([str(made[0])], {})
-    tallies = tallied(index, reporter=run.Silent())
+    counts = count_clips(index, reporter=run.SilentReporter())
     table = pq.read_table(made[0])
     kept = np.repeat(table["sample_mask"].to_numpy(), [len(x) for x in table["advantages"]])
     mask = (np.concatenate(table["response_mask"].to_numpy()) > 0) & kept
     assert not kept.all()
     own = np.concatenate(table["advantages"].to_numpy())[mask].astype(np.float64)
     states = np.concatenate(table["clip_state"].to_numpy())[mask]
-    spread = tallies.advantage.spread
-    assert (spread.count, spread.min, spread.max) == (len(own), own.min(), own.max())
-    assert (spread.mean, spread.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
-    assert tallies.clips.tolist() == np.bincount(states, minlength=4).tolist()
+    advantages = inspect([str(made[0])]).advantages
+    whole = advantages.whole
+    assert (whole.count, whole.min, whole.max) == (len(own), own.min(), own.max())
+    assert (whole.mean, whole.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
+    assert advantages.left_out == counts.left_out == int((~table["sample_mask"].to_numpy()).sum())
+    assert counts.states.tolist() == np.bincount(states, minlength=4).tolist()
+
+
+def test_the_page_has_the_advantages_of_inspect(made, tmp_path):
+    report([str(made[0])], tmp_path / "page.html")
+    facts = inspect([str(made[0])]).advantages
+    (section,) = [
+        x for x in data_in(tmp_path / "page.html")["sections"] if x["name"] == "distributions"
+    ]
+    tiles = {tile["label"]: tile["value"] for tile in section["tiles"]}
+    assert tiles["Mean advantage"] == number(facts.whole.mean)
+    assert tiles["Advantages of exactly 0"] == percent(facts.whole.zero_share)
+    (chart,) = [x for x in section["charts"] if x["title"] == "Advantages"]
+    counts = [int(row[2].replace(",", "")) for row in chart["numbers"]["rows"]]
+    assert counts == facts.histogram.counts
+
+
+def test_a_column_named_advantage_is_shown(tmp_path):
+    columns = {"prompt_id": ["a", "a"], "reward": [1.0, 0.0], "advantage": [[0.5, 0.25], [-1.0]]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert report([str(tmp_path / "a.parquet")], tmp_path / "page.html").advantages.whole.count == 3
 
 
 def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
@@ -470,7 +489,7 @@ def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
         [RLPOST, "loss", enriched, "--format", "json"], check=True, capture_output=True
     ).stdout
     clip = json.loads(said)["settings"][0]["clip"]
-    found = tallied(build([str(enriched)], {}), reporter=run.Silent())
+    found = count_clips(build([str(enriched)], {}), reporter=run.SilentReporter())
     assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
     assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
     assert min(found.ppo.low, found.ppo.high) > 0
@@ -481,10 +500,10 @@ def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_file_of_clip_states_is_not_clipped_anew(made):
-    found = tallied(build([str(made[0])], {}), reporter=run.Silent())
+def test_clip_states_take_precedence_over_ppo_clips(made):
+    found = count_clips(build([str(made[0])], {}), reporter=run.SilentReporter())
     assert found.ppo is None
-    assert found.clips is not None
+    assert found.states is not None
 
 
 def test_rows_whose_lists_differ_in_length_are_not_clipped(tmp_path):
@@ -495,7 +514,7 @@ def test_rows_whose_lists_differ_in_length_are_not_clipped(tmp_path):
         "advantages": [[1.0, 1.0], [1.0], [-1.0]],
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = tallied(build([str(tmp_path / "a.parquet")], {}), reporter=run.Silent()).ppo
+    found = count_clips(build([str(tmp_path / "a.parquet")], {}), reporter=run.SilentReporter()).ppo
     assert (found.tokens, found.low, found.high) == (3, 1, 1)
 
 
@@ -532,9 +551,9 @@ def test_metadata_of_strangers_is_passed_over(tmp_path):
         pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
         source = build([str(tmp_path / "a.parquet")], {}).source
         assert (clip_tables(source), clip_trends(source)) == ([], [])
-    assert figure({"a": [{"b": 2}]}, "a", 0, "b") == 2
-    assert figure({"a": math.inf}, "a") is None
-    assert figure({"a": True}, "a") is None
+    assert number_at({"a": [{"b": 2}]}, "a", 0, "b") == 2
+    assert number_at({"a": math.inf}, "a") is None
+    assert number_at({"a": True}, "a") is None
 
 
 def test_chosen_rows_are_what_they_are_called(made):
@@ -611,37 +630,6 @@ def test_bars_of_a_histogram_are_drawn_from_edge_to_edge():
     assert [said for said, _ in marks] == ["0 to 1: 3 rows", "1 to 3: 6 rows"]
     narrow, wide = (float(width) for _, width in marks)
     assert wide / narrow == pytest.approx(2, rel=0.02)
-
-
-@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.integers(1, 59))
-def test_a_growing_histogram_does_not_depend_on_the_pieces(values, place):
-    whole, pieces = GrowingHistogram(), GrowingHistogram()
-    array = np.array(values, np.float64)
-    whole.add(array)
-    for piece in (array[:place], array[place:]):
-        pieces.add(piece)
-    assert whole.shown(20) == pieces.shown(20)
-    assert (whole.zeros, whole.count) == (pieces.zeros, pieces.count)
-    assert whole.count == len(values)
-    assert whole.zeros == values.count(0)
-    assert (whole.shown(20) is None) == (len(set(array.tolist())) <= 1)
-    if whole.shown(20) is not None:
-        found, outside = whole.shown(20)
-        assert len(found.counts) <= 20
-        assert sum(found.counts) + outside == len(values)
-        inside = np.histogram(array, [*found.edges[:-1], np.nextafter(found.edges[-1], -np.inf)])[0]
-        assert abs(sum(found.counts) - inside.sum()) == 0
-        assert found.counts == inside.tolist()
-
-
-def test_a_growing_histogram_leaves_far_ones_outside_and_counts_what_is_no_number():
-    found = GrowingHistogram()
-    found.add(np.concatenate([np.linspace(-1, 1, 9_999), [1000.0, np.nan, np.inf]]))
-    shown, outside = found.shown(30)
-    assert found.left_out == 2
-    assert 1 <= outside <= 20
-    assert -1.25 <= shown.edges[0] < -0.9
-    assert 0.9 < shown.edges[-1] <= 1.25
 
 
 # ---- inputs and outputs ----
@@ -769,7 +757,7 @@ def test_wrong_outputs_and_empty_inputs_are_told_before_the_work(made, tmp_path)
     with pytest.raises(UsageError, match="same file"):
         report([str(made[0])], made[0], overwrite=True)
     pq.write_table(pq.read_table(made[0]).slice(0, 0), tmp_path / "empty.parquet")
-    with pytest.raises(DataError, match="there are no rows"):
+    with pytest.raises(DataError, match="the input has no rows"):
         report([str(tmp_path / "empty.parquet")], tmp_path / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.parquet"]
 

@@ -195,8 +195,8 @@ def _reasons(heading: str, lacks: dict[str, str]) -> str:
 
 
 def findings() -> str:
-    rows = [(code(one.__name__), _first_line(one)) for one in FINDINGS]
-    return table(("finding", "what it is"), rows)
+    rows = [(code(one.name), one.severity, one.meaning) for one in FINDINGS.values()]
+    return table(("finding", "severity", "meaning"), rows)
 
 
 def functions() -> str:

@@ -1,5 +1,5 @@
-"""Looking at rollouts before they train anything: facts, findings and single responses.
+"""Statistics and findings of rollout files, computed before training.
 
-`facts.inspect` gives the facts as a tree of plain dataclasses (`model`), findings among them.
-Files are streamed: a few numbers per response are held, no tokens. Nothing here imports torch.
+`facts.inspect` returns a tree of plain dataclasses (`model`). Files are read once, in chunks; a few
+numbers per response stay in memory. Nothing here imports torch.
 """

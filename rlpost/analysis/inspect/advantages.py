@@ -1,4 +1,4 @@
-"""Advantages that a file has already, over the policy's tokens, in all and by step."""
+"""Statistics of the advantages that a file already has, overall and by step."""
 
 from __future__ import annotations
 
@@ -18,75 +18,85 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.statistics import GrowingHistogram
     from rlpost.io.arrow import CellLocation
 
 
-COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, WRONG = (
+BINS = 30
+COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, NONFINITE = (
     f"advantage:{name}" for name in ("count", "sum", "squares", "zeros", "min", "max", "nonfinite")
 )
 
 
 def advantage_rows(
-    array: pa.Array, place: CellLocation, mask: Lists | None, kept: NDArray[np.bool_] | None
+    array: pa.Array,
+    location: CellLocation,
+    mask: Lists | None,
+    kept: NDArray[np.bool_] | None,
+    histogram: GrowingHistogram,
 ) -> dict[str, NDArray[Any]]:
-    """What is kept of each response's advantages, [n] each: count, sums, span.
+    """Return counts, sums and range of each response's advantages, [n] each.
 
     Args:
         array: a list per row, or a number.
-        place: where it is, for errors.
+        location: of the array, for errors.
         mask: of the same rows; a row whose mask has another length counts all its values.
         kept: [n], False for responses that are left out; None keeps all.
+        histogram: gets the finite advantages.
 
     Raises:
         DataError: neither numbers nor lists of them.
     """
     if is_list(array.type):
-        found = lists_of(array, place)
-        values, offsets = found.values.astype(np.float64), found.offsets
-        chosen = _policy(found, mask)
+        lists = lists_of(array, location)
+        values, offsets = lists.values.astype(np.float64), lists.offsets
+        chosen = _is_policy(lists, mask)
     else:
-        values = numbers_of(array, place)
+        values = numbers_of(array, location)
         offsets, chosen = np.arange(len(values) + 1), np.ones(len(values), np.bool_)
     if kept is not None:
         chosen &= np.repeat(kept, np.diff(offsets))
     finite = np.isfinite(values)
-    wrong = segment_sums((chosen & ~finite).astype(np.int64), offsets)
+    nonfinite = segment_sums((chosen & ~finite).astype(np.int64), offsets)
     chosen &= finite
     offsets, values = kept_offsets(chosen, offsets), values[chosen]
+    histogram.add(values)
     return {
         COUNT: np.diff(offsets).astype(np.int32),
         TOTAL: segment_sums(values, offsets),
         SQUARES: segment_sums(values * values, offsets),
         ZEROS: segment_sums((values == 0).astype(np.int64), offsets).astype(np.int32),
-        LOW: _ends(np.minimum, values, offsets),
-        HIGH: _ends(np.maximum, values, offsets),
-        WRONG: wrong.astype(np.int32),
+        LOW: _extremes(np.minimum, values, offsets),
+        HIGH: _extremes(np.maximum, values, offsets),
+        NONFINITE: nonfinite.astype(np.int32),
     }
 
 
-def _policy(found: Lists, mask: Lists | None) -> NDArray[np.bool_]:
-    """Which values are of the policy's tokens, [t]."""
-    chosen = np.ones(len(found.values), np.bool_)
+def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_]:
+    """Return which values belong to policy tokens, [t]."""
+    policy = np.ones(len(lists.values), np.bool_)
     if mask is None:
-        return chosen
-    fits = found.lengths == mask.lengths
-    chosen[np.repeat(fits, found.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
-    return chosen
+        return policy
+    fits = lists.lengths == mask.lengths
+    policy[np.repeat(fits, lists.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
+    return policy
 
 
-def _ends(
-    best: np.ufunc, values: NDArray[np.float64], offsets: NDArray[np.int64]
+def _extremes(
+    better: np.ufunc, values: NDArray[np.float64], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """The least or the largest value of each row, [n]; NaN where it has none."""
-    ends = np.full(len(offsets) - 1, np.nan)
-    some = offsets[1:] > offsets[:-1]
-    if some.any():
-        ends[some] = best.reduceat(values, offsets[:-1][some])
-    return ends
+    """Return the least or the largest value of each row, [n]; NaN for an empty row."""
+    extremes = np.full(len(offsets) - 1, np.nan)
+    filled = offsets[1:] > offsets[:-1]
+    if filled.any():
+        extremes[filled] = better.reduceat(values, offsets[:-1][filled])
+    return extremes
 
 
-def advantage_facts(rows: pl.DataFrame, column: str | None) -> AdvantageFacts | None:
-    """Facts of the advantages in a column; None where the input has none."""
+def advantage_facts(reading: Reading) -> AdvantageFacts | None:
+    """Return the statistics of the advantages; None if the input has none."""
+    rows, column = reading.rows, reading.selection.advantages
     if column is None or COUNT not in rows:
         return None
     steps: list[AdvantageSlice] = []
@@ -99,9 +109,11 @@ def advantage_facts(rows: pl.DataFrame, column: str | None) -> AdvantageFacts | 
     return AdvantageFacts(
         column=column,
         of="policy tokens" if rows[COUNT].max() != 1 else "responses",
-        nonfinite=int(rows[WRONG].sum()),
+        nonfinite=int(rows[NONFINITE].sum()),
         whole=_slice(whole, None),
         steps=steps,
+        histogram=reading.advantages.bins(BINS),
+        left_out=None if reading.selection.kept is None else reading.totals.count("left_out"),
     )
 
 
@@ -114,7 +126,7 @@ def _slice(sums: dict[str, Any], label: Label | None) -> AdvantageSlice:
     count, total = int(sums[COUNT]), sums[TOTAL]
     if not count:
         return AdvantageSlice(label, 0, None, None, None, None, None)
-    spare = max(sums[SQUARES] - total * total / count, 0.0)
-    deviation = math.sqrt(spare / (count - 1)) if count > 1 else 0.0
-    low, high = sums[LOW] + 0.0, sums[HIGH] + 0.0  # -0 is 0
+    squares = max(sums[SQUARES] - total * total / count, 0.0)
+    deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+    low, high = sums[LOW] + 0.0, sums[HIGH] + 0.0  # -0 becomes 0
     return AdvantageSlice(label, count, total / count, deviation, low, high, sums[ZEROS] / count)

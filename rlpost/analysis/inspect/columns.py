@@ -1,4 +1,4 @@
-"""Arrow columns as numpy and polars, as they are: what is wrong is counted, not refused."""
+"""Arrow columns as numpy and polars; invalid values are kept for statistics, not rejected."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Lists(NamedTuple):
     offsets: NDArray[np.int64]
     values: NDArray[Any]
     nulls: NDArray[np.bool_] | None = None
-    """Rows without a list, [n]; None where each has one."""
+    """Rows without a list, [n]; None if each row has one."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Values of each row, [n]."""
+        """The number of values of each row, [n]."""
         return np.diff(self.offsets)
 
 
-def lists_of(array: pa.Array, place: CellLocation) -> Lists:
-    """A list column; a null row is empty, a null value NaN.
+def lists_of(array: pa.Array, location: CellLocation) -> Lists:
+    """Return a list column; a null row is empty, a null value NaN.
 
     Raises:
         DataError: not a list of numbers.
@@ -43,7 +43,7 @@ def lists_of(array: pa.Array, place: CellLocation) -> Lists:
     if is_list(array.type) and pa.types.is_null(array.type.value_type):
         array = array.cast(pa.large_list(pa.float32()))
     if not is_list(array.type) or not is_number(array.type.value_type):
-        raise place.error(0, f"is {array.type}", "a list of floats, integers or bools is needed")
+        raise location.error(0, f"is {array.type}", "a list of floats, integers or bools is needed")
     offsets = _offsets(array)
     values = array.flatten()
     if pa.types.is_boolean(values.type):
@@ -57,16 +57,16 @@ def lists_of(array: pa.Array, place: CellLocation) -> Lists:
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
     kind = array.type
     if not array.null_count and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        found = to_numpy(array.offsets)
-        return np.asarray(found - found[0], dtype=np.int64)
+        stored = to_numpy(array.offsets)
+        return np.asarray(stored - stored[0], dtype=np.int64)
     lengths = fill_nulls(pc.list_value_length(array), 0)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
-def numbers_of(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
-    """One float64 per row: a list is summed; a null, or an empty column, is NaN.
+def numbers_of(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
+    """Return one float64 per row: the sum of a list; NaN for a null and in a column without type.
 
     Raises:
         DataError: neither a number nor a list of numbers.
@@ -74,15 +74,15 @@ def numbers_of(array: pa.Array, place: CellLocation) -> NDArray[np.float64]:
     if pa.types.is_null(array.type):
         return np.full(len(array), np.nan)
     if is_list(array.type):
-        found = lists_of(array, place)
-        sums = segment_sums(found.values.astype(np.float64), found.offsets)
+        lists = lists_of(array, location)
+        sums = segment_sums(lists.values.astype(np.float64), lists.offsets)
         missing = is_true(array.is_null())
         return np.where(missing, np.nan, sums)
-    return ragged.numbers(array, place)
+    return ragged.numbers(array, location)
 
 
-def keys_of(array: pa.Array, place: CellLocation) -> pl.Series:
-    """Names or numbers that tell rows apart: Int64 or String; a null stays one.
+def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
+    """Return keys as Int64 or String; nulls are kept.
 
     Raises:
         DataError: another type.
@@ -93,21 +93,21 @@ def keys_of(array: pa.Array, place: CellLocation) -> pl.Series:
         array = array.cast(pa.int64())
     if pa.types.is_floating(array.type) and not _is_whole(array):
         array = array.cast(pa.string())
-    there = ragged.key(array.drop_null(), place)
-    known = pl.Series(there)
+    keys = ragged.key(array.drop_null(), location)
+    present = pl.Series(keys)
     if not array.null_count:
-        return known
+        return present
     valid = pl.Series(array.is_valid())
-    places = (valid.cast(pl.Int64).cum_sum() - 1).to_numpy()
-    return known.gather(places.clip(0)).zip_with(valid, known.clear(len(valid)))
+    indices = (valid.cast(pl.Int64).cum_sum() - 1).to_numpy()
+    return present.gather(indices.clip(0)).zip_with(valid, present.clear(len(valid)))
 
 
 def _is_whole(array: pa.Array) -> bool:
     return bool(pc.all(pc.equal(array, pc.round(array))).as_py() is not False)
 
 
-def truncated_of(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
-    """Whether each response hit the length limit; a null column says no.
+def truncated_of(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
+    """Return whether each response is truncated; not if the column has only nulls.
 
     Raises:
         DataError: neither a bool nor a string.
@@ -116,23 +116,22 @@ def truncated_of(array: pa.Array, place: CellLocation) -> NDArray[np.bool_]:
         return np.zeros(len(array), np.bool_)
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         array = pc.equal(array, 1)
-    return ragged.truncated(array, place)
+    return ragged.truncated(array, location)
 
 
-def fingerprints_of(array: pa.Array, place: CellLocation) -> NDArray[np.uint64]:
-    """A 64-bit hash per row, of a text or of a list of numbers; equal rows have equal ones.
+def fingerprints_of(array: pa.Array, location: CellLocation) -> NDArray[np.uint64]:
+    """Return a 64-bit hash per row, of a text or of a list of numbers.
 
     Raises:
         DataError: another type.
     """
     if is_list(array.type):
-        found = lists_of(array, place)
-        return _hashed(found)
+        return _hashes(lists_of(array, location))
     return np.asarray(pl.Series(array).cast(pl.String).hash().to_numpy())
 
 
 def characters_of(array: pa.Array) -> NDArray[np.int64]:
-    """Bytes of each row's text, which are its characters in ASCII; of a list its length."""
+    """Return the bytes of each text (its characters in ASCII), or the length of each list."""
     if is_list(array.type):
         lengths = pc.list_value_length(array)
     else:
@@ -140,8 +139,8 @@ def characters_of(array: pa.Array) -> NDArray[np.int64]:
     return fill_nulls(lengths, 0).astype(np.int64)
 
 
-def _hashed(lists: Lists) -> NDArray[np.uint64]:
-    """Σ mix(value) · power(place), over each row, modulo 2⁶⁴, and the row's length."""
+def _hashes(lists: Lists) -> NDArray[np.uint64]:
+    """Return Σ mix(value) · power(position) of each row, modulo 2⁶⁴, plus the row's length."""
     values = lists.values
     bits = values.astype(np.int64) if values.dtype.kind != "f" else values.astype(np.float64)
     mixed = bits.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -151,23 +150,23 @@ def _hashed(lists: Lists) -> NDArray[np.uint64]:
     powers = np.cumprod(np.full(longest, 0x94D049BB133111EB, np.uint64), dtype=np.uint64)
     mixed *= powers[np.arange(len(values)) - np.repeat(lists.offsets[:-1], lists.lengths)]
     sums = np.zeros(len(lists.lengths), np.uint64)
-    some = lists.lengths > 0
-    if some.any():
-        sums[some] = np.add.reduceat(mixed, lists.offsets[:-1][some])
+    filled = lists.lengths > 0
+    if filled.any():
+        sums[filled] = np.add.reduceat(mixed, lists.offsets[:-1][filled])
     return sums + lists.lengths.astype(np.uint64)
 
 
 def segment_sums(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sums of values[offsets[i]:offsets[i + 1]], [n]; 0 for an empty one."""
+    """Return the sums of values[offsets[i]:offsets[i + 1]], [n]; 0 for an empty row."""
     sums = np.zeros(len(offsets) - 1)
-    some = offsets[1:] > offsets[:-1]
-    if some.any():  # reduceat takes a segment to end where the next one that is given starts
-        sums[some] = np.add.reduceat(values, offsets[:-1][some])
+    filled = offsets[1:] > offsets[:-1]
+    if filled.any():  # a segment of reduceat ends at the start of the next one
+        sums[filled] = np.add.reduceat(values, offsets[:-1][filled])
     return sums
 
 
 def kept_offsets(keep: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets of what is left of each row when only some values are kept."""
+    """Return the offsets of rows of which only some values are kept."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
     return before[offsets]

@@ -1,4 +1,4 @@
-"""The way in: `inspect` reads rollout files once and says what is in them; `stored` none."""
+"""`inspect`: statistics and findings of rollout files, as a tree of dataclasses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
-from rlpost.analysis.inspect.findings import Case, found
+from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
+from rlpost.analysis.inspect.findings import CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts
-from rlpost.analysis.inspect.model import Facts
-from rlpost.analysis.inspect.reading import read, wanted_of
+from rlpost.analysis.inspect.model import Facts, TokenFacts
+from rlpost.analysis.inspect.reading import read, select_columns
 from rlpost.analysis.inspect.responses import (
     group_facts,
     group_table,
@@ -19,7 +22,14 @@ from rlpost.analysis.inspect.responses import (
     reward_facts,
     slices_of,
 )
-from rlpost.analysis.inspect.token_facts import mask_facts, token_facts
+from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
+from rlpost.analysis.inspect.tokens import (
+    LOG_PROB_PAIRS,
+    LOG_PROBS,
+    column_facts,
+    duplicates_of,
+    mismatch_facts,
+)
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import resolve
@@ -28,12 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
+    from rlpost.analysis.inspect.reading import Reading
 
 
 def stored(
     inputs: Sequence[str | Path], *, columns_map: Mapping[str, str] | None = None
 ) -> tuple[InputFacts, dict[str, RoleFacts]]:
-    """What the footers alone tell, and which columns serve: no row is read.
+    """Return the contents of the files' footers, and the column of each role; read no rows.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `inspect`.
@@ -50,61 +61,87 @@ def inspect(
     tokens: bool = True,
     pass_threshold: float = 1.0,
 ) -> Facts:
-    """Everything that `rlpost inspect` says of an input.
+    """Return statistics and findings of rollout files, as `rlpost inspect` prints them.
 
-    The files are streamed once, in pieces of about half a million tokens; only a few
-    numbers per response are held. Numbers that `rlpost advantages` reports too are the same.
+    The files are read once, in chunks of about half a million tokens. Only a few numbers per
+    response stay in memory. Numbers that `rlpost advantages` also reports are the same.
 
     Args:
         inputs: Parquet files, directories or globs.
-        columns_map: role to column, as `--map` says; beats names and aliases.
-        tokens: read log-probs, values and texts too; without them masks, lengths, rewards and
-            groups are still told.
+        columns_map: role to column, as with `--map`; overrides names and aliases.
+        tokens: also read log-probs, values and texts. Without them, there are still statistics of
+            masks, lengths, rewards and groups.
         pass_threshold: a response passes with at least this reward.
 
     Returns:
-        A tree of plain dataclasses; `.as_json()` gives it as JSON data.
+        A tree of plain dataclasses; `.as_json()` returns it as JSON data.
 
     Raises:
         UsageError: `columns_map` names an unknown role.
-        DataError: a file is not Parquet, or `columns_map` names a column that is not there.
+        DataError: a file is not Parquet, or `columns_map` names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
     start = time.perf_counter()
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     source = Source(find_inputs([str(path) for path in inputs]))
     columns = resolve(source.columns, columns_map or {}, source.name)
-    stored = input_facts(source, columns)
-    reading = read(source, wanted_of(source, columns, with_tokens=tokens))
+    reading = read(source, select_columns(source, columns, with_tokens=tokens))
     rows = reading.rows
     groups = group_table(rows, pass_threshold)
-    case = Case(
+    data = CheckInput(
         reading=reading,
-        input=stored,
+        input=input_facts(source, columns),
         group_rows=groups,
-        groups=group_facts(groups, reading.wanted.columns, pass_threshold),
+        groups=group_facts(groups, reading.selection.columns, pass_threshold),
         rewards=reward_facts(reading),
         lengths=length_facts(reading),
         masks=mask_facts(reading),
-        tokens=token_facts(reading),
+        tokens=_token_facts(reading),
     )
     return Facts(
         inputs=[str(path) for path in inputs],
-        input=stored,
+        input=data.input,
         roles=role_facts(source, columns),
         responses=len(rows),
         tokens={"all": int(rows["length"].sum()), "policy": int(rows["tokens"].sum())}
         if "tokens" in rows
         else None,
-        groups=case.groups,
-        rewards=case.rewards,
-        lengths=case.lengths,
-        masks=case.masks,
-        token_facts=case.tokens,
+        groups=data.groups,
+        rewards=data.rewards,
+        lengths=data.lengths,
+        masks=data.masks,
+        token_facts=data.tokens,
         steps=slices_of(rows, groups, "batch", pass_threshold),
         domains=slices_of(rows, groups, "domain", pass_threshold),
-        findings=found(case),
+        findings=run_checks(data),
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
-        advantages=advantage_facts(reading.rows, reading.wanted.advantages),
+        advantages=advantage_facts(reading),
+    )
+
+
+def _token_facts(reading: Reading) -> TokenFacts | None:
+    """Return the statistics of tokens; None if no column of tokens or texts was read."""
+    roles, rows, totals = reading.selection.tokens, reading.rows, reading.totals
+    if not roles and "copy" not in rows:
+        return None
+    pairs = [pair for pair in LOG_PROB_PAIRS if totals.count(f"{'/'.join(pair)}.tokens")]
+    kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
+    kl = kl[np.isfinite(kl)]
+    return TokenFacts(
+        columns={role: column_facts(role, reading) for role in roles},
+        mismatch=mismatch_facts(totals),
+        kl=spread_of(kl) if len(kl) else None,
+        kl_quantiles=quantiles_of(kl),
+        identical={
+            (name := "/".join(pair)): totals.mean(f"{name}.equal", f"{name}.tokens") or 0.0
+            for pair in pairs
+        },
+        shifts=shifts_of(reading, pairs),
+        edges={
+            role: {end: int(rows[f"{end}:{role}"].fill_nan(0).sum()) for end in ENDS}
+            for role in roles
+            if role in LOG_PROBS
+        },
+        duplicates=duplicates_of(reading),
     )

@@ -1,4 +1,4 @@
-"""What the footers alone tell: rows, row groups, codecs, bytes by column, who wrote the file."""
+"""Contents of Parquet footers: rows, row groups, codecs, bytes by column, the writer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 MISSING = "missing"
-MOST_FILES = 5  # named for each type of a column that others disagree with
+MOST_FILES = 5  # that are listed for each other type of a column
 
 
 def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
-    """Facts of the files as they are stored; no data page is read."""
+    """Return files, row groups and columns; no data page is read."""
     pairs = list(zip(source.files, source.footers, strict=True))
     groups = [
-        footer.row_group(place).num_rows
+        footer.row_group(i).num_rows
         for footer in source.footers
-        for place in range(footer.num_row_groups)
+        for i in range(footer.num_row_groups)
     ]
     return InputFacts(
         files=[_file(file, footer) for file, footer in pairs],
@@ -40,8 +40,8 @@ def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
 
 
 def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
-    """Which column serves each role, how it was found, and its type in the first file."""
-    types = {name: counted.most_common(1)[0][0] for name, counted in _types(source).items()}
+    """Return the column of each role, how it was found, and its type in the first file."""
+    types = {name: counts.most_common(1)[0][0] for name, counts in _types(source).items()}
     return {
         role: RoleFacts(column, columns.how[role], types[column])
         for role, column in columns.columns.items()
@@ -60,7 +60,7 @@ def _file(file: InputFile, footer: pq.FileMetaData) -> FileFacts:
 
 
 def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
-    """How rlpost made the file, where it did."""
+    """Return how rlpost wrote the file; None if it did not."""
     if b"rlpost.version" not in metadata:
         return None
     made: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
@@ -73,7 +73,7 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
 
 
 def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:
-    """An object that the metadata hold; empty where there is none."""
+    """Return a JSON object of the metadata; empty if there is none."""
     try:
         value = json.loads(metadata.get(key, b"{}"))
     except ValueError:
@@ -82,31 +82,31 @@ def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:
 
 
 def _types(source: Source) -> dict[str, Counter[str]]:
-    """The types of each column, and in how many files; hive partitions are of no file's."""
-    found: dict[str, Counter[str]] = {}
+    """Return the types of each column, and in how many files; hive partitions are in no file."""
+    types: dict[str, Counter[str]] = {}
     for schema, file in zip(source.schemas, source.files, strict=True):
         for field in schema:
-            found.setdefault(field.name, Counter())[str(field.type)] += 1
+            types.setdefault(field.name, Counter())[str(field.type)] += 1
         for key, _ in file.partitions:
             if key not in schema.names:
-                found.setdefault(key, Counter())["hive partition"] += 1
-    for counted in found.values():
-        lacking = len(source.files) - sum(counted.values())
-        if lacking:
-            counted[MISSING] = lacking
-    return found
+                types.setdefault(key, Counter())["hive partition"] += 1
+    for counts in types.values():
+        without = len(source.files) - sum(counts.values())
+        if without:
+            counts[MISSING] = without
+    return types
 
 
 def _files_of(source: Source, name: str, usual: str) -> dict[str, list[str]]:
-    """By other type of a column, the first files that have it, or lack it."""
-    found: dict[str, list[str]] = {}
+    """Return the first files with each other type of a column, or without the column."""
+    files: dict[str, list[str]] = {}
     for schema, file in zip(source.schemas, source.files, strict=True):
         partitioned = any(key == name for key, _ in file.partitions)
         kind = "hive partition" if partitioned else MISSING
         kind = str(schema.field(name).type) if name in schema.names else kind
-        if kind != usual and len(found.setdefault(kind, [])) < MOST_FILES:
-            found[kind].append(str(file.path))
-    return found
+        if kind != usual and len(files.setdefault(kind, [])) < MOST_FILES:
+            files[kind].append(str(file.path))
+    return files
 
 
 def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
@@ -115,23 +115,23 @@ def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
     for footer in source.footers:
         for group in range(footer.num_row_groups):
             row_group = footer.row_group(group)
-            for place in range(row_group.num_columns):
-                chunk = row_group.column(place)
+            for i in range(row_group.num_columns):
+                chunk = row_group.column(i)
                 name = chunk.path_in_schema.partition(".")[0]
                 stored[name] += chunk.total_compressed_size
                 plain[name] += chunk.total_uncompressed_size
                 codecs.setdefault(name, Counter())[chunk.compression.lower()] += 1
-    serving = {column: role for role, column in columns.columns.items()}
+    roles = {column: role for role, column in columns.columns.items()}
     return [
         ColumnFacts(
             name=name,
-            type=(kinds := [kind for kind in counted if kind != MISSING])[0],
+            type=(kinds := [kind for kind in counts if kind != MISSING])[0],
             bytes=stored[name],
             uncompressed=plain[name],
             codecs=sorted(codecs.get(name, ())),
-            role=serving.get(name),
-            other_types={kind: times for kind, times in counted.items() if kind != kinds[0]},
-            other_files=_files_of(source, name, kinds[0]) if len(counted) > 1 else {},
+            role=roles.get(name),
+            other_types={kind: times for kind, times in counts.items() if kind != kinds[0]},
+            other_files=_files_of(source, name, kinds[0]) if len(counts) > 1 else {},
         )
-        for name, counted in _types(source).items()
+        for name, counts in _types(source).items()
     ]

@@ -1,11 +1,7 @@
-"""What `inspect` says, as plain dataclasses: the tree that turns into JSON.
+"""The result of `inspect`: a tree of dataclasses, which becomes JSON.
 
-Shares are between 0 and 1, sizes in bytes, lengths in tokens, log-probs and KL in nats. A part
-that the input cannot tell is None. Rows are counted from 0 within their file.
-
-What `inspect` says of groups, rewards and lengths: a part of the tree in `model`.
-
-What `inspect` says of masks and tokens: a part of the tree in `model`.
+Shares are between 0 and 1, sizes in bytes, lengths in tokens, log-probs and KL in nats. A part that
+cannot be computed from the input is None. Row numbers count from 0 within their file.
 """
 
 from __future__ import annotations
@@ -15,13 +11,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
+Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of finite numbers; std with Bessel's correction (0 for one). All None where there is none."""
+    """Of finite numbers; std with Bessel's correction (0 for one number). None without numbers."""
 
     count: int
     mean: float | None
@@ -32,7 +30,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts between edges: bin i holds edges[i] <= x < edges[i + 1], the last one its edge too."""
+    """Counts of edges[i] <= x < edges[i + 1]; the last bin includes its upper edge."""
 
     edges: list[float]
     counts: list[int]
@@ -45,14 +43,14 @@ class PassAtK:
     k: int
     value: float
     groups: int
-    """Groups of at least k rows, which the mean is over."""
+    """Groups of at least k responses, over which the mean is."""
 
 
 @dataclass(frozen=True)
 class PassRates:
-    """Groups whose share of passing rows is low <= x < high; 0 < x where low is 0.
+    """Groups whose share of passing responses is low <= x < high; 0 < x if low is 0.
 
-    The first has low = high = 0 and the last low = high = 1: none passes, all pass.
+    The first has low = high = 0 and the last low = high = 1: no response passes, all pass.
     """
 
     low: float
@@ -62,49 +60,49 @@ class PassRates:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """Rows of one prompt within one step; rows without a finite reward are left out."""
+    """Responses of one prompt within one step; those without a finite reward do not count."""
 
     count: int
     by: list[str]
-    """The columns that make a group."""
+    """The columns that define a group."""
     single: int
-    """Groups of one row."""
+    """Groups of one response."""
     zero_variance: int
-    """Groups of several rows whose rewards are all equal."""
+    """Groups of several responses whose rewards are all equal."""
     size: Json | None
     """`min`, `median`, `max`."""
     sizes: dict[int, int]
-    """How many groups have a size; the 100 smallest sizes."""
+    """The number of groups of each size; the 100 smallest sizes."""
     prompts: int
-    """Distinct keys, over all steps."""
+    """Different keys, over all steps."""
     pass_threshold: float
     all_pass: int
-    """Groups of several rows in which every reward reaches the threshold."""
+    """Groups of several responses in which every reward reaches the threshold."""
     all_fail: int
     pass_rate: float | None
-    """Mean over groups of the share of rows that pass."""
+    """Mean over groups of the share of responses that pass."""
     pass_rates: list[PassRates]
     pass_at_k: list[PassAtK]
 
 
 @dataclass(frozen=True)
 class RewardFacts:
-    """The reward column, as dumped."""
+    """The raw reward, as in the file."""
 
     column: str
     spread: Spread
     nonfinite: int
-    """Rows whose reward is null, NaN or infinite; they are left out of everything else."""
+    """Responses whose reward is null, NaN or infinite; other numbers leave them out."""
     quantiles: dict[str, float]
     """p1, p5, p25, p50, p75, p95, p99, linear between neighbours."""
     values: dict[str, int] | None
-    """Rows of each value, where there are at most 12."""
+    """Responses with each value, if there are at most 12 values."""
     histogram: Histogram | None
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """Responses cut off at the length limit, as their column says."""
+    """Responses cut off at the length limit, according to a column."""
 
     column: str
     responses: int
@@ -113,10 +111,10 @@ class Truncation:
 
 @dataclass(frozen=True)
 class LengthFacts:
-    """Tokens of the policy's own in each response: Σ mask, or all where there is no mask."""
+    """Policy tokens of each response: Σ mask, or all tokens without a mask."""
 
     column: str
-    """The list column that was counted."""
+    """The list column whose entries were counted."""
     spread: Spread
     quantiles: dict[str, float]
     histogram: Histogram | None
@@ -124,12 +122,12 @@ class LengthFacts:
     at_longest: int
     """Responses of exactly the largest length."""
     reward_correlation: Json | None
-    """With the reward: `pearson`, `spearman`, `within_groups` (both less their group's mean)."""
+    """With the reward: `pearson`, `spearman`, `within_groups` (after subtracting group means)."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows of one step or one domain."""
+    """The responses of one step or one domain."""
 
     label: Label
     responses: int
@@ -140,11 +138,11 @@ class Slice:
     truncated: float | None
     pass_rate: float | None
     zero_variance: float | None
-    """Share of its groups of several rows whose rewards are all equal."""
+    """Share of its groups of several responses whose rewards are all equal."""
     kl: float | None = None
-    """Mean of responses, old against ref, k1."""
+    """Mean over responses of old - ref (k1)."""
     mismatch: float | None = None
-    """k3 of engine and trainer per policy token."""
+    """k3 of rollout engine against trainer, per policy token."""
 
 
 @dataclass(frozen=True)
@@ -155,49 +153,49 @@ class MaskFacts:
     observation_share: float
     """Of all tokens."""
     with_observations: int
-    """Rows in which some token is masked out."""
+    """Responses with masked tokens."""
     gaps: int
-    """Rows in which observations stand between policy tokens (several turns)."""
+    """Responses with observations between policy tokens (several turns)."""
     leading: int
-    """Rows that begin with a masked-out token."""
+    """Responses that begin with a masked token."""
     trailing: int
-    """Rows that end with one."""
+    """Responses that end with a masked token."""
     empty: int
-    """Rows without any policy token."""
+    """Responses without a policy token."""
     not_binary: int
-    """Rows with a value that is neither 0 nor 1; every such value counts as 1."""
+    """Responses with a value that is neither 0 nor 1; such a value counts as 1."""
     equal_lengths: bool
-    """All rows have lists of one length, as padded ones have."""
+    """Whether all lists have one length, as padded lists have."""
 
 
 @dataclass(frozen=True)
 class TokenColumn:
-    """A list column of numbers, over the policy's tokens."""
+    """A list column of numbers, over policy tokens."""
 
     column: str
     tokens: int
-    """Finite ones."""
+    """Tokens with a finite number."""
     mean: float | None
     min: float | None
     max: float | None
     zero: int
     """Tokens that are exactly 0."""
     positive: int
-    """Tokens over 0.001: no log-prob is over 0, and up to 0.001 it may be rounding."""
+    """Tokens greater than 0.001: log-probs are at most 0, and up to 0.001 may be rounding."""
     nan: int
     minus_infinity: int
     plus_infinity: int
     nonfinite_rows: int
     unequal_rows: int
-    """Rows whose list is not as long as the others; they are left out of token facts."""
+    """Responses whose list is not as long as the others; token statistics leave them out."""
     quantiles: dict[str, float]
-    """Of the responses' means, not of tokens, as `quantiles_of` says."""
+    """Of the means of responses, not of tokens."""
     quantiles_of: str = "response means"
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Policy tokens at some places of their responses, `first` <= place < `end`."""
+    """Policy tokens at positions `first` <= position < `end` of their responses."""
 
     first: int
     end: int | None
@@ -208,7 +206,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Rollout engine against trainer, over policy tokens; d = old - infer, bounded by ±40."""
+    """Rollout engine against trainer, over policy tokens; d = old - infer, clamped to ±40."""
 
     tokens: int
     mean_abs: float
@@ -219,32 +217,32 @@ class Mismatch:
     k3: float
     """Mean of exp(d) - 1 - d: KL(engine ‖ trainer)."""
     chi_square: float
-    """Mean of exp(2d) - 1, which estimates χ²(trainer ‖ engine) from the engine's tokens; unlike
-    what it estimates it may be below 0, where ratios are below 1 in most tokens by chance."""
+    """Mean of exp(2d) - 1, which estimates χ²(trainer ‖ engine) from the engine's tokens. The
+    estimate may be negative by chance, if ratios are below 1 in most tokens."""
     ess: float
     """(Σw)² / (nΣw²) of the token weights w = exp(d)."""
     sure_but_wrong: int
-    """Tokens that the engine gave a probability of 0.5 or more, over 2 nats off."""
+    """Tokens with an engine probability of at least 0.5 and a difference of more than 2 nats."""
     identical: int
     by_position: list[Bucket]
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Signs that two columns stand one token apart; `lag` is where they fit, 0 if as they are."""
+    """The offset in tokens, `lag`, at which two columns match best; 0 if they are aligned."""
 
     columns: tuple[str, str]
     lag: int
     here: float
     there: float
-    """How well they fit at lag 0 and at `lag`: mean |difference|, or the jump at mask edges."""
+    """At lag 0 and at `lag`: mean |difference|, or the size of the jump at mask edges."""
     tokens: int
-    """How many were looked at."""
+    """Tokens that were compared."""
 
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """What is known of single tokens."""
+    """Statistics of tokens."""
 
     columns: dict[str, TokenColumn]
     """By role: log-probs, values, token rewards."""
@@ -256,74 +254,44 @@ class TokenFacts:
     """`old_log_probs/infer_log_probs` and the like: share of policy tokens that are equal."""
     shifts: list[Shift]
     edges: dict[str, Json]
-    """By role: rows that are `padded`, padded on the `left`, or `shifted`, as findings explain."""
+    """By role: responses that look `padded`, padded on the `left`, or `shifted`."""
     duplicates: Json | None
-    """Rows that repeat an earlier one of their group: `of` (the column that tells), `rows`,
-    `share`, `long_rows` (those of 32 tokens or more); `alone`: rows without a copy."""
+    """Responses that repeat an earlier one of their group: `of` (the column that is compared),
+    `rows`, `share`, `long_rows` (of 32 tokens or more); `alone`: responses without a copy."""
 
 
 @dataclass(frozen=True)
 class AdvantageSlice:
-    """Advantages of the policy's tokens, or of responses where each has one number."""
+    """Advantages of policy tokens, or of responses if each has one number."""
 
     label: Label | None
     """The step; None for the whole input."""
     count: int
-    """Finite ones."""
+    """Finite advantages."""
     mean: float | None
     std: float | None
-    """With Bessel's correction; 0 for one."""
+    """With Bessel's correction; 0 for one number."""
     min: float | None
     max: float | None
     zero_share: float | None
-    """Of exactly 0: they teach nothing."""
+    """Share of exactly 0: these have no gradient."""
 
 
 @dataclass(frozen=True)
 class AdvantageFacts:
-    """The advantages that a file has already; responses that its sample mask drops are left out."""
+    """The advantages that a file already has; responses with sample mask 0 are left out."""
 
     column: str
     of: str
-    """`policy tokens` or `responses`: what is counted."""
+    """`policy tokens` or `responses`: the unit of counts."""
     nonfinite: int
     whole: AdvantageSlice
     steps: list[AdvantageSlice]
-    """In order; none where there is no such column, or only one step."""
-
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "AdvantageFacts",
-    "AdvantageSlice",
-    "Bucket",
-    "ColumnFacts",
-    "Evidence",
-    "Facts",
-    "FileFacts",
-    "Finding",
-    "GroupFacts",
-    "Histogram",
-    "InputFacts",
-    "Json",
-    "Label",
-    "LengthFacts",
-    "MaskFacts",
-    "Mismatch",
-    "PassAtK",
-    "PassRates",
-    "RewardFacts",
-    "RoleFacts",
-    "Shift",
-    "Slice",
-    "Spread",
-    "TokenColumn",
-    "TokenFacts",
-    "Truncation",
-]
-
-SCHEMA_VERSION = 1
-Severity = Literal["error", "warning"]
+    """In order; none without a step column, or with only one step."""
+    histogram: Histogram | None = None
+    """Covers all but 0.1 % on either side; None if all advantages are equal."""
+    left_out: int | None = None
+    """Responses with sample mask 0; None without a sample mask."""
 
 
 @dataclass(frozen=True)
@@ -336,8 +304,8 @@ class FileFacts:
     row_groups: int
     writer: str
     rlpost: Json | None
-    """How rlpost made it: `version`; `estimator` and `recipe` where it enriched the file; `format`
-    and `lacks` (role to reason) where it converted it from another tool's dump."""
+    """How rlpost wrote it: `version`; `estimator` and `recipe` of an enriched file; `format` and
+    `lacks` (role to reason) of a converted dump."""
 
 
 @dataclass(frozen=True)
@@ -353,14 +321,14 @@ class ColumnFacts:
     codecs: list[str]
     role: str | None
     other_types: dict[str, int]
-    """Other types it has, and in how many files; `missing` where a file lacks it."""
+    """Other types, and in how many files; `missing` for files without the column."""
     other_files: dict[str, list[str]] = field(default_factory=dict)
-    """The first files of each of the other types."""
+    """The first files with each of the other types."""
 
 
 @dataclass(frozen=True)
 class InputFacts:
-    """The input as stored; read from the footers alone."""
+    """Files and columns of the input, from the footers alone."""
 
     files: list[FileFacts]
     bytes: int
@@ -373,7 +341,7 @@ class InputFacts:
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """Which column serves a role; `found_by` is name, alias or map."""
+    """The column of a role; `found_by` is name, alias or map."""
 
     column: str
     found_by: str
@@ -382,7 +350,7 @@ class RoleFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A row, or a group, that shows a finding."""
+    """A row or a group that shows a finding."""
 
     file: str
     row: int | None = None
@@ -392,51 +360,51 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that would hurt training."""
+    """A problem that affects training."""
 
     name: str
     severity: Severity
     harm: float
-    """0 to 100, what the order is by."""
+    """0 to 100; findings are in this order."""
     said: str
-    """What is the matter, with numbers."""
+    """The problem, with numbers."""
     advice: str
-    """What to do."""
+    """The advice."""
     count: int
-    """Rows, groups or columns that show it."""
+    """Responses, groups, tokens or columns that show it."""
     of: int
     evidence: list[Evidence] = field(default_factory=list)
-    """Some of them."""
+    """The first of them."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that `rlpost inspect` says of an input."""
+    """The statistics and findings of an input."""
 
     inputs: list[str]
     input: InputFacts
     roles: dict[str, RoleFacts]
     responses: int
     tokens: Json | None
-    """`all` and `policy`, where a list column tells."""
+    """`all` and `policy`; None without a list column."""
     groups: GroupFacts | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
     token_facts: TokenFacts | None
     steps: list[Slice]
-    """In order; none where there is no such column."""
+    """In order; none without a step column."""
     domains: list[Slice]
     findings: list[Finding]
-    """The worst first."""
+    """The most harmful first."""
     seconds: float
     rlpost_version: str
     advantages: AdvantageFacts | None = None
-    """Of the file's own advantages, where it has some."""
+    """Of the advantages that the file already has."""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> Json:
-        """Plain lists, dicts, numbers and strings; what is not finite is null."""
+        """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
         plain = _plain(dataclasses.asdict(self))
         assert isinstance(plain, dict)
         return {"schema_version": plain.pop("schema_version"), **plain}

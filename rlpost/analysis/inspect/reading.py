@@ -1,22 +1,18 @@
-"""One pass over the files: a table of responses, and tallies of their tokens.
-
-Which columns `inspect` reads, and what for.
-"""
+"""One pass over the files: which columns are read, the table of responses, totals of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
-from rlpost.analysis.inspect import layout, tokens
 from rlpost.analysis.inspect.advantages import advantage_rows
-from rlpost.analysis.inspect.layout import probe_steps
-from rlpost.analysis.inspect.statistics import TokenTotals
+from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.analysis.inspect.tokens import ROLES as TOKEN_ROLES
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.io.arrow import CellLocation, is_list, is_number, is_true
@@ -37,18 +33,18 @@ if TYPE_CHECKING:
 
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")
-# What responses are told apart by, to find copies: a text, else tokens.
+# Columns that identify a response, to find copies: a text, else tokens.
 TEXTS = (
     "response", "completion", "output", "responses", "output_response", "response_text",
     "completions", "response_tokens", "response_ids", "completion_ids", "output_tokens",
     "output_ids",
 )  # fmt: skip
-# What is asked, as text or as tokens: rows of one group share it.
+# Columns of prompts, as text or as tokens: responses of one group share them.
 PROMPTS = (
     "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
     "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
 )  # fmt: skip
-# Columns of dialogues dumped turn by turn: the prompt of a later turn holds what was said before.
+# Columns of dialogues with a row per turn: the prompt of a later turn contains the earlier turns.
 TURNS = (
     "turn", "turn_id", "turn_index", "turn_idx", "traj_id", "trajectory_id", "rollout_id",
     "episode_id", "traj_uid",
@@ -57,46 +53,46 @@ TURNS = (
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """Which columns are read, and what for."""
+    """The columns that are read, by purpose."""
 
     columns: ColumnMap
     lists: str | None
-    """The role, or else the column, whose lists tell how long a response is."""
+    """The role, or else the column, whose lists have the length of a response."""
     tokens: tuple[str, ...]
-    """Roles of token numbers."""
+    """Roles with a number per token."""
     text: str | None
-    """The column that copies are told by."""
+    """The column by which copies are found."""
     unusable: dict[str, tuple[str, str]]
-    """Roles whose column is of a type that they can't have, with both; not in `columns`."""
+    """Roles whose column has an unsuitable type, with column and type; not in `columns`."""
     prompt: str | None = None
-    """The column of prompts, text or tokens; None also where rows are turns of dialogues."""
+    """The column of prompts, text or tokens; None also if rows are turns of dialogues."""
     advantages: str | None = None
     """The column of advantages, a list or a number per row."""
     kept: str | None = None
-    """The column that is 0 for responses that sample masks dropped; read with advantages."""
+    """The sample mask, 0 for responses that are left out; read with advantages."""
 
     @property
     def lists_column(self) -> str | None:
-        """The column whose lists tell how long a response is."""
+        """The column whose lists have the length of a response."""
         return None if self.lists is None else self.columns.columns.get(self.lists, self.lists)
 
     @property
     def copies_role(self) -> str | None:
-        """The role that tells copies where no text does."""
-        found = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
-        return None if self.text else next(found, None)
+        """The role by which copies are found if there is no text."""
+        roles = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
+        return None if self.text else next(roles, None)
 
     @property
     def names(self) -> list[str]:
-        """Every column, once."""
+        """Every column that is read, once."""
         rows = [role for role in (*KEYS, "reward", "truncated") if role in self.columns]
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (self.lists_column, self.text, self.prompt, self.advantages, self.kept)
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
-def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> ColumnSelection:
-    """Choose what to read; without tokens the mask, or another list, is read for its lengths."""
+def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> ColumnSelection:
+    """Select columns; without tokens, the mask or another list is read for its lengths."""
     unusable = {
         role: (columns.column(role), str(kind))
         for role in (*ROWS, "mask", *TOKEN_ROLES)
@@ -108,18 +104,18 @@ def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Colum
         {role: column for role, column in columns.columns.items() if role not in unusable},
         columns.how,
     )
-    there = tuple(role for role in TOKEN_ROLES if role in columns)
-    telling = _telling(source, TEXTS)
-    ids = next((name for name in telling if all(map(is_list, _types(source, name)))), None)
-    lists = "mask" if "mask" in columns else next(iter(there), ids)
+    roles = tuple(role for role in TOKEN_ROLES if role in columns)
+    texts = _texts_or_lists(source, TEXTS)
+    ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
+    lists = "mask" if "mask" in columns else next(iter(roles), ids)
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable)
     advantages = _advantages(source, columns)
     return ColumnSelection(
         columns,
         lists,
-        there,
-        next(iter(telling), None),
+        roles,
+        next(iter(texts), None),
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
@@ -127,25 +123,25 @@ def wanted_of(source: Source, columns: ColumnMap, *, with_tokens: bool) -> Colum
     )
 
 
-def _telling(source: Source, names: Sequence[str]) -> list[str]:
-    """Those of some columns that are there, and are texts or lists of numbers."""
+def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
+    """Return the columns that exist and are texts or lists of numbers."""
     return [
         name
         for name in names
-        if name in source.columns and all(map(_is_telling, _types(source, name)))
+        if name in source.columns and all(map(_is_text_or_list, _types(source, name)))
     ]
 
 
 def _prompt(source: Source, columns: ColumnMap) -> str | None:
-    """The column that groups are checked against: not the key itself, and of first turns."""
+    """Return the column of prompts: not the group key itself, and none if rows are turns."""
     group = columns.columns.get("group")
     if any(name in source.columns for name in TURNS if name != group):
         return None
-    return next((name for name in _telling(source, PROMPTS) if name != group), None)
+    return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
 
 
 def _advantages(source: Source, columns: ColumnMap) -> str | None:
-    """The column of advantages, where it holds numbers or lists of them."""
+    """Return the column of advantages if it has numbers or lists of numbers."""
     name = columns.columns.get("advantages")
     if name is None or not all(
         is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
@@ -155,13 +151,13 @@ def _advantages(source: Source, columns: ColumnMap) -> str | None:
 
 
 def _kept(source: Source, columns: ColumnMap) -> str | None:
-    """The column of the sample mask, where it holds numbers."""
+    """Return the column of the sample mask if it has numbers."""
     name = columns.columns.get("sample_mask")
     return name if name and all(map(is_number, _types(source, name))) else None
 
 
 def _types(source: Source, column: str) -> Iterator[pa.DataType]:
-    """The types of a column; a hive partition has none."""
+    """Yield the type of a column in each file that has it; a hive partition has none."""
     for schema in source.schemas:
         if column in schema.names:
             yield schema.field(column).type
@@ -176,16 +172,16 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_numbers(kind: pa.DataType) -> bool:
-    """Lists of numbers; those of a column of empty lists may have no type."""
+    """Return whether these are lists of numbers; empty lists may have no type."""
     return is_list(kind) and (is_number(kind.value_type) or pa.types.is_null(kind.value_type))
 
 
-def _is_telling(kind: pa.DataType) -> bool:
+def _is_text_or_list(kind: pa.DataType) -> bool:
     return _is_text(kind) or _is_numbers(kind)
 
 
 def _usable(meaning: Kind, kind: pa.DataType) -> bool:
-    """Whether a column of this type can have the meaning; an empty one can have any."""
+    """Return whether a column of this type fits a kind of role; an empty column fits any."""
     if pa.types.is_null(kind):
         return True
     if meaning == "tokens":
@@ -195,147 +191,151 @@ def _usable(meaning: Kind, kind: pa.DataType) -> bool:
     return is_number(kind) or _is_text(kind)
 
 
-CHUNK_TOKENS = 1 << 19  # half of them make more calls, twice as many leave the cache
-AHEAD = 6  # pieces that the reader may have ready
+CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
+AHEAD = 6  # chunks that are read in advance
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one pass gave.
+    """The result of the pass.
 
     `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
-    `length` (all tokens), `tokens` (the policy's), flags and means of its tokens, `copy` and
+    `length` (all tokens), `tokens` (policy tokens), flags and means of its tokens, `copy` and
     `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
     """
 
-    wanted: ColumnSelection
+    selection: ColumnSelection
     rows: pl.DataFrame
-    tally: TokenTotals
+    totals: TokenTotals = field(default_factory=TokenTotals)
+    advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
 
 
-def read(source: Source, wanted: ColumnSelection) -> Reading:
-    """Read the input once, in pieces, a thread ahead.
+def read(source: Source, selection: ColumnSelection) -> Reading:
+    """Read the input once, in chunks, on a thread of its own.
 
     Raises:
         DataError: a column has a type that its role can't have.
         ReadWriteError: reading failed.
     """
-    tally = TokenTotals()
-    names = wanted.names or source.columns[:1]
-    pieces = source.read(names, CHUNK_TOKENS, wanted.lists_column or names[0])
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-        made = [_rows(piece, source, wanted, tally) for piece in Prefetcher(pieces, AHEAD)]
-    made = made or [_rows(_nothing(source, names), source, wanted, tally)]
-    keys = [role for role in KEYS if role in wanted.columns]
-    series = {name: _joined([rows[name] for rows in made]) for name in keys}
-    others = [name for name in made[0] if name not in series]
-    arrays = {name: np.concatenate([rows[name] for rows in made]) for name in others}
-    return Reading(wanted, _with_copies(pl.DataFrame({**series, **arrays}), wanted), tally)
+    reading = Reading(selection, pl.DataFrame())
+    names = selection.names or source.columns[:1]
+    chunks = source.read(names, CHUNK_TOKENS, selection.lists_column or names[0])
+    with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are counted
+        parts = [_rows(chunk, source, reading) for chunk in Prefetcher(chunks, AHEAD)]
+    parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
+    keys = [role for role in KEYS if role in selection.columns]
+    series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
+    others = [name for name in parts[0] if name not in series]
+    arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
+    return replace(reading, rows=_with_copies(pl.DataFrame({**series, **arrays}), selection))
 
 
-def _with_copies(rows: pl.DataFrame, wanted: ColumnSelection) -> pl.DataFrame:
-    """Where no text or tokens tell copies, equal log-probs do: their number and mean."""
-    if wanted.copies_role is None or "copy" in rows:
+def _with_copies(rows: pl.DataFrame, selection: ColumnSelection) -> pl.DataFrame:
+    """Without a column of texts or tokens, identify responses by the mean of their log-probs."""
+    if selection.copies_role is None or "copy" in rows:
         return rows
-    mean = pl.col(f"mean:{wanted.copies_role}")
+    mean = pl.col(f"mean:{selection.copies_role}")
     return rows.with_columns(copy=pl.when(mean.is_finite()).then(pl.struct(mean, "tokens").hash()))
 
 
-def _nothing(source: Source, names: Sequence[str]) -> RowChunk:
-    """A piece without rows, for an input without any."""
+def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
+    """Return a chunk without rows, for an input without rows."""
     schema = source.schemas[0]
     fields = [schema.field(name) if name in schema.names else (name, pa.string()) for name in names]
     return RowChunk(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
 
 
-def _joined(parts: list[pl.Series]) -> pl.Series:
-    """Keys of all pieces; strings where files differ in their type."""
+def _concatenated(parts: list[pl.Series]) -> pl.Series:
+    """Return the keys of all chunks; as strings if their types differ between files."""
     if len({part.dtype for part in parts}) > 1:
         parts = [part.cast(pl.String) for part in parts]
     return pl.concat(parts)
 
 
-def _rows(
-    piece: RowChunk, source: Source, wanted: ColumnSelection, tally: TokenTotals
-) -> dict[str, Any]:
-    """What is kept of each response of a piece."""
-    table, count = piece.table, piece.table.num_rows
-    path = str(source.files[piece.file].path)
+def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
+    """Return numbers per response of a chunk; the reading gets totals."""
+    selection = reading.selection
+    table, count = chunk.table, chunk.table.num_rows
+    path = str(source.files[chunk.file].path)
 
     def column(role: str) -> tuple[Any, CellLocation]:
-        name = wanted.columns.columns.get(role, role)
-        return table.column(name), CellLocation(path, piece.first_row, name)
+        name = selection.columns.columns.get(role, role)
+        return table.column(name), CellLocation(path, chunk.first_row, name)
 
     rows: dict[str, Any] = {
-        "file": np.full(count, piece.file, np.int32),
-        "row": np.arange(piece.first_row, piece.first_row + count),
+        "file": np.full(count, chunk.file, np.int32),
+        "row": np.arange(chunk.first_row, chunk.first_row + count),
     }
-    rows |= {role: decode.keys_of(*column(role)) for role in KEYS if role in wanted.columns}
-    if "reward" in wanted.columns:
+    rows |= {role: decode.keys_of(*column(role)) for role in KEYS if role in selection.columns}
+    if "reward" in selection.columns:
         rows["reward"] = decode.numbers_of(*column("reward"))
-    if "truncated" in wanted.columns:
+    if "truncated" in selection.columns:
         rows["truncated"] = decode.truncated_of(*column("truncated"))
     lists: dict[str, Lists] = {}
-    if wanted.lists is not None:
+    if selection.lists is not None:
         lists = {
             role: decode.lists_of(*column(role))
-            for role in dict.fromkeys((wanted.lists, *wanted.tokens))
+            for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         steps = rows.get("batch")
-        rows |= _tokens(lists, wanted, tally, None if steps is None else steps.to_list())
-    if wanted.text is not None:
-        rows["copy"] = decode.fingerprints_of(*column(wanted.text))
-        if wanted.lists is None:
-            rows["characters"] = decode.characters_of(column(wanted.text)[0])
-    if wanted.prompt is not None:
-        array, place = column(wanted.prompt)
-        hashes = decode.fingerprints_of(array, place)
+        rows |= _tokens(lists, reading, None if steps is None else steps.to_list())
+    if selection.text is not None:
+        rows["copy"] = decode.fingerprints_of(*column(selection.text))
+        if selection.lists is None:
+            rows["characters"] = decode.characters_of(column(selection.text)[0])
+    if selection.prompt is not None:
+        array, location = column(selection.prompt)
+        hashes = decode.fingerprints_of(array, location)
         rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
-    if wanted.advantages is not None:
-        kept = None if wanted.kept is None else decode.numbers_of(*column(wanted.kept)) != 0
-        rows |= advantage_rows(*column(wanted.advantages), lists.get("mask"), kept)
+    if selection.advantages is not None:
+        kept = None
+        if selection.kept is not None:
+            kept = decode.numbers_of(*column(selection.kept)) != 0
+            reading.totals.add("left_out", count - np.count_nonzero(kept))
+        rows |= advantage_rows(
+            *column(selection.advantages), lists.get("mask"), kept, reading.advantages
+        )
     return rows
 
 
 def _tokens(
-    lists: dict[str, Lists],
-    wanted: ColumnSelection,
-    tally: TokenTotals,
-    steps: Sequence[Label | None] | None,
+    lists: dict[str, Lists], reading: Reading, steps: Sequence[Label | None] | None
 ) -> dict[str, NDArray[Any]]:
-    """What is kept of each response's tokens; the tally gets the rest."""
-    assert wanted.lists is not None
-    lengths = lists[wanted.lists].lengths
+    """Return numbers per response of its tokens; the reading gets totals."""
+    selection, totals = reading.selection, reading.totals
+    assert selection.lists is not None
+    lengths = lists[selection.lists].lengths
     rows: dict[str, NDArray[Any]] = {"length": lengths}
-    unequal = {role: lists[role].lengths != lengths for role in wanted.tokens}
-    rows |= {f"unequal:{role}": found for role, found in unequal.items()}
-    rows |= {f"entries:{role}": _entries(lists[role]) for role in wanted.tokens}
+    unequal = {role: lists[role].lengths != lengths for role in selection.tokens}
+    rows |= {f"unequal:{role}": flags for role, flags in unequal.items()}
+    rows |= {f"entries:{role}": _entries(lists[role]) for role in selection.tokens}
     mask: NDArray[np.bool_] | None = None
-    if wanted.lists == "mask":
+    if selection.lists == "mask":
         mask, rows["not_binary"] = _mask(lists["mask"])
-    own = lists[wanted.lists].offsets
-    rows |= layout.mask_rows(Block(own, mask, {}))
-    # A column that most rows disagree with is left out; of the others, the rows that agree count.
-    fitting = [role for role, found in unequal.items() if 2 * found.sum() <= len(lengths)]
+    own = lists[selection.lists].offsets
+    rows |= alignment.mask_rows(Block(own, mask, {}))
+    # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
+    fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= len(lengths)]
     good = ~np.any([unequal[role] for role in fitting] or [np.zeros(len(lengths), bool)], axis=0)
     values = {role: lists[role].values for role in fitting}
     block = Block(own, mask, values)
     if not good.all():
-        block = _chosen(good, own, mask, {role: lists[role] for role in fitting})
-    found = {**tokens.measure(block, tally), **layout.end_rows(block)}
-    layout.probe(block, tally)
+        block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
+    numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
+    alignment.add_shifts(block, totals)
     if steps is not None:
-        probe_steps(block, [step for step, fits in zip(steps, good, strict=True) if fits], tally)
-    for role in wanted.tokens:
-        rows |= {name: _spread(found.get(name), good) for name in _names(role)}
+        own_steps = [step for step, fits in zip(steps, good, strict=True) if fits]
+        alignment.add_step_shifts(block, own_steps, totals)
+    for role in selection.tokens:
+        rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
     for name in ("kl", "k3", "compared"):
-        if name in found or _expects(name, wanted.tokens):
-            rows[name] = _spread(found.get(name), good, np.float64)
+        if name in numbers or _has_both(name, selection.tokens):
+            rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
     return rows
 
 
 def _entries(lists: Lists) -> NDArray[np.int32]:
-    """How many values each row has, -1 where there is no list, [n]."""
+    """Return the number of values of each row, -1 without a list, [n]."""
     entries = lists.lengths.astype(np.int32)
     if lists.nulls is not None:
         entries[lists.nulls] = -1
@@ -343,17 +343,19 @@ def _entries(lists: Lists) -> NDArray[np.int32]:
 
 
 def _names(role: str) -> list[str]:
-    ends = [f"{end}:{role}" for end in layout.ENDS] if role in tokens.LOG_PROBS else []
+    ends = [f"{end}:{role}" for end in alignment.ENDS] if role in tokens.LOG_PROBS else []
     return [f"mean:{role}", f"nonfinite:{role}", *ends]
 
 
-def _expects(name: str, roles: Sequence[str]) -> bool:
+def _has_both(name: str, roles: Sequence[str]) -> bool:
     other = "ref_log_probs" if name == "kl" else "infer_log_probs"
     return {"old_log_probs", other} <= {*roles}
 
 
-def _spread(values: NDArray[Any] | None, good: NDArray[np.bool_], kind: Any = None) -> NDArray[Any]:
-    """Numbers of some rows among all: NaN for the others."""
+def _to_all_rows(
+    values: NDArray[Any] | None, good: NDArray[np.bool_], kind: Any = None
+) -> NDArray[Any]:
+    """Return the numbers of the good rows among all rows; NaN for the others."""
     wide = np.full(len(good), np.nan, kind or np.float32)
     if values is not None:
         wide[good] = values
@@ -361,7 +363,7 @@ def _spread(values: NDArray[Any] | None, good: NDArray[np.bool_], kind: Any = No
 
 
 def _mask(lists: Lists) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
-    """The mask, None where all is 1; and rows that have something else than 0 and 1."""
+    """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
     values, rows = lists.values, len(lists.lengths)
     one = values == 1
     if one.all():
@@ -372,13 +374,13 @@ def _mask(lists: Lists) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     return one | wrong, decode.segment_sums(wrong.astype(np.int64), lists.offsets) > 0
 
 
-def _chosen(
+def _block_of(
     good: NDArray[np.bool_],
     own: NDArray[np.int64],
     mask: NDArray[np.bool_] | None,
     lists: Mapping[str, Lists],
 ) -> Block:
-    """The block of some rows."""
+    """Return the block of the good rows."""
     offsets = np.concatenate([[0], np.diff(own)[good].cumsum()])
     values = {role: one.values[np.repeat(good, one.lengths)] for role, one in lists.items()}
     kept = None if mask is None else mask[np.repeat(good, np.diff(own))]

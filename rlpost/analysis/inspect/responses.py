@@ -1,9 +1,4 @@
-"""Groups: the rows of one prompt within one step, as `rlpost advantages` takes them.
-
-Rewards and lengths of the responses, and how the one follows the other.
-
-The rows of each step and of each domain.
-"""
+"""Prompt groups, pass@k, rewards and lengths of responses; statistics by step and by domain."""
 
 from __future__ import annotations
 
@@ -40,33 +35,37 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
+MOST_VALUES = 12  # of rewards that are listed
 MOST_SIZES = 100
 TENTHS = 10
-SMALL = 17  # rows of a group, at most, for a bin per rate
+SMALL = 17  # responses of the largest group, at most, for a bin per rate
 
 
 def group_table(rows: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | None:
-    """A row per group: its keys, `rows`, `passed`, `equal`, `mean`, `first`; None without groups.
+    """Return a row per group: its keys, `rows`, `passed`, `equal`, `mean`, `first`.
+
+    A group is the responses of one prompt within one step, as in `rlpost advantages`.
 
     Args:
-        rows: of a Reading; those without a finite reward, or without a key, take no part.
+        rows: of a Reading; those without a finite reward, or without a key, do not count.
         pass_threshold: a response passes with at least this reward.
 
-    `first` is the place in `rows` of the group's first row.
+    Returns:
+        None without a group column. `first` is the index in `rows` of the group's first row.
     """
     if "group" not in rows:
         return None
     by = [key for key in ("batch", "group") if key in rows]
-    taking = rows.with_row_index("place").drop_nulls(by)
+    valid = rows.with_row_index("index").drop_nulls(by)
     if "reward" not in rows:
-        return taking.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("place"))
+        return valid.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("index"))
     reward = pl.col("reward")
     return (
-        taking.filter(reward.is_finite())
+        valid.filter(reward.is_finite())
         .group_by(by, maintain_order=True)
         .agg(
             rows=pl.len(),
-            first=pl.first("place"),
+            first=pl.first("index"),
             passed=(reward >= pass_threshold).sum(),
             equal=reward.max() <= reward.min(),
             mean=reward.mean(),
@@ -77,93 +76,90 @@ def group_table(rows: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | Non
 def group_facts(
     groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float
 ) -> GroupFacts | None:
-    """What is said of the groups; None where no column tells them."""
+    """Return the statistics of groups; None without a group column."""
     if groups is None:
         return None
     size = groups["rows"].to_numpy().astype(np.int64)
     values, counts = np.unique(size, return_counts=True)
-    known = "passed" in groups
+    has_rewards = "passed" in groups
     several = groups.filter(pl.col("rows") > 1)
-    rates = (groups["passed"] / groups["rows"]).to_numpy() if known else np.zeros(0)
+    rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
     return GroupFacts(
         count=len(size),
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         single=int((size == 1).sum()),
-        zero_variance=int(several["equal"].sum()) if known else 0,
+        zero_variance=int(several["equal"].sum()) if has_rewards else 0,
         size={"min": int(size.min()), "median": float(np.median(size)), "max": int(size.max())}
         if len(size)
         else None,
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),
         prompts=groups["group"].n_unique(),
         pass_threshold=pass_threshold,
-        all_pass=several.filter(pl.col("passed") == pl.col("rows")).height if known else 0,
-        all_fail=several.filter(pl.col("passed") == 0).height if known else 0,
+        all_pass=several.filter(pl.col("passed") == pl.col("rows")).height if has_rewards else 0,
+        all_fail=several.filter(pl.col("passed") == 0).height if has_rewards else 0,
         pass_rate=mean_of(rates),
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
-        pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if known else [],
+        pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
 
 
 def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:
-    """Groups by pass rate: none, some, all.
+    """Return the number of groups by pass rate: no response passes, some pass, all pass.
 
-    Of small groups each possible rate has a bin of its own: c / n lies in bin c - 1 of n - 1.
+    Small groups have a bin for each possible rate: c / n is in bin c - 1 of n - 1.
     """
     if not len(rates):
         return []
     bins = largest - 1 if 1 < largest <= SMALL else TENTHS
     between = rates[(rates > 0) & (rates < 1)]
     counts, edges = np.histogram(between, bins, (0.0, 1.0))
-    some = [
+    between_rates = [
         PassRates(float(low), float(high), int(count))
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
     none, every = int((rates == 0).sum()), int((rates == 1).sum())
-    return [PassRates(0.0, 0.0, none), *some, PassRates(1.0, 1.0, every)]
+    return [PassRates(0.0, 0.0, none), *between_rates, PassRates(1.0, 1.0, every)]
 
 
 def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassAtK]:
-    """Unbiased pass@k for k = 1, 2, 4, ... up to the largest group (arXiv 2107.03374).
+    """Return unbiased pass@k for k = 1, 2, 4, ... up to the largest group (arXiv 2107.03374).
 
-    1 - C(n - c, k) / C(n, k) of n rows of which c pass: the chance that one of k rows, drawn
-    without putting back, passes. Groups of fewer than k rows take no part.
+    For n responses of which c pass: 1 - C(n - c, k) / C(n, k), the probability that at least one of
+    k responses, drawn without replacement, passes. Groups of fewer than k responses do not count.
 
     Args:
-        sizes: [G] rows of each group.
-        passed: [G] of them, those that pass.
+        sizes: [G] responses of each group.
+        passed: [G] responses of each group that pass.
 
     >>> [one.value for one in pass_at_k(np.array([4, 4]), np.array([1, 0]))]
     [0.125, 0.25, 0.5]
     """
     kinds, counts = np.unique(np.stack([sizes, passed]), axis=1, return_counts=True)
     pairs = [(int(n), int(c), int(times)) for (n, c), times in zip(kinds.T, counts, strict=True)]
-    found = []
+    results = []
     for exponent in range(int(sizes.max(initial=0)).bit_length()):
         k = 1 << exponent
-        taking = [(n, c, times) for n, c, times in pairs if n >= k]
-        groups = sum(times for _, _, times in taking)
+        large = [(n, c, times) for n, c, times in pairs if n >= k]
+        groups = sum(times for _, _, times in large)
         total = math.fsum(
-            times * (1 - math.comb(n - c, k) / math.comb(n, k)) for n, c, times in taking
+            times * (1 - math.comb(n - c, k) / math.comb(n, k)) for n, c, times in large
         )
-        found.append(PassAtK(k, total / groups, groups))
-    return found
-
-
-MOST_VALUES = 12
+        results.append(PassAtK(k, total / groups, groups))
+    return results
 
 
 def reward_facts(reading: Reading) -> RewardFacts | None:
-    """Facts of the reward column; None where there is none."""
+    """Return the statistics of the reward column; None without one."""
     if "reward" not in reading.rows:
         return None
-    every = reading.rows["reward"].to_numpy()
-    rewards = every[np.isfinite(every)] + 0.0  # -0 is 0
+    column = reading.rows["reward"].to_numpy()
+    rewards = column[np.isfinite(column)] + 0.0  # -0 becomes 0
     values, counts = np.unique(rewards, return_counts=True)
     few = len(values) <= MOST_VALUES
     return RewardFacts(
-        column=reading.wanted.columns.column("reward"),
+        column=reading.selection.columns.column("reward"),
         spread=spread_of(rewards),
-        nonfinite=len(every) - len(rewards),
+        nonfinite=len(column) - len(rewards),
         quantiles=quantiles_of(rewards),
         values={f"{x:.6g}": int(n) for x, n in zip(values, counts, strict=True)} if few else None,
         histogram=histogram_of(rewards),
@@ -171,8 +167,8 @@ def reward_facts(reading: Reading) -> RewardFacts | None:
 
 
 def length_facts(reading: Reading) -> LengthFacts | None:
-    """Facts of the lengths; None where no list column tells them."""
-    rows, column = reading.rows, reading.wanted.lists_column
+    """Return the statistics of lengths; None without a list column."""
+    rows, column = reading.rows, reading.selection.lists_column
     if "tokens" not in rows or column is None:
         return None
     lengths = rows["tokens"].to_numpy()
@@ -191,17 +187,17 @@ def _truncation(reading: Reading) -> Truncation | None:
     if "truncated" not in reading.rows:
         return None
     flags = reading.rows["truncated"]
-    column = reading.wanted.columns.column("truncated")
+    column = reading.selection.columns.column("truncated")
     return Truncation(column, int(flags.sum()), float(flags.mean() or 0.0))  # type: ignore[arg-type]
 
 
 def _with_reward(rows: pl.DataFrame) -> Json | None:
-    """How rewards follow lengths: over all rows, and within groups, where a prompt is no cause."""
+    """Return the correlation of reward and length: overall, and within groups."""
     if "reward" not in rows:
         return None
     valid = rows.filter(pl.col("reward").is_finite())
     reward, length = valid["reward"].to_numpy(), valid["tokens"].to_numpy()
-    found: Json = {
+    correlation: Json = {
         "rows": len(valid),
         "pearson": pearson(reward, length),
         "spearman": spearman(reward, length),
@@ -214,18 +210,19 @@ def _with_reward(rows: pl.DataFrame) -> Json | None:
             length=pl.col("tokens") - pl.col("tokens").mean().over(by),
         )
         sides = centred["reward"].to_numpy(), centred["length"].to_numpy()
-        # what is left of equal rewards is rounding, which correlates with nothing
+        # The deviations of equal rewards are rounding errors, which correlate with nothing.
         if np.abs(sides[0]).max(initial=0.0) > 1e-9 * np.abs(reward).max(initial=0.0):
-            found["within_groups"] = pearson(*sides)
-    return found
+            correlation["within_groups"] = pearson(*sides)
+    return correlation
 
 
 def slices_of(
     rows: pl.DataFrame, groups: pl.DataFrame | None, key: str, pass_threshold: float
 ) -> list[Slice]:
-    """Facts of the rows of each step (`batch`) or `domain`, in order; none without the column.
+    """Return the statistics of each step (`batch`) or `domain`; none without the column.
 
-    Steps that are whole numbers come in their order, other ones as in the input; domains by name.
+    Steps are in numerical order if they are whole numbers, otherwise as in the input; domains are
+    sorted by name.
     """
     if key not in rows:
         return []
@@ -272,7 +269,7 @@ def _slice(
 
 
 def _finite(rows: pl.DataFrame, column: str) -> Any:
-    """The finite numbers of a column; none where it is missing."""
+    """Return the finite numbers of a column; none without the column."""
     if column not in rows:
         return np.zeros(0)
     values = rows[column].to_numpy()

@@ -1,7 +1,4 @@
-"""Numbers about numbers: exact means, quantiles, histograms, correlations.
-
-Sums, minima and maxima that add up over pieces of a file.
-"""
+"""Exact means, quantiles, histograms and correlations of arrays, and totals over chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ BINS = 20
 
 
 def exact_sum(values: Floats) -> Fraction:
-    """The sum, exactly: the float nearest to it, the one nearest to what that left, and so on."""
+    """Return the exact sum, built from the nearest float and those nearest to each remainder."""
     numbers = values.tolist()
     total = Fraction(0)
     while part := math.fsum(numbers):
@@ -39,7 +36,7 @@ def exact_sum(values: Floats) -> Fraction:
 
 
 def spread_of(values: Floats) -> Spread:
-    """Mean, Bessel deviation, min and max of finite numbers; the same in any order."""
+    """Return mean, std (Bessel), min and max of finite numbers; the order does not matter."""
     count = len(values)
     if not count:
         return Spread(0, None, None, None, None)
@@ -59,28 +56,28 @@ def spread_of(values: Floats) -> Spread:
 
 
 def mean_of(values: Floats) -> float | None:
-    """The mean, rounded once; None of nothing."""
+    """Return the mean, rounded once; None of no numbers."""
     return float(exact_sum(values) / len(values)) if len(values) else None
 
 
 def quantiles_of(values: Floats) -> dict[str, float]:
-    """Quantiles, linear between neighbours; none of nothing."""
+    """Return quantiles, linear between neighbours; none of no numbers."""
     if not len(values):
         return {}
-    found = np.quantile(values.astype(np.float64), list(QUANTILES.values()))
-    return dict(zip(QUANTILES, found.tolist(), strict=True))
+    numbers = np.quantile(values.astype(np.float64), list(QUANTILES.values()))
+    return dict(zip(QUANTILES, numbers.tolist(), strict=True))
 
 
 def histogram_of(values: Floats, edges: list[float] | None = None) -> Histogram | None:
-    """Counts in equal bins, or between edges; None where there is nothing to tell apart."""
+    """Return counts in equal bins or between edges; None if all numbers are equal."""
     if not len(values) or (edges is None and values.min() == values.max()):
         return None
-    counts, found = np.histogram(values.astype(np.float64), BINS if edges is None else edges)
-    return Histogram(found.tolist(), counts.tolist())
+    counts, bounds = np.histogram(values.astype(np.float64), BINS if edges is None else edges)
+    return Histogram(bounds.tolist(), counts.tolist())
 
 
 def length_histogram(lengths: NDArray[np.int64]) -> Histogram | None:
-    """Counts in bins whose width is a round whole number."""
+    """Return counts in bins whose width is a round whole number."""
     longest = int(lengths.max(initial=0))
     if not longest:
         return None
@@ -91,9 +88,9 @@ def length_histogram(lengths: NDArray[np.int64]) -> Histogram | None:
 
 
 def pearson(left: Floats, right: Floats) -> float | None:
-    """Pearson's correlation; None for fewer than 3 rows, or where one side is constant.
+    """Return Pearson's correlation; None for fewer than 3 rows, or if one side is constant.
 
-    Constant allows for rounding: a deviation of a billionth of the values' size is none.
+    A side whose deviation is below a billionth of its values is constant: that is rounding.
     """
     if len(left) < 3:  # noqa: PLR2004
         return None
@@ -106,59 +103,134 @@ def pearson(left: Floats, right: Floats) -> float | None:
 
 
 def spearman(left: Floats, right: Floats) -> float | None:
-    """Pearson's correlation of the ranks; equal values share their mean rank."""
+    """Return Pearson's correlation of the ranks; equal values share their mean rank."""
     ranks = [pl.Series(side).rank().to_numpy() for side in (left, right)]
     return pearson(ranks[0], ranks[1])
 
 
 @dataclass
 class TokenTotals:
-    """Named numbers of piece after piece; float sums are rounded once, at the end."""
+    """Named sums, ranges and tables over chunks; float sums are rounded once, at the end."""
 
     sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     lows: dict[str, float] = field(default_factory=dict)
     highs: dict[str, float] = field(default_factory=dict)
     tables: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     steps: dict[Label, dict[str, float]] = field(default_factory=dict)
-    rooms: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    buffers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
-    def room(self, name: str, size: int) -> NDArray[np.float64]:
-        """An array to write into, the same memory every time: fresh pages cost more than sums."""
-        if len(self.rooms.setdefault(name, np.empty(0))) < size:
-            self.rooms[name] = np.empty(size * 5 // 4)
-        return self.rooms[name][:size]
+    def buffer(self, name: str, size: int) -> NDArray[np.float64]:
+        """Return an array to write into; its memory is reused, since new pages cost time."""
+        if len(self.buffers.setdefault(name, np.empty(0))) < size:
+            self.buffers[name] = np.empty(size * 5 // 4)
+        return self.buffers[name][:size]
 
     def add(self, name: str, value: SupportsFloat) -> None:
-        """One more summand."""
+        """Add to a sum."""
         self.sums[name].append(float(value))
 
     def span(self, name: str, low: float, high: float) -> None:
-        """Lowest and highest of a piece."""
+        """Widen a range by the lowest and highest number of a chunk."""
         self.lows[name] = min(self.lows.get(name, math.inf), float(low))
         self.highs[name] = max(self.highs.get(name, -math.inf), float(high))
 
     def add_table(self, name: str, values: NDArray[np.float64]) -> None:
-        """Summands by place, [k]; a longer one widens the table."""
-        known = self.tables.get(name, np.zeros(0))
-        wide = np.zeros(max(len(known), len(values)))
-        wide[: len(known)] += known
+        """Add to a table of sums, [k]; a longer one widens the table."""
+        before = self.tables.get(name, np.zeros(0))
+        wide = np.zeros(max(len(before), len(values)))
+        wide[: len(before)] += before
         wide[: len(values)] += values
         self.tables[name] = wide
 
     def add_of_step(self, step: Label, name: str, value: float) -> None:
-        """One more summand of a step's own sums."""
+        """Add to a sum of one step."""
         sums = self.steps.setdefault(step, {})
         sums[name] = sums.get(name, 0.0) + value
 
     def total(self, name: str) -> float:
-        """A sum; 0 for one that nothing was added to."""
+        """Return a sum; 0 if nothing was added."""
         return math.fsum(self.sums.get(name, ()))
 
     def count(self, name: str) -> int:
-        """A sum of whole numbers."""
+        """Return a sum of whole numbers."""
         return int(self.total(name))
 
     def mean(self, name: str, of: str) -> float | None:
-        """One sum over another; None where the latter is 0."""
+        """Return one sum over another; None if the latter is 0."""
         base = self.total(of)
         return self.total(name) / base if base else None
+
+
+_HALF = 1 << 14  # bins on either side of 0
+_OUTSIDE = 0.001  # share of the numbers that may lie outside the range, on either side
+
+
+class GrowingHistogram:
+    """Histogram of a stream of numbers of unknown range, in fixed memory.
+
+    Bins are [i·w, (i+1)·w); w is a power of two and doubles as numbers get larger. The counts do
+    not depend on chunks: w follows from the largest size alone, and bins of half the width add up
+    exactly.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Finite numbers."""
+        self._low, self._high = math.inf, -math.inf
+        self._exponent: int | None = None
+        self._counts = np.zeros(2 * _HALF + 1, np.int64)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count the finite numbers of an array, [n]."""
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return
+        self.count += len(finite)
+        self._low = min(self._low, float(finite.min()))
+        self._high = max(self._high, float(finite.max()))
+        self._widen(max(abs(self._low), abs(self._high)))
+        bins = np.zeros(len(finite), np.int64)
+        if self._exponent is not None:
+            scaled = np.ldexp(finite, -self._exponent)
+            bins = np.floor(scaled).astype(np.int64)
+            bins[(scaled == 0) & (finite < 0)] = -1  # underflows to 0 when scaled
+        self._counts += np.bincount(bins + _HALF, minlength=2 * _HALF + 1)
+
+    def _widen(self, size: float) -> None:
+        """Double the width until numbers of this size have a bin."""
+        if size == 0:
+            return
+        # size < 2**frexp(size)[1], so its bin is below _HALF and at least -_HALF
+        exponent = max(math.frexp(size)[1], -960) - int(math.log2(_HALF))
+        if self._exponent is None:
+            self._exponent = exponent  # all numbers so far are 0, whose bin stays
+        while self._exponent < exponent:
+            self._counts = _joined_pairs(self._counts)
+            self._exponent += 1
+
+    def bins(self, most: int) -> Histogram | None:
+        """Return at most so many bins that cover nearly all numbers; None if all are equal.
+
+        At most 0.1 % of the numbers are outside, on either side.
+        """
+        if self._exponent is None or self._low == self._high:
+            return None
+        below = np.cumsum(self._counts)
+        first = int(np.searchsorted(below, _OUTSIDE * self.count, side="right"))
+        last = int(np.searchsorted(below, (1 - _OUTSIDE) * self.count, side="left"))
+        joint = 1
+        while (last - _HALF) // joint - (first - _HALF) // joint + 1 > most:
+            joint *= 2
+        bins = (np.arange(len(self._counts)) - _HALF) // joint
+        least, largest = (first - _HALF) // joint, (last - _HALF) // joint
+        inside = (bins >= least) & (bins <= largest)
+        counts = np.bincount(bins[inside] - least, self._counts[inside], largest - least + 1)
+        width = math.ldexp(joint, self._exponent)
+        edges = [width * i for i in range(least, largest + 2)]
+        return Histogram(edges, counts.astype(int).tolist())
+
+
+def _joined_pairs(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the counts in bins of twice the width."""
+    bins = (np.arange(len(counts)) - _HALF) // 2 + _HALF
+    return np.bincount(bins, counts, len(counts)).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Facts of single tokens, a piece at a time: ranges, engine against trainer, places, shifts.
+"""Statistics of policy tokens: ranges, rollout engine against trainer, KL, copies.
 
-Everything is over the policy's tokens (mask 1). Pieces are small enough for a core's cache, and
-each number is one or two numpy calls on the flat values of a piece.
+Only policy tokens (mask 1) count. Chunks fit the cache of a core, and each number is one or two
+numpy calls on the flat values of a chunk.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from rlpost.analysis.inspect.columns import kept_offsets, segment_sums
+from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
+from rlpost.analysis.inspect.statistics import quantiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.inspect.model import Json
+    from rlpost.analysis.inspect.reading import Reading
     from rlpost.analysis.inspect.statistics import TokenTotals
 
     Rows = dict[str, NDArray[Any]]
@@ -26,135 +31,143 @@ if TYPE_CHECKING:
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
 ROLES = (*LOG_PROBS, "values", "token_rewards")
-TWINS = (
+LOG_PROB_PAIRS = (
     ("old_log_probs", "infer_log_probs"),
     ("old_log_probs", "ref_log_probs"),
     ("infer_log_probs", "ref_log_probs"),
 )
-ROUNDING = 1e-3  # nats that a log-prob may exceed 0 by
-MOST = 40.0  # bound on log-ratios, as in the numerics of `rlpost advantages`
-SURE, NATS = math.log(0.5), 2.0
+ROUNDING = 1e-3  # nats by which a log-prob may exceed 0
+LOG_RATIO_CLAMP = 40.0  # as in the numerics of `rlpost advantages`
+SURE, FAR = math.log(0.5), 2.0  # a likely token, and a large difference, in nats
 FIRST_BUCKET = 128
+LONG = 32  # tokens: longer responses are hardly equal by chance
+LONG_TEXT = 128  # characters, if no list has the number of tokens
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some responses: all lists of a row have the same length."""
+    """Tokens of some responses; all lists of a response have the same length."""
 
     offsets: NDArray[np.int64]
     mask: NDArray[np.bool_] | None
-    """[T]; None where all tokens are the policy's."""
+    """[T]; None if all tokens are policy tokens."""
     values: Mapping[str, NDArray[Any]]
 
     @property
     def rows(self) -> int:
-        """Responses."""
+        """The number of responses."""
         return len(self.offsets) - 1
 
     def policy(self) -> Block:
-        """Only the policy's tokens."""
+        """Return the block without observation tokens."""
         if self.mask is None:
             return self
         kept = {role: values[self.mask] for role, values in self.values.items()}
         return Block(kept_offsets(self.mask, self.offsets), None, kept)
 
 
-def measure(block: Block, tally: TokenTotals) -> Rows:
-    """Add a block to the tally, and give what is kept of each response, [n] each."""
+# For each chunk.
+
+
+def add_tokens(block: Block, totals: TokenTotals) -> Rows:
+    """Add a block to the totals, and return numbers per response, [n] each."""
     rows: Rows = {}
     policy = block.policy()
     for role, values in policy.values.items():
-        rows |= ranges(role, values, policy.offsets, tally)
+        rows |= ranges(role, values, policy.offsets, totals)
     if {"old_log_probs", "infer_log_probs"} <= policy.values.keys():
-        rows |= mismatch(policy, tally)
+        rows |= engine_mismatch(policy, totals)
     if {"old_log_probs", "ref_log_probs"} <= policy.values.keys():
-        rows |= divergence(policy, tally)
-    for one, other in TWINS:
+        rows |= reference_kl(policy, totals)
+    for one, other in LOG_PROB_PAIRS:
         if {one, other} <= policy.values.keys():
             equal = np.count_nonzero(policy.values[one] == policy.values[other])
-            tally.add(f"{one}/{other}.equal", equal)
-            tally.add(f"{one}/{other}.tokens", len(policy.values[one]))
+            totals.add(f"{one}/{other}.equal", equal)
+            totals.add(f"{one}/{other}.tokens", len(policy.values[one]))
     return rows
 
 
-def ranges(role: str, values: NDArray[Any], offsets: NDArray[np.int64], tally: TokenTotals) -> Rows:
-    """Count, sum, span and what is no log-prob; of each response the mean, and whether finite."""
-    wide = tally.room("gap", len(values))
+def ranges(
+    role: str, values: NDArray[Any], offsets: NDArray[np.int64], totals: TokenTotals
+) -> Rows:
+    """Add counts, sum and range of a column; return means and whether they are finite, [n]."""
+    wide = totals.buffer("gap", len(values))
     wide[:] = values
     total = segment_sums(wide, offsets)
     lengths = np.diff(offsets)
     nonfinite = ~np.isfinite(total)
     if nonfinite.any():
         finite = np.isfinite(values)
-        tally.add(f"{role}.nan", np.count_nonzero(np.isnan(values)))
-        tally.add(f"{role}.minus_infinity", np.count_nonzero(values == -np.inf))
-        tally.add(f"{role}.plus_infinity", np.count_nonzero(values == np.inf))
+        totals.add(f"{role}.nan", np.count_nonzero(np.isnan(values)))
+        totals.add(f"{role}.minus_infinity", np.count_nonzero(values == -np.inf))
+        totals.add(f"{role}.plus_infinity", np.count_nonzero(values == np.inf))
         offsets, values = kept_offsets(finite, offsets), values[finite]
         lengths = np.diff(offsets)
         total = segment_sums(values.astype(np.float64), offsets)
-    tally.add(f"{role}.count", len(values))
-    tally.add(f"{role}.sum", total.sum())
+    totals.add(f"{role}.count", len(values))
+    totals.add(f"{role}.sum", total.sum())
     if len(values):
         low, high = values.min(), values.max()
-        tally.span(role, low, high)
-        tally.add(f"{role}.zero", np.count_nonzero(values == 0) if high >= 0 >= low else 0)
+        totals.span(role, low, high)
+        totals.add(f"{role}.zero", np.count_nonzero(values == 0) if high >= 0 >= low else 0)
         if high > ROUNDING:
-            tally.add(f"{role}.positive", np.count_nonzero(values > ROUNDING))
+            totals.add(f"{role}.positive", np.count_nonzero(values > ROUNDING))
     mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
     return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite}
 
 
-def mismatch(policy: Block, tally: TokenTotals) -> Rows:
-    """Engine against trainer, d = old - infer, in all and by place; of each response Σ k3."""
+def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
+    """Add d = old - infer, overall and by position; return Σ k3 of each response."""
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
-    gap, most = _gap(policy, "infer_log_probs", tally)
+    gap, most = _gap(policy, "infer_log_probs", totals)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
         gap, infer, offsets = gap[finite], infer[finite], kept_offsets(finite, offsets)
         most = np.abs(gap).max(initial=0.0)
-    tally.span("gap", 0.0, most)
-    if most > MOST:
-        gap = np.clip(gap, -MOST, MOST, out=gap)
-    size = np.abs(gap, out=tally.room("size", len(gap)))
-    excess = np.expm1(gap, out=tally.room("excess", len(gap)))
-    tally.add("gap.tokens", len(gap))
-    tally.add("gap.sum", gap.sum())
-    tally.add("gap.excess", excess.sum())
-    tally.add("gap.excess_squared", np.einsum("i,i", excess, excess))
-    if most > NATS:
-        tally.add("gap.sure", np.count_nonzero((infer >= SURE) & (size > NATS)))
+    totals.span("gap", 0.0, most)
+    if most > LOG_RATIO_CLAMP:
+        gap = np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
+    size = np.abs(gap, out=totals.buffer("size", len(gap)))
+    excess = np.expm1(gap, out=totals.buffer("excess", len(gap)))
+    totals.add("gap.tokens", len(gap))
+    totals.add("gap.sum", gap.sum())
+    totals.add("gap.excess", excess.sum())
+    totals.add("gap.excess_squared", np.einsum("i,i", excess, excess))
+    if most > FAR:
+        totals.add("gap.sure", np.count_nonzero((infer >= SURE) & (size > FAR)))
     k3 = np.subtract(excess, gap, out=excess)
-    cells = _by_place({"abs": size, "k3": k3}, offsets, tally)
+    cells = _add_by_position({"abs": size, "k3": k3}, offsets, totals)
     return {"k3": cells["k3"].sum(1), "compared": np.diff(offsets).astype(np.int32)}
 
 
-def _gap(policy: Block, other: str, tally: TokenTotals) -> tuple[NDArray[np.float64], float]:
-    """Old - other, [T], and its largest size; NaN where a number is."""
+def _gap(policy: Block, other: str, totals: TokenTotals) -> tuple[NDArray[np.float64], float]:
+    """Return old - other, [T], and its largest size; both are NaN if a number is."""
     old = policy.values["old_log_probs"]
-    gap = tally.room("gap", len(old))
+    gap = totals.buffer("gap", len(old))
     np.subtract(old, policy.values[other], dtype=np.float64, out=gap)
     return gap, float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
 
 
-def _by_place(
-    values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], tally: TokenTotals
+def _add_by_position(
+    values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], totals: TokenTotals
 ) -> dict[str, NDArray[np.float64]]:
-    """Sums over the buckets of each response, [n, k]; the tally gets those over responses."""
-    bounds = places(offsets)
+    """Add sums over buckets of positions; return those of each response, [n, k]."""
+    bounds = bucket_bounds(offsets)
     width = bounds.shape[1] - 1
     flat = np.append(bounds[:, :-1].reshape(-1), offsets[-1])
     cells = {name: segment_sums(one, flat).reshape(-1, width) for name, one in values.items()}
     for name, sums in cells.items():
-        tally.add_table(f"place.{name}", sums.sum(0))
-        tally.add(f"gap.{name}", sums.sum())
-    tally.add_table("place.tokens", np.diff(bounds, axis=1).sum(0).astype(np.float64))
+        totals.add_table(f"position.{name}", sums.sum(0))
+        totals.add(f"gap.{name}", sums.sum())
+    totals.add_table("position.tokens", np.diff(bounds, axis=1).sum(0).astype(np.float64))
     return cells
 
 
-def places(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the buckets of each response start and the last one ends, [n, k + 1].
+def bucket_bounds(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first token of each bucket of each response, and the last end, [n, k + 1].
 
-    Buckets are 0 to 127, 128 to 255, 256 to 511 and on by doubling, as far as the longest goes.
+    Buckets are the positions 0 to 127, 128 to 255, 256 to 511 and so on, each twice as long, up to
+    the longest response.
     """
     longest = int(np.diff(offsets).max(initial=1))
     edges = [0]
@@ -164,12 +177,106 @@ def places(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([starts, offsets[1:, None]], axis=1)
 
 
-def divergence(policy: Block, tally: TokenTotals) -> Rows:
-    """The mean of old - ref of each response, bounded by ±40; NaN where it is not finite."""
-    gap, most = _gap(policy, "ref_log_probs", tally)
-    if not most <= MOST:
+def reference_kl(policy: Block, totals: TokenTotals) -> Rows:
+    """Return the mean of old - ref of each response, clamped to ±40; NaN if it is not finite."""
+    gap, most = _gap(policy, "ref_log_probs", totals)
+    if not most <= LOG_RATIO_CLAMP:
         infinite = np.isinf(gap)
-        np.clip(gap, -MOST, MOST, out=gap)
+        np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
         gap[infinite] = np.nan
     lengths = np.maximum(np.diff(policy.offsets), 1)
     return {"kl": segment_sums(gap, policy.offsets) / lengths}
+
+
+# For the whole input.
+
+
+def column_facts(role: str, reading: Reading) -> TokenColumn:
+    """Return the statistics of a column of token numbers."""
+    totals, rows = reading.totals, reading.rows
+    means = rows[f"mean:{role}"].to_numpy()
+    counts: dict[str, Any] = {
+        name: totals.count(f"{role}.{name}")
+        for name in ("zero", "positive", "nan", "minus_infinity", "plus_infinity")
+    }
+    return TokenColumn(
+        column=reading.selection.columns.column(role),
+        tokens=totals.count(f"{role}.count"),
+        mean=totals.mean(f"{role}.sum", f"{role}.count"),
+        min=totals.lows.get(role),
+        max=totals.highs.get(role),
+        **counts,
+        nonfinite_rows=int(rows[f"nonfinite:{role}"].fill_nan(0).sum()),
+        unequal_rows=int(rows[f"unequal:{role}"].sum()),
+        quantiles=quantiles_of(means[np.isfinite(means)]),
+    )
+
+
+def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
+    """Return the difference between rollout engine and trainer; None if it is unknown."""
+    count = totals.count("gap.tokens")
+    if not count:
+        return None
+    excess, squares = totals.total("gap.excess"), totals.total("gap.excess_squared")
+    return Mismatch(
+        tokens=count,
+        mean_abs=totals.total("gap.abs") / count,
+        max_abs=totals.highs["gap"],
+        k1=-totals.total("gap.sum") / count,
+        k3=totals.total("gap.k3") / count,
+        chi_square=(squares + 2 * excess) / count,
+        ess=(count + excess) ** 2 / (count * (count + 2 * excess + squares)),
+        sure_but_wrong=totals.count("gap.sure"),
+        identical=totals.count("old_log_probs/infer_log_probs.equal"),
+        by_position=_buckets(totals),
+    )
+
+
+def _buckets(totals: TokenTotals) -> list[Bucket]:
+    tokens, sizes, k3 = (totals.tables[f"position.{name}"] for name in ("tokens", "abs", "k3"))
+    edges = [0, *(FIRST_BUCKET << i for i in range(len(tokens) - 1)), None]
+    return [
+        Bucket(int(edges[i] or 0), edges[i + 1], int(n), float(sizes[i] / n), float(k3[i] / n))
+        for i, n in enumerate(tokens)
+        if n
+    ]
+
+
+def duplicates_of(reading: Reading) -> Json | None:
+    """Return how many responses have the text or tokens of an earlier one of their group."""
+    rows, selection = reading.rows, reading.selection
+    if "copy" not in rows or not len(rows):
+        return None
+    copies = is_copy(rows)
+    role = selection.copies_role
+    of = selection.text or (role and selection.columns.column(role))
+    long = copies & is_long(rows)
+    return {
+        "of": of,
+        "rows": int(copies.sum()),
+        "share": int(copies.sum()) / len(rows),
+        "long_rows": int(long.sum()),
+        "alone": int(rows.select(~_has_copy(rows)).to_series().sum()),
+    }
+
+
+def is_long(rows: pl.DataFrame) -> pl.Series:
+    """Return whether responses are too long to be equal by chance, [n] bool."""
+    if "characters" in rows:
+        return rows["characters"] >= LONG_TEXT
+    return rows["tokens"] >= LONG if "tokens" in rows else pl.Series(np.ones(len(rows), np.bool_))
+
+
+def is_copy(rows: pl.DataFrame) -> pl.Series:
+    """Return whether an earlier response of the group has the same text or tokens, [n] bool."""
+    return rows.select(_has_copy(rows) & ~_same(rows).is_first_distinct()).to_series()
+
+
+def _has_copy(rows: pl.DataFrame) -> pl.Expr:
+    """Return whether another response is the same; one without a text has no copies."""
+    return _same(rows).is_duplicated() & pl.col("copy").is_not_null()
+
+
+def _same(rows: pl.DataFrame) -> pl.Expr:
+    """Return the key that copies share."""
+    return pl.struct([key for key in ("batch", "group", "copy") if key in rows])

@@ -1,4 +1,4 @@
-"""The way in: `report` reads rollout files and writes a page about them."""
+"""`report`: from rollout files to an HTML page about them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.report import sections
-from rlpost.analysis.report import sections as token_sections
+from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import WHYS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of
-from rlpost.analysis.report.totals import tallied
+from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import build
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
 from rlpost.io.progress import SilentReporter
 from rlpost.io.staged import StagedFile
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,42 +43,53 @@ def report(
 ) -> Facts:  # fmt: skip
     """Write one HTML page about rollout files; it opens from disk and needs no network.
 
-    The input is streamed; a few numbers per response are held. The page's size does not follow
-    the input's.
+    The input is read in chunks; a few numbers per response stay in memory. The size of the page
+    does not grow with the input.
 
     Args:
         inputs: Parquet files, directories or globs.
         output: the page's path.
-        columns_map: role to column, as `--map` says; beats names and aliases.
+        columns_map: role to column, as with `--map`; overrides names and aliases.
         pass_threshold: a response passes with at least this reward.
-        examples: responses each of the best, worst and random ones.
-        seed: of the chance that picks examples.
-        overwrite: whether an existing page is replaced.
-        reporter: who is told how far it is.
+        examples: number of the best, of the worst and of random responses.
+        seed: of the random responses.
+        overwrite: replace an existing page.
+        reporter: gets the progress.
 
     Returns:
-        The facts that the page shows.
+        The statistics that the page shows.
 
     Raises:
-        UsageError: the output exists already, or is an input; a role is unknown.
+        UsageError: the output exists, or is an input; a role is unknown.
         DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
         ReadWriteError: reading or writing failed. No output is left behind.
     """
     reporter, columns_map = reporter or SilentReporter(), columns_map or {}
     target = Path(output)
     _check(target, find_inputs(inputs), overwrite=overwrite)
-    # The facts' table of responses is let go of before the index is built.
-    facts = inspect(inputs, columns_map=columns_map, pass_threshold=pass_threshold)
+    # Inspect frees its table of responses before the index is built.
+    facts = inspect(
+        inputs, columns_map=_with_advantages(inputs, columns_map), pass_threshold=pass_threshold
+    )
     if not facts.responses:
-        raise DataError(f"{', '.join(inputs)}: there are no rows to report on")
+        raise DataError(f"{', '.join(inputs)}: the input has no rows")
     index = build(inputs, columns_map, reporter)
     data = data_of(facts, index, count=examples, seed=seed, reporter=reporter)
     _write(page_of(data), target)
     return facts
 
 
+def _with_advantages(inputs: Sequence[str], columns_map: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the map, with a column `advantage` as the role `advantages` if there is no other."""
+    columns = Source(find_inputs(inputs)).columns
+    name = next((name for name in NAMES["advantage"] if name in columns), None)
+    if name is None or name in ROLES["advantages"].aliases:
+        return columns_map
+    return {"advantages": name, **columns_map}
+
+
 def _check(target: Path, files: Sequence[InputFile], *, overwrite: bool) -> None:
-    """Find out before the work what would fail after it."""
+    """Raise the errors of writing before the work, not after it."""
     try:
         if target.is_dir():
             raise UsageError(f"{target}: is a directory; name a file, such as report.html")
@@ -92,24 +104,24 @@ def _check(target: Path, files: Sequence[InputFile], *, overwrite: bool) -> None
 
 
 def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Reporter) -> Json:
-    """What the page shows, as plain data: sections, findings, examples."""
-    tallies = tallied(index, reporter)
+    """Return the content of the page as plain data: sections, findings, examples."""
+    clips = clipping.count_clips(index, reporter)
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
-    found = [
+    parts = [
         sections.overview(facts),
         sections.steps(facts),
-        sections.distributions(facts, tallies),
+        sections.distributions(facts),
         sections.groups(facts),
-        token_sections.engine(facts),
-        token_sections.clipping(index.source, tallies),
+        sections.engine(facts),
+        clipping.section(index.source, clips),
         sections.storage(facts),
     ]
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
         "inputs": all_plain(_inputs(facts)),
-        "sections": [_section(one) for one in found if one is not None],
+        "sections": [_section(one) for one in parts if one is not None],
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
         "whys": WHYS,
@@ -118,10 +130,10 @@ def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Repo
 
 
 def _section(section: Section) -> Json:
-    found: Json = all_plain(asdict(section))
-    for chart in found["charts"]:
+    data: Json = all_plain(asdict(section))
+    for chart in data["charts"]:
         chart["svg"] = drawn(chart.pop("spec"))
-    return found
+    return data
 
 
 def _inputs(facts: Facts) -> list[str]:
@@ -152,7 +164,7 @@ def _evidence(one: Evidence) -> str:
 
 
 def _write(page: str, target: Path) -> None:
-    """Beside the target first; it takes its name when it is complete."""
+    """Write a temporary file beside the target, and rename it when it is complete."""
     with FileLock([target]):
         staged = StagedFile(target)
         try:

@@ -1,161 +1,34 @@
-"""What the page says of the whole input: how much there is, steps, distributions, groups.
-
-What the metadata of enriched files says of clipping and masking.
-
-Anybody may have written it: what does not look as `rlpost` writes it is passed over.
-
-What the page says of single tokens: engine against trainer, and what was clipped.
-"""
+"""Sections about the whole input: overview, steps, distributions, groups, engine, files."""
 
 from __future__ import annotations
 
-import json
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
-from rlpost.analysis.report.totals import CLIP, CLIPS
-from rlpost.display.text import number, percent
+from rlpost.display.text import counted, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from rlpost.analysis.inspect.model import Bucket, Facts, GroupFacts, Slice, Spread
+    from rlpost.analysis.inspect.model import (
+        AdvantageFacts,
+        AdvantageSlice,
+        Facts,
+        GroupFacts,
+        Slice,
+        Spread,
+    )
     from rlpost.analysis.report.page import Chart, Row
-    from rlpost.analysis.report.totals import PpoClips, Tallies
-    from rlpost.io.parquet.source import Source
-
-
-SUMMARY, LOSS = b"rlpost.summary", b"rlpost.loss_summary"
-_MOST = 10
-_CLIPS = {
-    "reward_clip": ("response rewards", "responses"),
-    "token_reward_clip": ("token rewards", "policy tokens"),
-    "advantage_clip": ("advantages", "kept policy tokens"),
-}
-_SIDES = ("low", "high", "dual", "any")
-
-
-def dug(found: Any, *path: str | int) -> Any:
-    """What lies at a path of keys; None where there is no such thing."""
-    for key in path:
-        if isinstance(found, dict):
-            found = found.get(key)
-        elif isinstance(found, list) and isinstance(key, int) and key < len(found):
-            found = found[key]
-        else:
-            return None
-    return found
-
-
-def figure(found: Any, *path: str | int) -> float | None:
-    """A finite number at a path of keys; None where there is none."""
-    value = dug(found, *path)
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if plain and math.isfinite(value) else None
-
-
-def _distinct(source: Source, key: bytes) -> Iterator[tuple[str, Any]]:
-    """Each different JSON text under a key, with the name of the first file that has it."""
-    seen: set[bytes] = set()
-    for file, footer in zip(source.files, source.footers, strict=True):
-        text = (footer.metadata or {}).get(key)
-        if text is None or text in seen or len(seen) >= _MOST:
-            continue
-        seen.add(text)
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        yield file.path.name, found
-
-
-def clip_tables(source: Source) -> list[Table]:
-    """What `rlpost advantages` clipped and masked, and what `rlpost loss` would clip."""
-    rates, losses = _rates(source), _losses(source)
-    found = [
-        Table(
-            "Clipped and masked by rlpost advantages",
-            ("file", "what", "bound", "count", "share", "of"),
-            rates,
-            (0, 1, 5),
-        ),
-        Table(
-            "Clipped by the policy loss, share of policy tokens",
-            ("file", "loss", "low", "high", "dual", "any", "no gradient"),
-            losses,
-            (0, 1),
-        ),
-    ]
-    return [table for table in found if table.rows]
-
-
-def _rates(source: Source) -> list[Row]:
-    rows: list[Row] = []
-    for name, summary in _distinct(source, SUMMARY):
-        for key, (label, of) in _CLIPS.items():
-            share, count = figure(summary, key, "fraction"), figure(summary, key, "count")
-            if share is not None and count is not None:
-                bound = f"±{number(figure(summary, key, 'bound'))}"
-                rows.append((name, label, bound, f"{int(count):,}", percent(share), of))
-        masked = dug(summary, "masked")
-        for mask in masked if isinstance(masked, dict) else ():
-            share, count = figure(masked, mask, "rate"), figure(masked, mask, "responses")
-            if share is not None and count is not None and (count or mask == "all"):
-                label = f"masked: {str(mask)[:40].replace('_', ' ')}"
-                rows.append((name, label, "", f"{int(count):,}", percent(share), "responses"))
-    return rows
-
-
-def _losses(source: Source) -> list[Row]:
-    rows: list[Row] = []
-    for name, summary in _distinct(source, LOSS):
-        settings = dug(summary, "settings")
-        for setting in settings[:_MOST] if isinstance(settings, list) else ():
-            shares = [figure(setting, "clip", side, "fraction") for side in _SIDES]
-            idle = figure(setting, "no_gradient", "fraction")
-            if shares[-1] is None:
-                continue
-            swept = dug(setting, "swept")
-            options = [f"{k}={v}" for k, v in swept.items()] if isinstance(swept, dict) else []
-            loss = " ".join([str(dug(setting, "options", "loss")), *options])[:120]
-            cells = tuple("–" if x is None else percent(x) for x in (*shares, idle))
-            rows.append((name, loss, *cells))
-    return rows
-
-
-def clip_trends(source: Source) -> list[Chart]:
-    """Shares that were clipped, step by step, of the first file that tells."""
-    for _, summary in _distinct(source, SUMMARY):
-        steps = dug(summary, "steps")
-        if not isinstance(steps, list) or len(steps) < 2:  # noqa: PLR2004
-            continue
-        charts = []
-        for key, (label, of) in _CLIPS.items():
-            shares = [figure(step, key, "fraction") for step in steps]
-            labels = [_label(step, place) for place, step in enumerate(steps)]
-            if any(share is not None for share in shares):
-                title = f"{label[0].upper()}{label[1:]} clipped, share of {of}"
-                charts.append(line(title, labels, shares, "step", share=True))
-        if charts:
-            return charts
-    return []
-
-
-def _label(step: Any, place: int) -> str | int:
-    label = dug(step, "step")
-    return label if isinstance(label, str | int) else place
 
 
 MOST_ROWS = 200
 MOST_FILES = 50
-_BINS = 30
 _LEAST_STEPS = 2
 
 
 def overview(facts: Facts) -> Section:
-    """How much there is and how it went: one tile each."""
+    """Return tiles with the sizes and means of the input."""
     tiles = [Tile("Responses", f"{facts.responses:,}", _stored(facts), "responses")]
     if facts.tokens:
         share = facts.tokens["policy"] / facts.tokens["all"] if facts.tokens["all"] else 0.0
@@ -170,24 +43,23 @@ def overview(facts: Facts) -> Section:
         note = f"median {number(facts.lengths.quantiles.get('p50'))}, {_ends(facts.lengths.spread)}"
         value = number(facts.lengths.spread.mean)
         tiles.append(Tile("Mean length", value, f"tokens; {note}", "lengths.spread.mean"))
-        cut = facts.lengths.truncated
-        if cut:
-            note = f"{cut.responses:,} responses, by {cut.column}"
-            tiles.append(Tile("Truncated", percent(cut.share), note, "lengths.truncated.share"))
+        truncated = facts.lengths.truncated
+        if truncated:
+            note = f"{counted(truncated.responses, 'response')}, according to {truncated.column}"
+            key = "lengths.truncated.share"
+            tiles.append(Tile("Truncated", percent(truncated.share), note, key))
     kl = facts.token_facts.kl if facts.token_facts else None
     if kl:
-        note = f"to the reference, k1; {_ends(kl)}"
+        note = f"old against ref, k1; {_ends(kl)}"
         tiles.append(Tile("Mean KL", number(kl.mean), note, "token_facts.kl.mean"))
     return Section("overview", "Overview", tiles=tiles)
 
 
 def _stored(facts: Facts) -> str:
-    files = len(facts.input.files)
-    size = facts.input.bytes / 1e6
-    return f"{files:,} file{'' if files == 1 else 's'}, {size:,.1f} MB"
+    return f"{counted(len(facts.input.files), 'file')}, {size(facts.input.bytes)}"
 
 
-def _ends(spread: Spread) -> str:
+def _ends(spread: Spread | AdvantageSlice) -> str:
     return f"{number(spread.min)} to {number(spread.max)}"
 
 
@@ -196,35 +68,37 @@ def _group_tiles(facts: Facts) -> list[Tile]:
     if groups is None or not groups.size:
         return []
     low, high = groups.size["min"], groups.size["max"]
-    size = f"{low}" if low == high else f"{low} to {high}"
-    note = f"of {size}, by {', '.join(groups.by)}"
+    span = f"{low}" if low == high else f"{low} to {high}"
+    note = f"of {span} responses, by {', '.join(groups.by)}"
     tiles = [Tile("Groups", f"{groups.count:,}", note, "groups.count")]
     if groups.pass_rate is None:
         return tiles
     note = f"mean of groups, reward ≥ {groups.pass_threshold:g}"
     tiles.append(Tile("Pass rate", percent(groups.pass_rate), note, "groups.pass_rate"))
     if len(groups.pass_at_k) > 1:
-        place, best = max(enumerate(groups.pass_at_k), key=lambda one: (one[1].groups, one[1].k))
-        key = f"groups.pass_at_k.{place}.value"
+        i, best = max(enumerate(groups.pass_at_k), key=lambda one: (one[1].groups, one[1].k))
+        key = f"groups.pass_at_k.{i}.value"
         tiles.append(Tile(f"Pass@{best.k}", percent(best.value), "unbiased", key))
-    note = f"{percent(groups.zero_variance / groups.count)} of groups: no signal"
-    tiles.append(Tile("Equal rewards", f"{groups.zero_variance:,}", note, "groups.zero_variance"))
+    note = f"{percent(groups.zero_variance / groups.count)} of groups: advantages are 0"
+    tiles.append(
+        Tile("Zero reward variance", f"{groups.zero_variance:,}", note, "groups.zero_variance")
+    )
     return tiles
 
 
 _TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
     ("Mean reward", lambda one: one.reward.mean, False, False),
     ("Pass rate", lambda one: one.pass_rate, True, True),
-    ("Groups with equal rewards", lambda one: one.zero_variance, True, True),
+    ("Groups with zero reward variance", lambda one: one.zero_variance, True, True),
     ("Mean length, policy tokens", lambda one: one.length.mean, False, True),
     ("Truncated responses", lambda one: one.truncated, True, True),
-    ("KL to the reference, k1", lambda one: one.kl, False, False),
-    ("Engine against trainer, k3", lambda one: one.mismatch, False, True),
+    ("KL, old against ref, k1", lambda one: one.kl, False, False),
+    ("Rollout engine against trainer, k3", lambda one: one.mismatch, False, True),
 )
 
 
 def steps(facts: Facts) -> Section | None:
-    """Trends over steps; None where there are fewer than two."""
+    """Return trends over steps; None with fewer than two steps."""
     if len(facts.steps) < _LEAST_STEPS:
         return None
     axis = facts.roles["batch"].column
@@ -238,34 +112,30 @@ def steps(facts: Facts) -> Section | None:
     return Section("steps", "Steps", charts=charts, tables=[table])
 
 
-_COLUMNS = ("responses", "reward", "pass rate", "equal groups", "length", "truncated", "KL", "k3")
+_COLUMNS = ("responses", "reward", "pass rate", "zero variance", "length", "truncated", "KL", "k3")
 
 
 def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> Table:
-    """A row per step or domain; columns that no row has a number for are left out."""
+    """Return a row per step or domain, without columns that have no numbers."""
     rows = [_slice_row(one) for one in slices[:MOST_ROWS]]
-    known = [place for place, cells in enumerate(zip(*rows, strict=True)) if {*cells} != {"–"}]
-    rows = [tuple(row[place] for place in known) for row in rows]
+    with_numbers = [i for i, cells in enumerate(zip(*rows, strict=True)) if {*cells} != {"–"}]
+    rows = [tuple(row[i] for i in with_numbers) for row in rows]
     if len(slices) > MOST_ROWS:
-        rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in known[1:])))
+        rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in with_numbers[1:])))
     headings = (name, *_COLUMNS)
-    return Table(title, tuple(headings[place] for place in known), rows)
+    return Table(title, tuple(headings[i] for i in with_numbers), rows)
 
 
 def _slice_row(one: Slice) -> Row:
     return (
-        label_of(one.label), f"{one.responses:,}", number(one.reward.mean), _share(one.pass_rate),
-        _share(one.zero_variance), number(one.length.mean), _share(one.truncated), number(one.kl),
+        label_of(one.label), f"{one.responses:,}", number(one.reward.mean), percent(one.pass_rate),
+        percent(one.zero_variance), number(one.length.mean), percent(one.truncated), number(one.kl),
         number(one.mismatch),
     )  # fmt: skip
 
 
-def _share(share: float | None) -> str:
-    return "–" if share is None else percent(share)
-
-
-def distributions(facts: Facts, tallies: Tallies) -> Section | None:
-    """How rewards, lengths and advantages are spread."""
+def distributions(facts: Facts) -> Section | None:
+    """Return the distributions of rewards, lengths and advantages."""
     charts = [*_reward_charts(facts)]
     lengths = facts.lengths
     if lengths and lengths.histogram:
@@ -274,11 +144,11 @@ def distributions(facts: Facts, tallies: Tallies) -> Section | None:
         )
     tiles: list[Tile] = []
     lines: list[str] = []
-    if tallies.advantage is not None:
-        more_charts, tiles, lines = _advantage(tallies)
-        charts += more_charts
+    if facts.advantages is not None:
+        advantage_charts, tiles, lines = _advantages(facts.advantages)
+        charts += advantage_charts
     else:
-        lines.append("There are no advantages in the input; rlpost advantages writes them.")
+        lines.append("The input has no advantages; rlpost advantages computes them.")
     rows = _quantile_rows(facts)
     tables = [Table("Quantiles of responses", _QUANTILES, rows)] if rows else []
     return Section("distributions", "Distributions", lines, tiles, charts, tables)
@@ -288,14 +158,14 @@ _QUANTILES = ("", "p1", "p5", "p25", "p50", "p75", "p95", "p99")
 
 
 def _quantile_rows(facts: Facts) -> list[Row]:
-    found = {
-        "reward": facts.rewards.quantiles if facts.rewards else {},
+    quantiles_of = {
+        "raw reward": facts.rewards.quantiles if facts.rewards else {},
         "policy tokens": facts.lengths.quantiles if facts.lengths else {},
         "KL": facts.token_facts.kl_quantiles if facts.token_facts else {},
     }
     return [
         (name, *(number(quantiles.get(part)) for part in _QUANTILES[1:]))
-        for name, quantiles in found.items()
+        for name, quantiles in quantiles_of.items()
         if quantiles
     ]
 
@@ -312,50 +182,49 @@ def _reward_charts(facts: Facts) -> list[Chart]:
     return []
 
 
-def _advantage(tallies: Tallies) -> tuple[list[Chart], list[Tile], list[str]]:
-    counted = tallies.advantage
-    assert counted is not None
-    spread = counted.spread
-    unit = "policy tokens" if tallies.of_tokens else "responses"
-    lines = []
-    if tallies.masked is not None:
-        lines = [
-            f"Advantages leave out {tallies.masked:,} responses that the sample masks dropped."
-        ]
-    share = counted.zeros / spread.count if spread.count else 0.0
+def _advantages(facts: AdvantageFacts) -> tuple[list[Chart], list[Tile], list[str]]:
+    whole, key, lines = facts.whole, "advantages.whole", []
+    if facts.left_out is not None:
+        responses = counted(facts.left_out, "response")
+        lines = [f"Advantages leave out {responses} with sample mask 0."]
+    zeros = round((whole.zero_share or 0.0) * whole.count)
     tiles = [
-        Tile("Mean advantage", number(spread.mean), f"of {spread.count:,} {unit}"),
-        Tile("Std of advantages", number(spread.std), _ends(spread)),
-        Tile("Advantages of exactly 0", percent(share), f"{counted.zeros:,} {unit}"),
-    ]
-    if counted.left_out:
-        tiles.append(Tile("Advantages that are no number", f"{counted.left_out:,}", unit))
-    found = counted.shown(_BINS)
-    if found is None:
+        Tile("Mean advantage", number(whole.mean), f"of {whole.count:,} {facts.of}", f"{key}.mean"),
+        Tile("Std of advantages", number(whole.std), _ends(whole), f"{key}.std"),
+        Tile(
+            "Advantages of exactly 0", percent(whole.zero_share or 0.0), f"{zeros:,} {facts.of}",
+            f"{key}.zero_share",
+        ),
+    ]  # fmt: skip
+    if facts.nonfinite:
+        label = "NaN or infinite advantages"
+        tiles.append(Tile(label, f"{facts.nonfinite:,}", facts.of, "advantages.nonfinite"))
+    if facts.histogram is None:
         return [], tiles, lines
-    shown, outside = found
-    note = f"{outside:,} {unit} lie outside" if outside else ""
-    return [histogram("Advantages", shown, unit, "advantage", note)], tiles, lines
+    outside = whole.count - sum(facts.histogram.counts)
+    note = f"{outside:,} {facts.of} are outside this range" if outside else ""
+    chart = histogram("Advantages", facts.histogram, facts.of, "advantage", note)
+    return [chart], tiles, lines
 
 
 def groups(facts: Facts) -> Section | None:
-    """How often groups pass, and how large they are; None without groups."""
-    found = facts.groups
-    if found is None or not found.size:
+    """Return pass rates, pass@k and sizes of groups; None without groups."""
+    stats = facts.groups
+    if stats is None or not stats.size:
         return None
     charts = []
-    if found.pass_rates:
-        names = _rate_names(found)
-        counts = [one.groups for one in found.pass_rates]
-        note = f"all {found.all_pass:,}, none {found.all_fail:,} of groups of several"
+    if stats.pass_rates:
+        names = _rate_names(stats)
+        counts = [one.groups for one in stats.pass_rates]
+        note = f"in {stats.all_pass:,} groups all responses pass, in {stats.all_fail:,} none"
         charts.append(bars("Pass rates of groups", names, counts, "groups", "pass rate", note))
-    if len(found.pass_at_k) > 1:
-        ks, values = [str(one.k) for one in found.pass_at_k], [o.value for o in found.pass_at_k]
-        few = len({one.groups for one in found.pass_at_k}) > 1
-        note = "a large k leaves out groups that are smaller" if few else "over all groups"
+    if len(stats.pass_at_k) > 1:
+        ks, values = [str(one.k) for one in stats.pass_at_k], [one.value for one in stats.pass_at_k]
+        few = len({one.groups for one in stats.pass_at_k}) > 1
+        note = "over groups of at least k responses" if few else "over all groups"
         charts.append(line("Pass@k", ks, values, "k", share=True, note=note))
-    if len(found.sizes) > 1:
-        labels, counts = [str(size) for size in found.sizes], [*found.sizes.values()]
+    if len(stats.sizes) > 1:
+        labels, counts = [str(size) for size in stats.sizes], [*stats.sizes.values()]
         charts.append(bars("Sizes of groups", labels, counts, "groups", "responses of a group"))
     tables = []
     if len(facts.domains) > 1:
@@ -364,18 +233,18 @@ def groups(facts: Facts) -> Section | None:
     return Section("groups", "Groups", charts=charts, tables=tables)
 
 
-def _rate_names(found: GroupFacts) -> list[str]:
-    """What bins of pass rates are called: `3/8` where groups are of one size, else `<40%`."""
-    assert found.size is not None
-    between = found.pass_rates[1:-1]
-    size = found.size["max"]
-    if found.size["min"] == size == len(between) + 1:
+def _rate_names(groups: GroupFacts) -> list[str]:
+    """Return names of bins of pass rates: `3/8` if groups have one size, else `<40%`."""
+    assert groups.size is not None
+    between = groups.pass_rates[1:-1]
+    size = groups.size["max"]
+    if groups.size["min"] == size == len(between) + 1:
         return ["none", *(f"{passed}/{size}" for passed in range(1, size)), "all"]
     return ["none", *(f"<{100 * one.high:.0f}%" for one in between), "all"]
 
 
 def storage(facts: Facts) -> Section:
-    """Which column serves a role, and the files."""
+    """Return the columns by role, and the files."""
     roles = [(role, one.column, one.found_by, one.type) for role, one in facts.roles.items()]
     files = [
         (file.path, f"{file.rows:,}", f"{file.bytes / 1e6:,.2f}", _writer(file.rlpost, file.writer))
@@ -384,21 +253,24 @@ def storage(facts: Facts) -> Section:
     if len(facts.input.files) > MOST_FILES:
         files.append((f"… {len(facts.input.files) - MOST_FILES:,} more", "", "", ""))
     tables = [
-        Table("Columns that are used", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3)),
+        Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3)),
         Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)),
     ]
     return Section("storage", "Files and columns", tables=tables)
 
 
-def _writer(made: dict[str, object] | None, writer: str) -> str:
-    return f"rlpost {made['version']}, {made.get('estimator') or ''}" if made else writer
+def _writer(rlpost: dict[str, object] | None, writer: str) -> str:
+    if not rlpost:
+        return writer
+    version, estimator = f"rlpost {rlpost['version']}", rlpost.get("estimator")
+    return f"{version}, {estimator}" if estimator else version
 
 
 _MISMATCH = "token_facts.mismatch"
 
 
 def engine(facts: Facts) -> Section | None:
-    """How far the rollout engine is from the trainer; None where the input cannot tell."""
+    """Return the difference between rollout engine and trainer; None if it is unknown."""
     gap = facts.token_facts.mismatch if facts.token_facts else None
     if gap is None:
         return None
@@ -411,13 +283,14 @@ def engine(facts: Facts) -> Section | None:
         Tile("KL, k3", number(gap.k3), "engine ‖ trainer", f"{_MISMATCH}.k3"),
         Tile(
             "χ², estimated", number(gap.chi_square),
-            "trainer ‖ engine, mean of w² - 1: chance can make it negative",
+            "trainer ‖ engine, mean of w² - 1; may be negative by chance",
             f"{_MISMATCH}.chi_square",
         ),
         Tile(*shares, f"{_MISMATCH}.ess"),
         Tile(
-            "Sure, but wrong", f"{gap.sure_but_wrong:,}",
-            "tokens that the engine gave p ≥ 0.5, over 2 nats off", f"{_MISMATCH}.sure_but_wrong",
+            "Low trainer probability", f"{gap.sure_but_wrong:,}",
+            "tokens with engine probability ≥ 0.5, more than 2 nats off",
+            f"{_MISMATCH}.sure_but_wrong",
         ),
         Tile(
             "Identical", f"{gap.identical:,}", f"tokens, {percent(identical)}",
@@ -426,54 +299,13 @@ def engine(facts: Facts) -> Section | None:
     ]  # fmt: skip
     charts = []
     if len(gap.by_position) > 1:
-        names = [_place(bucket) for bucket in gap.by_position]
+        names = [f"{bucket.first:,}" for bucket in gap.by_position]
         for title, heights in (
-            ("Mean |Δ log-prob| by place in the response", [b.mean_abs for b in gap.by_position]),
-            ("KL, k3, by place in the response", [b.k3 for b in gap.by_position]),
+            (
+                "Mean |Δ log-prob| by position in the response",
+                [b.mean_abs for b in gap.by_position],
+            ),
+            ("KL, k3, by position in the response", [b.k3 for b in gap.by_position]),
         ):
             charts.append(bars(title, names, heights, "nats", "from token"))
     return Section("engine", "Rollout engine against trainer", tiles=tiles, charts=charts)
-
-
-def _place(bucket: Bucket) -> str:
-    return f"{bucket.first:,}"
-
-
-def clipping(source: Source, tallies: Tallies) -> Section | None:
-    """What was clipped, counted and as the files' metadata say; None where nothing tells."""
-    tiles, lines = _counted(tallies), []
-    if tallies.clips is None and tallies.ppo is not None and tallies.ppo.tokens:
-        tiles += _ppo(tallies.ppo, _of(tallies))
-        lines.append(
-            f"What PPO would clip with its default range, {CLIP:g}, of these log-probs and "
-            "advantages; rlpost loss says it for other losses and ranges, by step and place."
-        )
-    tables, charts = clip_tables(source), clip_trends(source)
-    if not (tiles or tables or charts):
-        return None
-    return Section("clipping", "Clipping", lines, tiles, charts, tables)
-
-
-def _of(tallies: Tallies) -> str:
-    return "policy tokens" if tallies.masked is None else "kept policy tokens"
-
-
-def _counted(tallies: Tallies) -> list[Tile]:
-    """What `rlpost loss` wrote of each token."""
-    if tallies.clips is None:
-        return []
-    every = int(tallies.clips.sum())
-    pairs = list(zip(CLIPS, tallies.clips.tolist(), strict=True))[1:]
-    return [_clip_tile(f"Clipped: {name}", count, every, _of(tallies)) for name, count in pairs]
-
-
-def _ppo(found: PpoClips, of: str) -> list[Tile]:
-    low = f"Clipped: ratio below {1 - CLIP:g}, advantage below 0"
-    high = f"Clipped: ratio above {1 + CLIP:g}, advantage above 0"
-    every = found.tokens
-    return [_clip_tile(low, found.low, every, of), _clip_tile(high, found.high, every, of)]
-
-
-def _clip_tile(label: str, count: int, every: int, of: str) -> Tile:
-    share = percent(count / every) if every else percent(0.0)
-    return Tile(label, share, f"{count:,} of {every:,} {of}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from rlpost.cli.output import echo, silence_warnings
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
-FINDINGS = 1
+EXIT_FINDINGS = 1
 
 EPILOG = """Examples:
 
@@ -31,15 +31,20 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 def inspect(
+    context: typer.Context,
     paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="IN...", help="Parquet files, directories or globs.", show_default=False
+        ),
+    ] = None,
     roles: declared.Map = None,
     tokens: Annotated[
         bool,
         option("--tokens/--no-tokens", help="Read tokens, too (default: yes)."),
     ] = True,
     footer: Annotated[bool, option("--footer", help="Read file footers only.")] = False,
+    checks: Annotated[bool, option("--checks", help="List the checks and what they mean.")] = False,
     strict: Annotated[
         bool, option("--strict", help="Exit with code 1 if there are findings.")
     ] = False,
@@ -93,17 +98,24 @@ def inspect(
 
     Then: columns by role, groups, pass@k, rewards, lengths, log-probs, masks, storage.
     """
+    if checks:
+        from rlpost.analysis.inspect import render  # noqa: PLC0415
+
+        render.show_checks(how.value)
+        return
+    if not paths:
+        context.fail("Missing argument 'IN...'.")
     columns_map = name_values(roles or [], "--map")
     if quiet:
         silence_warnings()
-    # Pyarrow takes its time to import; a wrong command line is answered before that.
+    # Pyarrow is slow to import; a wrong command line is reported before.
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
         if strict or footer or quiet or not tokens:
             raise UsageError(
-                "--strict, --footer, --no-tokens and --quiet are about the whole input; "
-                "--prompt, --row, --top and --worst show single responses"
+                "--strict, --footer, --no-tokens and --quiet apply to the whole input, not to "
+                "single responses (--prompt, --row, --top, --worst)"
             )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
@@ -121,21 +133,40 @@ def inspect(
             )
         return
     if colour is not None:
-        raise UsageError("--colour is for single responses: --prompt, --row, --top or --worst")
+        raise UsageError("--colour needs --prompt, --row, --top or --worst")
+    prints = None if quiet and how is Format.table else how.value
+    with canonical_inputs(paths, tell=None if quiet else echo) as inputs:
+        if footer:
+            _footer(inputs, columns_map, prints)
+        else:
+            options = {"tokens": tokens, "pass_threshold": pass_threshold}
+            _whole(inputs, paths, columns_map, prints, strict=strict, **options)
+
+
+def _footer(inputs: list[str], columns_map: dict[str, str], prints: str | None) -> None:
+    """Print the contents of the footers; with no format to print, only check them."""
     # Polars and pyarrow take half a second to import.
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
 
-    prints = not quiet or how is not Format.table
-    with canonical_inputs(paths, tell=None if quiet else echo) as inputs:
-        if footer:
-            stored = facts.stored(inputs, columns_map=columns_map)
-            if prints:
-                render.show_stored(*stored, how.value)
-            return
-        result = facts.inspect(
-            inputs, columns_map=columns_map, tokens=tokens, pass_threshold=pass_threshold
-        )
-        if prints:
-            render.show(replace(result, inputs=paths), how.value)  # not the converted dumps
-        if strict and result.findings:
-            raise typer.Exit(FINDINGS)
+    stored = facts.stored(inputs, columns_map=columns_map)
+    if prints is not None:
+        render.show_stored(*stored, prints)
+
+
+def _whole(
+    inputs: list[str],
+    names: list[str],
+    columns_map: dict[str, str],
+    prints: str | None,
+    *,
+    strict: bool,
+    **options: Any,
+) -> None:
+    """Print the statistics of the input under its names as typed; `inputs` may be temporary."""
+    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
+
+    result = facts.inspect(inputs, columns_map=columns_map, **options)
+    if prints is not None:
+        render.show(replace(result, inputs=names), prints)
+    if strict and result.findings:
+        raise typer.Exit(EXIT_FINDINGS)

@@ -1,0 +1,278 @@
+"""Masks, padding at the ends of lists, and columns that are offset by one token.
+
+Offsets are also measured within single steps: a trainer may misalign lists from some step on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.analysis.inspect.columns import segment_sums
+from rlpost.analysis.inspect.model import MaskFacts, Shift
+from rlpost.analysis.inspect.tokens import LOG_PROB_PAIRS, LOG_PROBS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.analysis.inspect.tokens import Block
+
+    Rows = dict[str, NDArray[Any]]
+
+
+SAMPLED = 32  # one of so many tokens of a chunk is compared with its neighbours,
+LEAST_SAMPLED = 1 << 13  # but all tokens of a small chunk
+TOKENS_OF_STEP = 1 << 13  # that are compared in each step of a chunk, in whole responses
+MOST_STEPS = 64  # in a chunk; with more steps, they are not compared one by one
+LAGS = (-1, 0, 1)
+ENDS = ("padded", "left", "shifted")
+
+
+# For each chunk.
+
+
+def mask_rows(block: Block) -> Rows:
+    """Return policy tokens, runs of them, and whether the ends are masked, [n] each."""
+    lengths = np.diff(block.offsets)
+    if block.mask is None:
+        none = np.zeros(block.rows, np.bool_)
+        runs = (lengths > 0).astype(np.int32)
+        return {"tokens": lengths, "runs": runs, "leading": none, "trailing": none}
+    starts = block.mask.copy()
+    starts[1:] &= ~block.mask[:-1]
+    filled = lengths > 0
+    first = block.offsets[:-1][filled]
+    starts[first] = block.mask[first]
+    leading, trailing = np.zeros(block.rows, np.bool_), np.zeros(block.rows, np.bool_)
+    leading[filled] = ~block.mask[first]
+    trailing[filled] = ~block.mask[block.offsets[1:][filled] - 1]
+    return {
+        "tokens": segment_sums(block.mask.astype(np.int64), block.offsets).astype(np.int64),
+        "runs": segment_sums(starts.astype(np.int32), block.offsets).astype(np.int32),
+        "leading": leading,
+        "trailing": trailing,
+    }
+
+
+def end_rows(block: Block) -> Rows:
+    """Return the responses whose ends look padded or shifted: log-probs of exactly 0 there.
+
+    - `padded`: the last token is masked and 0; without masked tokens, the last two are 0.
+    - `left`: the same for the first tokens.
+    - `shifted`: the first or the last token is a policy token and 0, like a fill value.
+    """
+    rows: Rows = {}
+    filled = np.diff(block.offsets) > 0
+    first, last = block.offsets[:-1][filled], block.offsets[1:][filled] - 1
+    before, after = np.maximum(last - 1, first), np.minimum(first + 1, last)
+    for role in LOG_PROBS:
+        if role not in block.values:
+            continue
+        zero = block.values[role] == 0
+        if block.mask is None:
+            padded = zero[last] & zero[before] & (before < last)
+            left = zero[first] & zero[after] & (before < last)
+            shifted = (zero[last] & ~padded) | (zero[first] & ~left)
+        else:
+            padded = zero[last] & ~block.mask[last]
+            left = zero[first] & ~block.mask[first]
+            shifted = (zero[last] & block.mask[last]) | (zero[first] & block.mask[first])
+        for name, flags in zip(ENDS, (padded, left, shifted), strict=True):
+            rows[f"{name}:{role}"] = np.zeros(block.rows, np.bool_)
+            rows[f"{name}:{role}"][filled] = flags
+    return rows
+
+
+def add_shifts(block: Block, totals: TokenTotals) -> None:
+    """Measure offsets between two columns of log-probs, and between the mask and a column.
+
+    Log-probs of two policies are close for the same token, so the mean |difference| is least at
+    the lag at which two columns match. At an edge of the mask, log-probs jump: policy tokens are
+    likelier than observations. At another lag there is no jump.
+    """
+    if block.mask is not None:
+        for role in LOG_PROBS[:2]:
+            if role in block.values:
+                _add_jumps(role, block, totals)
+    tokens = int(block.offsets[-1])
+    count = min(tokens, max(tokens // SAMPLED, LEAST_SAMPLED))
+    if count > 1:
+        inner = np.ones(count - 1)
+        ends = block.offsets[1:] - 1  # the last token of a response has no right neighbour
+        inner[ends[(ends >= 0) & (ends < count - 1)]] = 0
+        for pair in LOG_PROB_PAIRS:
+            if {*pair} <= block.values.keys():
+                name = "/".join(pair)
+                one, other = (block.values[role][:count].astype(np.float64) for role in pair)
+                for key, value in _lag_sums(one, other, inner).items():
+                    totals.add(f"lag.{name}.{key}", value)
+
+
+def _lag_sums(
+    one: NDArray[np.float64], other: NDArray[np.float64], inner: NDArray[np.float64]
+) -> dict[int | str, float]:
+    """Return Σ |one[t] - other[t + lag]| by lag, over the same pairs of neighbours, and `tokens`.
+
+    Args:
+        one: [T]
+        other: [T]
+        inner: [T - 1], 1 if the token and its right neighbour are of one response.
+    """
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not finite.all():
+        inner = inner * (finite[1:] & finite[:-1])
+        one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
+    sides = {-1: (one[1:], other[:-1]), 0: (one[:-1], other[:-1]), 1: (one[:-1], other[1:])}
+    sums: dict[int | str, float] = {
+        lag: float(np.einsum("i,i", np.abs(left - right), inner))
+        for lag, (left, right) in sides.items()
+    }
+    return sums | {"tokens": float(inner.sum())}
+
+
+def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
+    """Add, by lag, the jumps of log-probs at edges of the mask, and their squares."""
+    mask, values = block.mask, block.values[role]
+    assert mask is not None
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    row = np.searchsorted(block.offsets, edges, side="right") - 1
+    inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
+    edges = edges[inside]
+    if not len(edges):
+        return
+    sign = np.where(mask[edges], -1.0, 1.0)
+    near = [values[edges + step].astype(np.float64) for step in range(-2, 2)]
+    jumps = np.stack([sign * (near[lag + 2] - near[lag + 1]) for lag in LAGS])
+    jumps = jumps[:, np.isfinite(jumps).all(0)]
+    totals.add(f"jump.{role}.tokens", jumps.shape[1])
+    for lag, one in zip(LAGS, jumps, strict=True):
+        totals.add(f"jump.{role}.{lag}", one.sum())
+        totals.add(f"jump.{role}.{lag}.squares", np.einsum("i,i", one, one))
+
+
+def add_step_shifts(block: Block, steps: Sequence[Label | None], totals: TokenTotals) -> None:
+    """Measure offsets between columns of log-probs within each step.
+
+    Args:
+        block: tokens of n responses.
+        steps: [n]; None for a response without a step.
+        totals: gets, by step, the sums `PAIR.LAG` and the count `PAIR.tokens`.
+    """
+    pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
+    by_step: dict[Label, list[int]] = {}
+    for row, step in enumerate(steps):
+        if step is not None:
+            by_step.setdefault(step, []).append(row)
+    if not pairs or len(by_step) > MOST_STEPS:
+        return
+    for step, rows in by_step.items():
+        tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
+        if len(tokens) < 2:  # noqa: PLR2004 - no neighbours
+            continue
+        inner = np.ones(len(tokens) - 1)
+        inner[ends[:-1]] = 0  # the last token of a response has no right neighbour
+        for pair in pairs:
+            one, other = (block.values[role][tokens].astype(np.float64) for role in pair)
+            for key, value in _lag_sums(one, other, inner).items():
+                totals.add_of_step(step, f"{'/'.join(pair)}.{key}", value)
+
+
+def _first_rows(rows: list[int], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first rows that have TOKENS_OF_STEP tokens together; at least one row."""
+    all_rows = np.array(rows, np.int64)
+    tokens = np.cumsum(offsets[all_rows + 1] - offsets[all_rows])
+    return all_rows[: max(1, int(np.searchsorted(tokens, TOKENS_OF_STEP, side="right")))]
+
+
+def _tokens_of(
+    rows: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of these rows' tokens, [t], and among them those that end a row."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    rows, lengths = rows[lengths > 0], lengths[lengths > 0]
+    most = min(int(lengths.sum()), 2 * TOKENS_OF_STEP)  # a single long response is cut
+    starts = np.repeat(offsets[rows] - np.cumsum(lengths) + lengths, lengths)
+    ends = np.cumsum(lengths) - 1
+    return (starts + np.arange(len(starts)))[:most], np.append(ends[ends < most - 1], most - 1)
+
+
+# For the whole input.
+
+
+def mask_facts(reading: Reading) -> MaskFacts | None:
+    """Return the statistics of the mask; None without a mask."""
+    rows = reading.rows
+    if reading.selection.lists != "mask" or not len(rows):
+        return None
+    length, tokens = rows["length"], rows["tokens"]
+    count = int(length.sum())
+    return MaskFacts(
+        column=reading.selection.columns.column("mask"),
+        observation_share=1 - int(tokens.sum()) / count if count else 0.0,
+        with_observations=int((tokens < length).sum()),
+        gaps=int((rows["runs"] > 1).sum()),
+        leading=int(rows["leading"].sum()),
+        trailing=int(rows["trailing"].sum()),
+        empty=int((tokens == 0).sum()),
+        not_binary=int(rows["not_binary"].sum()),
+        equal_lengths=length.min() == length.max(),
+    )
+
+
+def shifts_of(reading: Reading, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
+    """Return the best lag of each pair of columns, and of the mask against log-probs."""
+    totals, shifts = reading.totals, []
+    for pair in pairs:
+        name = f"lag.{'/'.join(pair)}"
+        sums = {lag: totals.total(f"{name}.{lag}") for lag in LAGS}
+        shift = _best_lag(pair, sums, totals.count(f"{name}.tokens"))
+        if shift is not None:
+            shifts.append(shift)
+    return [*shifts, *_mask_shifts(reading)]
+
+
+def step_lags(totals: TokenTotals, pair: tuple[str, str]) -> dict[Label, Shift]:
+    """Return the best lag of two columns of log-probs in each step with such tokens."""
+    shifts, name = {}, "/".join(pair)
+    for step, sums in totals.steps.items():
+        by_lag = {lag: sums.get(f"{name}.{lag}", 0.0) for lag in LAGS}
+        shift = _best_lag(pair, by_lag, int(sums.get(f"{name}.tokens", 0.0)))
+        if shift is not None:
+            shifts[step] = shift
+    return shifts
+
+
+def _best_lag(pair: tuple[str, str], sums: Mapping[int, float], tokens: int) -> Shift | None:
+    """Return the lag with the least mean |difference|; of equal lags the one closest to 0."""
+    if not tokens:
+        return None
+    means = {lag: sums[lag] / tokens for lag in LAGS}
+    best = min(LAGS, key=lambda lag: (means[lag], abs(lag)))
+    return Shift(pair, best, means[0], means[best], tokens)
+
+
+def _mask_shifts(reading: Reading) -> list[Shift]:
+    """Return, for log-probs against the mask, the lag with the largest mean jump.
+
+    Jumps are in standard errors.
+    """
+    totals, shifts = reading.totals, []
+    for role in LOG_PROBS[:2]:
+        count = totals.count(f"jump.{role}.tokens")
+        if role not in reading.selection.tokens or not count:
+            continue
+        sizes = {}
+        for lag in LAGS:
+            mean = totals.total(f"jump.{role}.{lag}") / count
+            square = totals.total(f"jump.{role}.{lag}.squares") / count
+            error = (max(square - mean * mean, 1e-12) / count) ** 0.5
+            sizes[lag] = abs(mean) / error
+        best = max(LAGS, key=lambda lag: (sizes[lag], -abs(lag)))
+        shifts.append(Shift(("mask", role), best, sizes[0], sizes[best], count))
+    return shifts

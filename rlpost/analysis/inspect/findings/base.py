@@ -1,0 +1,153 @@
+"""The table of checks, what a check reads, and the rows that it gives as evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from rlpost.analysis.inspect.model import Evidence
+from rlpost.display.text import counted, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from rlpost.analysis.inspect.model import (
+        Finding,
+        GroupFacts,
+        InputFacts,
+        Label,
+        LengthFacts,
+        MaskFacts,
+        RewardFacts,
+        TokenFacts,
+    )
+    from rlpost.analysis.inspect.reading import Reading
+
+
+MOST_EVIDENCE = 5
+LABELS = {"length": "entries", "tokens": "policy tokens"}
+"""Names of columns of `Reading.rows` in texts."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: the name of its finding, how severe that is, and what it means."""
+
+    name: str
+    severity: Literal["error", "warning", "error or warning"]
+    meaning: str
+    run: Callable[[CheckInput], Finding | None]
+
+
+FINDINGS: dict[str, Check] = {}
+"""Every check, by the name of its finding."""
+
+
+def check(
+    severity: Literal["error", "warning", "error or warning"],
+) -> Callable[[Callable[[CheckInput], Finding | None]], Callable[[CheckInput], Finding | None]]:
+    """Add a function to FINDINGS; its docstring is the meaning of its finding.
+
+    `Finding.harm`, from 0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on,
+    training may learn the wrong thing; below, it learns little or slowly.
+    """
+
+    def add(
+        function: Callable[[CheckInput], Finding | None],
+    ) -> Callable[[CheckInput], Finding | None]:
+        name = function.__name__
+        meaning = " ".join((function.__doc__ or "").split())
+        FINDINGS[name] = Check(name, severity, meaning, function)
+        return function
+
+    return add
+
+
+@dataclass(frozen=True)
+class CheckInput:
+    """The statistics of an input, and the rows behind them."""
+
+    reading: Reading
+    input: InputFacts
+    group_rows: pl.DataFrame | None
+    groups: GroupFacts | None
+    rewards: RewardFacts | None
+    lengths: LengthFacts | None
+    masks: MaskFacts | None
+    tokens: TokenFacts | None
+
+    @property
+    def count(self) -> int:
+        """The number of responses."""
+        return len(self.reading.rows)
+
+    def column(self, role: str) -> str:
+        """Return the column that has a role; the role itself if no column has it."""
+        return self.reading.selection.columns.columns.get(role, role)
+
+    def examples(self, flags: pl.Series, *also: str) -> list[Evidence]:
+        """Return the first responses whose flag is set.
+
+        Args:
+            flags: [n] bool.
+            also: columns of `Reading.rows` whose numbers are part of the evidence.
+        """
+        rows = self.reading.rows.filter(flags).head(MOST_EVIDENCE)
+        return [self._response(row, also) for row in rows.iter_rows(named=True)]
+
+    def examples_at(self, indices: Sequence[int], *also: str) -> list[Evidence]:
+        """Return the responses at these indices of `Reading.rows`, in this order."""
+        rows = self.reading.rows[list(indices[:MOST_EVIDENCE])]
+        return [self._response(row, also) for row in rows.iter_rows(named=True)]
+
+    def examples_of_steps(self, steps: Collection[Label], *also: str) -> list[Evidence]:
+        """Return the first response of each step; of a single step its first responses."""
+        rows, steps = self.reading.rows, list(steps)
+        if len(steps) == 1:
+            return self.examples(rows["batch"] == steps[0], *also)
+        firsts = [
+            rows.select(index=pl.arg_where(pl.col("batch") == step))["index"].head(1).to_list()
+            for step in steps[:MOST_EVIDENCE]
+        ]
+        return self.examples_at([index for first in firsts for index in first], *also)
+
+    def examples_of_groups(self, flags: pl.Series) -> list[Evidence]:
+        """Return the first groups whose flag is set, [G] bool."""
+        assert self.group_rows is not None
+        groups = self.group_rows.filter(flags).head(MOST_EVIDENCE)
+        firsts = self.reading.rows[groups["first"].to_list()]
+        pairs = zip(groups.iter_rows(named=True), firsts.iter_rows(named=True), strict=True)
+        return [self._group(group, first) for group, first in pairs]
+
+    def step_count(self) -> int:
+        """Return the number of different steps; 0 without a step column."""
+        rows = self.reading.rows
+        return rows["batch"].drop_nulls().n_unique() if "batch" in rows else 0
+
+    def in_steps(self, steps: Collection[Label]) -> str:
+        """Return ` in step 2 (1 of 3 steps)`; empty if these are all steps, or none."""
+        count = self.step_count()
+        if not steps or len(steps) >= count:
+            return ""
+        names = ", ".join(str(step) for step in list(steps)[:MOST_EVIDENCE])
+        more = ", ..." if len(steps) > MOST_EVIDENCE else ""
+        column = self.column("batch")
+        noun = column if len(steps) == 1 else plural(column)
+        return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
+
+    def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> Evidence:
+        numbers = [name for name in also if row.get(name) is not None]
+        text = ", ".join(f"{LABELS.get(name, name)} {row[name]:g}" for name in numbers)
+        return Evidence(self._file(row), row["row"], row.get("group"), text)
+
+    def _group(self, group: dict[str, Any], first: dict[str, Any]) -> Evidence:
+        step = f"{self.column('batch')} {group['batch']}, " if "batch" in group else ""
+        mean = group.get("mean")
+        reward = "" if mean is None else f", mean reward {mean:.4g}"
+        text = f"{step}{counted(group['rows'], 'response')}{reward}"
+        return Evidence(self._file(first), first["row"], group["group"], text)
+
+    def _file(self, row: dict[str, Any]) -> str:
+        return self.input.files[int(row["file"])].path

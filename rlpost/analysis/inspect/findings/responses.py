@@ -1,0 +1,405 @@
+"""Findings about responses: prompt groups, rewards, lengths, truncation, copies."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, check
+from rlpost.analysis.inspect.model import Evidence, Finding
+from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
+from rlpost.display.text import counted, share
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.findings.base import CheckInput
+    from rlpost.analysis.inspect.model import Label
+
+
+HALF = 1 / 2
+LARGE = 128  # responses that hardly belong to one prompt; tokens that are a length limit
+SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
+STEP_EQUAL = 0.9  # of the groups of a step, if those of other steps differ
+GROUPS_OF_STEP = 4  # fewer may be equal by chance
+ROWS_OF_STEP = 16
+SATURATED = 0.95  # of the rewards have one value
+CORRELATED = 0.5
+STANDARD_ERRORS = 4.0  # of a correlation of 0
+TRUNCATED = 0.25
+AT_LIMIT = 0.05  # of the responses have exactly the maximum length
+LONG_COPIES = 0.05
+WITHOUT_COPY = 0.05  # of the responses, at most
+UNITS = (("group", "group"), ("batch", "step"))
+
+
+@check("error")
+def single_row_groups(data: CheckInput) -> Finding | None:
+    """Most groups have one response, so their advantages are 0: the group key may be wrong."""
+    groups = data.groups
+    if groups is None or data.group_rows is None or groups.single * 2 <= groups.count:
+        return None
+    column = data.column("group")
+    text = (
+        "the only group has"
+        if groups.count == 1
+        else f"{groups.single:,} of {groups.count:,} groups have"
+    ) + " one response"
+    advice = (
+        f"check whether `{column}` is the prompt's id or one per response; set another column "
+        "with --map group=COLUMN"
+    )
+    if "batch" in data.reading.rows and groups.prompts < groups.count:
+        step = data.column("batch")
+        text += f"; `{column}` has {counted(groups.prompts, 'value')} over all `{step}`"
+        advice += f"; groups are within one `{step}`, and --map batch=none joins all"
+    return Finding(
+        "single_row_groups", "error", 98,
+        f"{text}, so a group baseline makes their advantages 0",
+        advice,
+        groups.single, groups.count, data.examples_of_groups(data.group_rows["rows"] == 1),
+    )  # fmt: skip
+
+
+@check("warning")
+def one_group_per_step(data: CheckInput) -> Finding | None:
+    """All responses of a step have the same group key."""
+    groups, rows = data.groups, data.group_rows
+    if groups is None or rows is None or not groups.size:
+        return None
+    steps = rows["batch"].n_unique() if "batch" in rows else 1
+    if groups.count > steps or groups.size["min"] < LARGE:
+        return None
+    return Finding(
+        "one_group_per_step", "warning", 80,
+        f"all responses of a step have the same `{data.column('group')}`: groups have at least "
+        f"{groups.size['min']:,} responses",
+        "check whether this is the prompt's id; set another column with --map group=COLUMN",
+        groups.count, groups.count, data.examples_of_groups(rows["rows"] >= LARGE),
+    )  # fmt: skip
+
+
+@check("error or warning")
+def mixed_prompts(data: CheckInput) -> Finding | None:
+    """Responses of one group have different prompts, so a baseline compares different questions."""
+    kinds = _kinds_per_key(data, ["group"], "prompt")
+    if kinds is None:
+        return None
+    several = kinds.filter(pl.col("rows") > 1)
+    mixed = several.filter(pl.col("kinds") > 1)
+    if not len(mixed):
+        return None
+    column, prompt = data.column("group"), data.reading.selection.prompt
+    return Finding(
+        "mixed_prompts", "error" if 2 * len(mixed) > len(several) else "warning",
+        70 + 27 * len(mixed) / len(several),
+        f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
+        f"({share(len(mixed), len(several))}) have more than one `{prompt}`"
+        f"{_equals_domain(data)}: their baseline compares answers to different questions",
+        f"check whether `{column}` is the prompt's id; set another column with --map group=COLUMN, "
+        f"or group by the prompts themselves with --map group={prompt}",
+        len(mixed), len(several), _pairs(data, mixed, f"`{prompt}`"),
+    )  # fmt: skip
+
+
+@check("warning")
+def split_prompts(data: CheckInput) -> Finding | None:
+    """Prompts have several group keys within a step: each group has only some responses."""
+    kinds = _kinds_per_key(data, ["prompt"], "group")
+    if kinds is None or data.groups is None or 2 * data.groups.single > data.groups.count:
+        return None
+    split = kinds.filter(pl.col("kinds") > 1)
+    if len(split) <= SPLIT * len(kinds):
+        return None
+    mixed = _kinds_per_key(data, ["group"], "prompt")
+    if mixed is not None and 2 * int((mixed["kinds"] > 1).sum()) > len(mixed):
+        return None  # a key that is unrelated to prompts splits them, too
+    column, prompt = data.column("group"), data.reading.selection.prompt
+    return Finding(
+        "split_prompts", "warning", 66,
+        f"{len(split):,} of {counted(len(kinds), 'prompt')} ({share(len(split), len(kinds))}) "
+        f"have several `{column}` within one step, so each group has only some of the responses",
+        f"check whether `{column}` is new for each call of the engine; --map group={prompt} joins "
+        "the responses of a prompt. If the data set contains prompts twice, nothing is wrong",
+        len(split), len(kinds), _pairs(data, split, f"`{column}`"),
+    )  # fmt: skip
+
+
+def _kinds_per_key(data: CheckInput, by: list[str], what: str) -> pl.DataFrame | None:
+    """Count the values of one column within each step and key.
+
+    Returns:
+        For each step and key its `rows`, the number of different values (`kinds`), and the indices
+        of the `first` row and of the first row with an `other` value. None without a column of
+        prompts or of groups.
+    """
+    rows = data.reading.rows
+    if "prompt" not in rows or "group" not in rows:
+        return None
+    by = [key for key in ("batch", *by) if key in rows]
+    valid = rows.with_row_index("index").drop_nulls(["group"]).filter(pl.col("prompt") != 0)
+    other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
+    return valid.group_by(by, maintain_order=True).agg(
+        rows=pl.len(),
+        kinds=pl.col(what).n_unique(),
+        first=pl.col("index").first(),
+        other=other.first(),
+    )
+
+
+def _pairs(data: CheckInput, keys: pl.DataFrame, what: str) -> list[Evidence]:
+    """Return a row of each key, and one that differs from it."""
+    rows = data.reading.rows
+    pairs = []
+    for key in keys.head(MOST_EVIDENCE).iter_rows(named=True):
+        first, other = rows.row(key["first"], named=True), rows.row(key["other"], named=True)
+        path = data.input.files[int(first["file"])].path
+        text = (
+            f"differs from row {other['row']}; {key['kinds']:,} values of {what} in "
+            f"{key['rows']:,} responses"
+        )
+        pairs.append(Evidence(path, first["row"], first["group"], text))
+    return pairs
+
+
+def _equals_domain(data: CheckInput) -> str:
+    """Return a note if the group key is the domain under another name."""
+    rows = data.reading.rows
+    if "domain" not in rows:
+        return ""
+    group, domain = (pl.col(name).cast(pl.String) for name in ("group", "domain"))
+    same = rows.select(group.eq_missing(domain).all()).item()
+    return f" (`{data.column('group')}` is the same as `{data.column('domain')}`)" if same else ""
+
+
+@check("error or warning")
+def constant_rewards(data: CheckInput) -> Finding | None:
+    """All rewards of the input, or of some steps, are equal, so all advantages are 0."""
+    rewards = data.rewards
+    if rewards is None or rewards.spread.count < 2:  # noqa: PLR2004
+        return None
+    if rewards.spread.min != rewards.spread.max:
+        return _constant_steps(data, rewards.column)
+    flags = data.reading.rows["reward"].is_finite()
+    return Finding(
+        "constant_rewards", "error", 99,
+        f"all {rewards.spread.count:,} rewards are {rewards.spread.min:g}: every baseline makes "
+        "the advantages 0",
+        f"check that the grader works and that `{rewards.column}` is the reward; set another "
+        "column with --map reward=COLUMN",
+        rewards.spread.count, data.count, data.examples(flags),
+    )  # fmt: skip
+
+
+def _constant_steps(data: CheckInput, column: str) -> Finding | None:
+    """Find steps with a single reward while other steps have several."""
+    rows = data.reading.rows
+    if "batch" not in rows:
+        return None
+    constant = (
+        rows.filter(pl.col("reward").is_finite() & pl.col("batch").is_not_null())
+        .group_by("batch", maintain_order=True)
+        .agg(pl.len().alias("rows"), low=pl.col("reward").min(), high=pl.col("reward").max())
+        .filter((pl.col("low") == pl.col("high")) & (pl.col("rows") >= ROWS_OF_STEP))
+    )
+    steps = constant["batch"].to_list()
+    if not steps:
+        return None
+    count = int(constant["rows"].sum())
+    values = ", ".join(f"{value:g}" for value in constant["low"].unique(maintain_order=True)[:3])
+    return Finding(
+        "constant_rewards", "error" if 2 * count > data.count else "warning",
+        75 + 20 * count / data.count,
+        f"all {count:,} rewards{data.in_steps(steps)} are {values}: every baseline makes the "
+        "advantages 0",
+        f"check that the grader worked in these steps and that `{column}` is the reward; set "
+        "another column with --map reward=COLUMN",
+        count, data.count, data.examples_of_steps(steps, "reward"),
+    )  # fmt: skip
+
+
+@check("warning")
+def saturated_rewards(data: CheckInput) -> Finding | None:
+    """At least 95 % of the rewards have the highest value, or the lowest."""
+    rewards = data.rewards
+    if rewards is None or rewards.spread.min == rewards.spread.max or not rewards.spread.count:
+        return None
+    column = data.reading.rows["reward"]
+    for end, which in ((rewards.spread.max, "highest"), (rewards.spread.min, "lowest")):
+        count = int((column == end).sum())
+        if count >= SATURATED * rewards.spread.count:
+            difficulty = "easy" if which == "highest" else "hard"
+            return Finding(
+                "saturated_rewards", "warning", 65,
+                f"{share(count, rewards.spread.count)} of the rewards are {end:g}, the {which} "
+                "value",
+                f"the prompts are too {difficulty} or the grader is wrong: most groups have "
+                "advantages of 0",
+                count, data.count, data.examples(column != end, "reward"),
+            )  # fmt: skip
+    return None
+
+
+@check("warning")
+def equal_rewards_in_groups(data: CheckInput) -> Finding | None:
+    """Most groups, in the input or in some steps, have zero reward variance: no gradient."""
+    groups, rows = data.groups, data.group_rows
+    if groups is None or rows is None or "equal" not in rows:
+        return None
+    several, steps = groups.count - groups.single, _steps_with_equal_rewards(rows)
+    most = groups.zero_variance >= HALF * several
+    if not several or not (most or steps):
+        return None
+    in_steps = data.in_steps(steps)
+    flags = rows["equal"] & (rows["rows"] > 1)
+    if in_steps:
+        flags &= rows["batch"].is_in(steps)
+    return Finding(
+        "equal_rewards_in_groups", "warning", 55 + 15 * groups.zero_variance / several,
+        f"{groups.zero_variance:,} of {counted(several, 'group')} with several responses "
+        f"({share(groups.zero_variance, several)}) have zero reward variance"
+        f"{', most of them' + in_steps if in_steps else ''}: in {groups.all_pass:,} all responses "
+        f"pass, in {groups.all_fail:,} none does{_threshold_note(data)}",
+        "these groups have advantages of 0: sample other prompts or more responses per prompt, or "
+        "drop them with `rlpost advantages --drop-zero-variance`",
+        groups.zero_variance, several, data.examples_of_groups(flags),
+    )  # fmt: skip
+
+
+def _steps_with_equal_rewards(groups: pl.DataFrame) -> list[Label]:
+    """Return the steps in which most groups have equal rewards."""
+    if "batch" not in groups:
+        return []
+    shares = (
+        groups.filter(pl.col("rows") > 1)
+        .group_by("batch", maintain_order=True)
+        .agg(pl.col("equal").mean(), pl.len().alias("groups"))
+        .filter((pl.col("equal") > STEP_EQUAL) & (pl.col("groups") >= GROUPS_OF_STEP))
+    )
+    return shares["batch"].to_list()
+
+
+def _threshold_note(data: CheckInput) -> str:
+    """Return a note if no reward reaches the threshold of passing."""
+    highest = data.rewards.spread.max if data.rewards else None
+    if data.groups is None or highest is None or highest >= data.groups.pass_threshold:
+        return ""
+    threshold = data.groups.pass_threshold
+    return f" (no reward reaches {threshold:g}; set the threshold with --pass-threshold)"
+
+
+@check("error")
+def nonfinite_rewards(data: CheckInput) -> Finding | None:
+    """Rewards are null, NaN or infinite."""
+    rewards = data.rewards
+    if rewards is None or not rewards.nonfinite:
+        return None
+    flags = ~data.reading.rows["reward"].is_finite()
+    return Finding(
+        "nonfinite_rewards", "error", 94,
+        f"`{rewards.column}` is null, NaN or infinite in {rewards.nonfinite:,} of "
+        f"{counted(data.count, 'response')}",
+        "score them again, or leave them out: `rlpost advantages --nonfinite mask`",
+        rewards.nonfinite, data.count, data.examples(flags),
+    )  # fmt: skip
+
+
+@check("warning")
+def length_follows_reward(data: CheckInput) -> Finding | None:
+    """Reward and length correlate with 0.5 or more (within groups, if there are groups)."""
+    correlation = data.lengths.reward_correlation if data.lengths else None
+    if not correlation:
+        return None
+    within = correlation["within_groups"]
+    value = correlation["spearman"] if within is None else within
+    rows = correlation["rows"]
+    if value is None or abs(value) < CORRELATED:
+        return None
+    if abs(value) * math.sqrt(rows) < STANDARD_ERRORS:
+        return None
+    longer = "longer" if value > 0 else "shorter"
+    unit = "" if within is None else " within groups"
+    return Finding(
+        "length_follows_reward", "warning", 35 + 30 * abs(value),
+        f"{longer} responses get more reward: correlation {value:+.2f}{unit} (reported from "
+        f"{CORRELATED:g} on)",
+        f"the policy will learn to write {longer} responses: check the grader and truncation, and "
+        "consider `--overlong-penalty` and `--length-weight`",
+        rows, data.count, _extremes(data, longer=value > 0, within=within is not None),
+    )  # fmt: skip
+
+
+def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[Evidence]:
+    """Return the responses that contribute most to the correlation of length and reward."""
+    rows, by = data.reading.rows, [key for key in ("batch", "group") if key in data.reading.rows]
+
+    def deviation(name: str) -> pl.Expr:
+        mean = pl.col(name).mean()
+        return pl.col(name) - (mean.over(by) if within else mean)
+
+    valid = rows.with_row_index("index").filter(pl.col("reward").is_finite())
+    product = deviation("reward") * deviation("tokens")
+    products = valid.select("index", product=product if longer else -product)
+    indices = products.sort("product", descending=True)["index"].head(MOST_EVIDENCE).to_list()
+    return data.examples_at(indices, "tokens", "reward")
+
+
+@check("warning")
+def many_truncated(data: CheckInput) -> Finding | None:
+    """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens."""
+    lengths = data.lengths
+    if lengths is None or not data.count:
+        return None
+    truncated = lengths.truncated
+    if truncated is not None:
+        count, flags = truncated.responses, data.reading.rows["truncated"]
+        many = truncated.share >= TRUNCATED
+        text = f"are truncated according to `{truncated.column}`"
+    else:
+        count, longest = lengths.at_longest, lengths.spread.max
+        flags = data.reading.rows["tokens"] == longest
+        differ = lengths.spread.min != longest
+        many = differ and count > 1 and count >= AT_LIMIT * data.count and (longest or 0) >= LARGE
+        text = f"have exactly the maximum of {longest or 0:,.0f} tokens and may be truncated"
+    if not many:
+        return None
+    return Finding(
+        "many_truncated", "warning", 30 + 30 * count / data.count,
+        f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {text}",
+        "raise the length limit, or mask truncated responses: `--drop-truncated`, "
+        "`--max-len-mask`, `--overlong-penalty`",
+        count, data.count, data.examples(flags, "tokens"),
+    )  # fmt: skip
+
+
+@check("warning")
+def copied_responses(data: CheckInput) -> Finding | None:
+    """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling."""
+    duplicates = data.tokens.duplicates if data.tokens else None
+    if not duplicates:
+        return None
+    # Short responses are equal by chance, but not all of them.
+    nearly_all = duplicates["alone"] <= WITHOUT_COPY * data.count
+    if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
+        return None
+    rows = data.reading.rows
+    flags = is_copy(rows)
+    if not nearly_all:
+        flags &= is_long(rows)
+    least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
+    long_only = "" if nearly_all else f" and have {least} or more"
+    count = int(flags.sum())
+    return Finding(
+        "copied_responses", "warning", 45 + 30 * duplicates["share"],
+        f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) repeat the "
+        f"`{duplicates['of']}` of an earlier one{_unit(data)}{long_only} (reported from "
+        f"{100 * LONG_COPIES:g} % on{', or if nearly all do' if nearly_all else ''})",
+        "check whether rows were written twice or sampling collapsed (temperature, seed); drop "
+        "copies, which count twice in every baseline",
+        count, data.count, data.examples(flags, "tokens"),
+    )  # fmt: skip
+
+
+def _unit(data: CheckInput) -> str:
+    """Return the unit within which copies are counted."""
+    return next((f" of their {unit}" for role, unit in UNITS if role in data.reading.rows), "")
