@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
     from rlpost.analysis.inspect.statistics import GrowingHistogram
     from rlpost.io.arrow import CellLocation
 

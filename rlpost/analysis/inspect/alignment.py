@@ -11,7 +11,7 @@ import numpy as np
 
 from rlpost.analysis.inspect.columns import segment_sums
 from rlpost.analysis.inspect.model import MaskFacts, Shift
-from rlpost.analysis.inspect.tokens import LOG_PROB_PAIRS, LOG_PROBS
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.analysis.inspect.tokens import Block
 

@@ -14,7 +14,7 @@ from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.findings import CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts
 from rlpost.analysis.inspect.model import Facts, TokenFacts
-from rlpost.analysis.inspect.reading import read, select_columns
+from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     group_facts,
     group_table,
@@ -22,10 +22,9 @@ from rlpost.analysis.inspect.responses import (
     reward_facts,
     slices_of,
 )
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
 from rlpost.analysis.inspect.tokens import (
-    LOG_PROB_PAIRS,
-    LOG_PROBS,
     column_facts,
     duplicates_of,
     mismatch_facts,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
 
 
 def stored(

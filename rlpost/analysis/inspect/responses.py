@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json, Label
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
     from rlpost.recipe.roles import ColumnMap
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.columns import kept_offsets, segment_sums
 from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.statistics import quantiles_of
 
 if TYPE_CHECKING:
@@ -23,19 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
     from rlpost.analysis.inspect.statistics import TokenTotals
 
     Rows = dict[str, NDArray[Any]]
 
 
-LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
-ROLES = (*LOG_PROBS, "values", "token_rewards")
-LOG_PROB_PAIRS = (
-    ("old_log_probs", "infer_log_probs"),
-    ("old_log_probs", "ref_log_probs"),
-    ("infer_log_probs", "ref_log_probs"),
-)
 ROUNDING = 1e-3  # nats by which a log-prob may exceed 0
 LOG_RATIO_CLAMP = 40.0  # as in the numerics of `rlpost advantages`
 SURE, FAR = math.log(0.5), 2.0  # a likely token, and a large difference, in nats

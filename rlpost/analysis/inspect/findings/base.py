@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         RewardFacts,
         TokenFacts,
     )
-    from rlpost.analysis.inspect.reading import Reading
+    from rlpost.analysis.inspect.selection import Reading
 
 
 MOST_EVIDENCE = 5

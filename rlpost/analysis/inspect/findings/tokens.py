@@ -8,7 +8,8 @@ import polars as pl
 
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, check
 from rlpost.analysis.inspect.model import Finding
-from rlpost.analysis.inspect.tokens import LOG_PROBS, ROUNDING
+from rlpost.analysis.inspect.selection import LOG_PROBS
+from rlpost.analysis.inspect.tokens import ROUNDING
 from rlpost.display.text import counted, share
 
 if TYPE_CHECKING:

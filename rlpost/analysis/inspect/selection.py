@@ -1,0 +1,202 @@
+"""Which columns are read, and the result: a row per response, and totals of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
+from rlpost.io.arrow import is_list, is_number
+from rlpost.recipe.roles import ColumnMap, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import polars as pl
+
+    from rlpost.io.parquet.source import Source
+    from rlpost.recipe.roles import Kind
+
+
+LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
+TOKEN_ROLES = (*LOG_PROBS, "values", "token_rewards")
+LOG_PROB_PAIRS = (
+    ("old_log_probs", "infer_log_probs"),
+    ("old_log_probs", "ref_log_probs"),
+    ("infer_log_probs", "ref_log_probs"),
+)
+KEYS = ("group", "batch", "domain")
+ROWS = (*KEYS, "reward", "truncated")
+# Columns that identify a response, to find copies: a text, else tokens.
+TEXTS = (
+    "response", "completion", "output", "responses", "output_response", "response_text",
+    "completions", "response_tokens", "response_ids", "completion_ids", "output_tokens",
+    "output_ids",
+)  # fmt: skip
+# Columns of prompts, as text or as tokens: responses of one group share them.
+PROMPTS = (
+    "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
+    "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
+)  # fmt: skip
+# Columns of dialogues with a row per turn: the prompt of a later turn contains the earlier turns.
+TURNS = (
+    "turn", "turn_id", "turn_index", "turn_idx", "traj_id", "trajectory_id", "rollout_id",
+    "episode_id", "traj_uid",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ColumnSelection:
+    """The columns that are read, by purpose."""
+
+    columns: ColumnMap
+    lists: str | None
+    """The role, or else the column, whose lists have the length of a response."""
+    tokens: tuple[str, ...]
+    """Roles with a number per token."""
+    text: str | None
+    """The column by which copies are found."""
+    unusable: dict[str, tuple[str, str]]
+    """Roles whose column has an unsuitable type, with column and type; not in `columns`."""
+    prompt: str | None = None
+    """The column of prompts, text or tokens; None also if rows are turns of dialogues."""
+    advantages: str | None = None
+    """The column of advantages, a list or a number per row."""
+    kept: str | None = None
+    """The sample mask, 0 for responses that are left out; read with advantages."""
+
+    @property
+    def lists_column(self) -> str | None:
+        """The column whose lists have the length of a response."""
+        return None if self.lists is None else self.columns.columns.get(self.lists, self.lists)
+
+    @property
+    def copies_role(self) -> str | None:
+        """The role by which copies are found if there is no text."""
+        roles = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
+        return None if self.text else next(roles, None)
+
+    @property
+    def names(self) -> list[str]:
+        """Every column that is read, once."""
+        rows = [role for role in (*KEYS, "reward", "truncated") if role in self.columns]
+        served = [self.columns.column(role) for role in (*rows, *self.tokens)]
+        others = (self.lists_column, self.text, self.prompt, self.advantages, self.kept)
+        return list(dict.fromkeys(x for x in (*served, *others) if x))
+
+
+def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> ColumnSelection:
+    """Select columns; without tokens, the mask or another list is read for its lengths."""
+    unusable = {
+        role: (columns.column(role), str(kind))
+        for role in (*ROWS, "mask", *TOKEN_ROLES)
+        if role in columns
+        for kind in _types(source, columns.column(role))
+        if not _usable(kind_of(role), kind)
+    }
+    columns = ColumnMap(
+        {role: column for role, column in columns.columns.items() if role not in unusable},
+        columns.how,
+    )
+    roles = tuple(role for role in TOKEN_ROLES if role in columns)
+    texts = _texts_or_lists(source, TEXTS)
+    ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
+    lists = "mask" if "mask" in columns else next(iter(roles), ids)
+    if not with_tokens:
+        return ColumnSelection(columns, lists, (), None, unusable)
+    advantages = _advantages(source, columns)
+    return ColumnSelection(
+        columns,
+        lists,
+        roles,
+        next(iter(texts), None),
+        unusable,
+        prompt=_prompt(source, columns),
+        advantages=advantages,
+        kept=_kept(source, columns) if advantages else None,
+    )
+
+
+def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
+    """Return the columns that exist and are texts or lists of numbers."""
+    return [
+        name
+        for name in names
+        if name in source.columns and all(map(_is_text_or_list, _types(source, name)))
+    ]
+
+
+def _prompt(source: Source, columns: ColumnMap) -> str | None:
+    """Return the column of prompts: not the group key itself, and none if rows are turns."""
+    group = columns.columns.get("group")
+    if any(name in source.columns for name in TURNS if name != group):
+        return None
+    return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
+
+
+def _advantages(source: Source, columns: ColumnMap) -> str | None:
+    """Return the column of advantages if it has numbers or lists of numbers."""
+    name = columns.columns.get("advantages")
+    if name is None or not all(
+        is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
+    ):
+        return None
+    return name
+
+
+def _kept(source: Source, columns: ColumnMap) -> str | None:
+    """Return the column of the sample mask if it has numbers."""
+    name = columns.columns.get("sample_mask")
+    return name if name and all(map(is_number, _types(source, name))) else None
+
+
+def _types(source: Source, column: str) -> Iterator[pa.DataType]:
+    """Yield the type of a column in each file that has it; a hive partition has none."""
+    for schema in source.schemas:
+        if column in schema.names:
+            yield schema.field(column).type
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _is_numbers(kind: pa.DataType) -> bool:
+    """Return whether these are lists of numbers; empty lists may have no type."""
+    return is_list(kind) and (is_number(kind.value_type) or pa.types.is_null(kind.value_type))
+
+
+def _is_text_or_list(kind: pa.DataType) -> bool:
+    return _is_text(kind) or _is_numbers(kind)
+
+
+def _usable(meaning: Kind, kind: pa.DataType) -> bool:
+    """Return whether a column of this type fits a kind of role; an empty column fits any."""
+    if pa.types.is_null(kind):
+        return True
+    if meaning == "tokens":
+        return _is_numbers(kind)
+    if meaning == "number":
+        return is_number(kind) or _is_numbers(kind)
+    return is_number(kind) or _is_text(kind)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of the pass.
+
+    `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
+    `length` (all tokens), `tokens` (policy tokens), flags and means of its tokens, `copy` and
+    `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
+    """
+
+    selection: ColumnSelection
+    rows: pl.DataFrame
+    totals: TokenTotals = field(default_factory=TokenTotals)
+    advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
