@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pass:
-    """One reading of the input: which columns, for what."""
+    """One pass over the input: the columns that it reads, and the stages that it runs."""
 
     purpose: str
     columns: tuple[str, ...]
@@ -43,22 +43,22 @@ class Pass:
 
     @property
     def roles(self) -> frozenset[str]:
-        """The token roles, besides the mask, that its stages read."""
+        """The token roles that its stages read, besides the mask."""
         return frozenset(role for stage in (*self.applied, *self.mapped) for role in stage.reads)
 
 
 class Phase(NamedTuple):
-    """One reading of the input, and what is settled on the responses once it is done."""
+    """One pass over the input, and the stages that reduce its results."""
 
     reading: Pass
     mapped: Stage | None
-    """The stage that the reading is for; None for the first, which makes the table."""
+    """The stage that the pass is for; None for the first pass, which makes the table."""
     reduced: tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe bound to an input: what is read, and what is done to it."""
+    """A recipe bound to an input: the columns that it reads, and its stages."""
 
     source: Source | TableSource
     columns: ColumnMap
@@ -74,54 +74,56 @@ class Plan:
 
     @property
     def roles(self) -> list[str]:
-        """Every role that is read, those of the responses first."""
+        """All roles that are read; those with one value a response first."""
         tokens = sorted(roles_of(self.stages) | {self.length_role})
         return [*self.row_roles, *(role for role in tokens if role in self.columns)]
 
     def passes(self) -> list[Pass]:
-        """The passes over the input, in order: one for the table, one per measurement that
-        needs earlier stages' results, one to write.
-        """  # noqa: D205
+        """Return the passes over the input, in order.
+
+        The first one reads the responses. One follows for each stage that maps tokens which earlier
+        stages change. The last one writes.
+        """
         first = tuple(stage for stage in self.stages if stage.map and stage.in_first_pass)
         later = [stage for stage in self.stages if stage.map and not stage.in_first_pass]
-        table = {self.columns.column(role) for role in self.row_roles}
-        measured = [
-            Pass(f"measure for {stage.name}", self._columns(before, stage), (stage,), before)
+        rows = {self.columns.column(role) for role in self.row_roles}
+        mapped = [
+            Pass(f"statistics for {stage.name}", self._columns(before, stage), (stage,), before)
             for stage, before in ((stage, self._applied_before(stage)) for stage in later)
         ]
         every = tuple(stage for stage in self.stages if stage.apply)
         return [
-            Pass("responses", tuple(sorted(table | {*self._columns(first)})), first, ()),
-            *measured,
+            Pass("read responses", tuple(sorted(rows | {*self._columns(first)})), first, ()),
+            *mapped,
             Pass("write", self._columns(every), (), every),
         ]
 
     def phases(self) -> list[Phase]:
-        """All passes but the last, each with the stages that settle before the next."""
-        found: list[list[Stage]] = [[]]
+        """Return all passes but the last, each with the stages that reduce before the next."""
+        stages: list[list[Stage]] = [[]]
         for stage in self.stages:
             if stage.map and not stage.in_first_pass:
-                found.append([])
-            found[-1].append(stage)
+                stages.append([])
+            stages[-1].append(stage)
         return [
-            Phase(reading, stages[0] if place else None, tuple(s for s in stages if s.reduce))
-            for place, (reading, stages) in enumerate(zip(self.passes()[:-1], found, strict=True))
+            Phase(reading, own[0] if number else None, tuple(s for s in own if s.reduce))
+            for number, (reading, own) in enumerate(zip(self.passes()[:-1], stages, strict=True))
         ]
 
     @property
     def why_one_table(self) -> str | None:
-        """Why responses of different steps have to be settled together; None where they need not.
+        """The reason why all responses are reduced on one table; None if each step has its own.
 
-        A group is within a step, and so are batch statistics. What goes on from batch to batch,
-        or looks at the whole input, is not.
+        A group is within a step, and so are batch statistics. State that is carried from batch to
+        batch is not, and neither are statistics of the whole input.
         """
         recipe, estimator = self.resolved.recipe, self.resolved.estimator
         reasons = {
             "the input has no steps": "batch" not in self.columns,
             "the whole input is one batch": recipe.numerics.batch == "all",
-            "running moments go on from batch to batch": "running" in self.resolved.norm,
+            "running reward statistics are carried from batch to batch": "running" in self.resolved.norm,
             "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
-            f"estimator {estimator.name} looks beyond a step": estimator.beyond_steps,
+            f"estimator {estimator.name} uses responses of several steps": estimator.beyond_steps,
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -144,7 +146,7 @@ class Plan:
 
 
 def roles_of(stages: Sequence[Stage]) -> set[str]:
-    """The token roles that these stages read."""
+    """Return the token roles that these stages read."""
     return {role for stage in stages for role in stage.reads}
 
 
@@ -169,7 +171,7 @@ def plan_of(
         None,
     )
     if length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
-        needs["mask"] = "no list column says how many tokens"
+        needs["mask"] = "no list column sets the number of tokens"
     if needs or length_role is None:
         raise absent(source, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
@@ -265,7 +267,7 @@ def _check_loss_roles(
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
-    """Role -> why a converted dump has none, as `rlpost convert` noted it in the file."""
+    """Return why a converted dump lacks roles, from the metadata that `rlpost convert` wrote."""
     try:
         noted = json.loads(source.metadata.get(MISSING_ROLES, b"{}"))
     except ValueError:
@@ -289,7 +291,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
 
 
 def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
-    """What a recipe needs groups for."""
+    """Return the parts of a recipe that need groups."""
     recipe, estimator = resolved.recipe, resolved.estimator
     mean_of, std_of = resolved.norm
     on_groups = estimator.level == "response" and "offsets" in estimator.parameters
@@ -307,7 +309,7 @@ def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
 
 
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
-    """The roles without which a recipe cannot run, and why."""
+    """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
     needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
     reasons = _group_reasons(resolved)

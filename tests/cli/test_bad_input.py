@@ -89,7 +89,7 @@ BAD_TABLES = {
     "near promt_id": (without(prompt_id="promt_id"), "",
         ["no column for group (norm_mean group and norm_std group)", "--map group=promt_id"]),
     "no lists": (rollout().select(["prompt_id", "reward"]), "",
-        ["no column for mask", "no list column says how many tokens"]),
+        ["no column for mask", "no list column sets the number of tokens"]),
     "no values": (rollout(), "--estimator gae",
         ["no column for values (estimator gae)", "--map values=COLUMN"]),
     "no reference": (without("ref_log_probs"), "--kl-coef 0.1",
