@@ -1,12 +1,15 @@
-"""What a run did, in numbers that add up exactly over chunks, files and machines.
+"""The metrics of a run: what each batch adds to the totals, and the entry that totals become.
 
-What the summary says of the off-policy correction: rates, and how far the policies are apart.
+A new entry of the summary is a `Metric` in `METRICS`. Totals add up exactly over chunks, files and
+machines, so that the summary depends on none of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,15 +30,245 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-MOST_NATS = 300.0  # exp(2·300) can still be added up in float64
+MOST_NATS = 300.0  # float64 can add up exp(2·300)
+ROUNDING = 1e-4
+"""Nats above 0 that a log-softmax in low precision may return."""
 
 
-def tally(batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
-    """Counts and sums of each response of a batch to which all stages were applied, [n] each.
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of each response of a batch, which are added to `ExactTotals`."""
 
-    They are over the policy tokens of the responses that the sample masks let stay.
-    """
+    sums: dict[str, Tensor]
+    spans: dict[str, tuple[Tensor, Tensor]]
+
+    def add_numbers(self, name: str, values: Tensor, counted: Tensor) -> None:
+        """Add one number for each response that counts."""
+        weight = counted.to(torch.float64)
+        inside = torch.where(counted, values, 0.0)
+        self.add_spread(name, weight, inside, inside.square(), values, values)
+
+    def add_spread(
+        self, name: str, count: Tensor, total: Tensor, squares: Tensor, low: Tensor, high: Tensor
+    ) -> None:
+        """Add sums of several numbers for each response, with their lowest and highest."""
+        self.sums.update(
+            zip((f"{name}.{part}" for part in SPREADS), (count, total, squares), strict=True)
+        )
+        self.spans[name] = (
+            torch.where(count > 0, low, torch.inf),
+            torch.where(count > 0, high, -torch.inf),
+        )
+
+    def add_tokens(self, name: str, values: Tensor, mask: Tensor | None, offsets: Tensor) -> None:
+        """Add the tokens of each response if the mask is true; without a mask all tokens."""
+        moments = token_moments(values, mask, offsets)
+        squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
+        lows = values if mask is None else torch.where(mask, values, torch.inf)
+        highs = values if mask is None else torch.where(mask, values, -torch.inf)
+        low, high = segment_min(lows, offsets), segment_max(highs, offsets)
+        self.add_spread(name, moments.number, moments.total, squares, low, high)
+
+
+Add = Callable[[Numbers, "Batch", "ResolvedRecipe"], None]
+Report = Callable[["Totals", "ResolvedRecipe"], Any]
+
+
+class Metric(NamedTuple):
+    """An entry of the summary: of the whole input, of a step or of a domain."""
+
+    name: str
+    report: Report
+    """Returns the entry from the totals."""
+    add: Add | None = None
+    """Adds the numbers of a batch to which all stages were applied."""
+    applies: Callable[[ResolvedRecipe], bool] = lambda _: True
+    """Whether the summary of a recipe has the entry."""
+
+
+def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
+    """Return the totals of a batch to which all stages were applied, by step and domain."""
+    numbers = Numbers({}, {})
+    for metric in METRICS:
+        if metric.add is not None and metric.applies(resolved):
+            metric.add(numbers, batch, resolved)
+    _add_checks(numbers, batch)
+    return ExactTotals.of(batch.responses["cell"], numbers.sums, numbers.spans)
+
+
+def report_metrics(totals: Totals, resolved: ResolvedRecipe) -> Json:
+    """Return the entries of the summary of some responses from their totals."""
+    return {
+        metric.name: metric.report(totals, resolved)
+        for metric in METRICS
+        if metric.applies(resolved)
+    }
+
+
+def _statistic(totals: Totals, _: ResolvedRecipe, *, name: str) -> Json:
+    return totals.statistic(name)
+
+
+def _add_column(
+    numbers: Numbers, batch: Batch, _: ResolvedRecipe, *, column: str, name: str
+) -> None:
+    """Add a column of responses; those with a non-finite number do not count."""
+    numbers.add_numbers(name, batch.responses[column], batch.responses["valid"])
+
+
+def _of_column(name: str, column: str, **more: Any) -> Metric:
+    """Return the metric with the statistics of a column of responses."""
+    add = partial(_add_column, column=column, name=name)
+    return Metric(name, partial(_statistic, name=name), add, **more)
+
+
+def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
+    numbers.sums["rows"] = torch.ones_like(rows["reward"])
+    numbers.sums.update({name: rows[name] for name in ("valid", "kept")})
+
+
+def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    tokens, valid = batch.responses["tokens"], batch.responses["valid"]
+    numbers.sums.update({"tokens": tokens, "length": batch.lengths})
+    numbers.sums["valid_tokens"] = torch.where(valid, tokens, 0)
+
+
+def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
+    return {"all": totals.count("length"), "policy": totals.count("tokens")}
+
+
+def _add_masks(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    rows = batch.responses
+    masks = {name: flag for name, flag in rows.items() if name.startswith("mask:")}
+    numbers.sums.update({name: flag & rows["valid"] for name, flag in masks.items()})
+
+
+def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
+    """Return how many responses each mask drops, and all masks together."""
+    rows = totals.count("rows")
+    dropped = {
+        name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
+        for name in totals.sums
+        if name.startswith("mask:")
+    }
+    dropped["nonfinite"] = rows - totals.count("valid")
+    dropped["all"] = rows - totals.count("kept")
+    return {
+        name: {"responses": count, "rate": count / rows if rows else 0.0}
+        for name, count in dropped.items()
+    }
+
+
+def _report_clip(
+    totals: Totals, resolved: ResolvedRecipe, *, clipped: str, of: str, bound: str
+) -> Json | None:
+    """Return how many numbers were clipped to a bound of the recipe; None without a bound."""
+    value = getattr(resolved.recipe, bound)
+    if value is None:
+        return None
+    return {
+        "bound": value,
+        "count": totals.count(clipped),
+        "fraction": totals.share(clipped, of),
+    }
+
+
+def _add_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    rows = batch.responses
+    if "reward_clipped" in rows:
+        numbers.sums["reward_clipped"] = rows["reward_clipped"] & rows["valid"]
+
+
+def _add_token_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    if "token_reward_clipped" in batch:
+        clipped = count_true(batch["token_reward_clipped"], batch.offsets)
+        clipped = torch.where(batch.responses["valid"], clipped, 0)
+        numbers.sums["token_reward_clipped"] = clipped
+
+
+def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    """Add advantages and returns, of the policy tokens that are kept."""
+    if resolved.constant:
+        rows, count = batch.responses, _kept_tokens(batch)
+        for name, column in (("advantage", "credit"), ("return", "credit_returns")):
+            value = rows[column]
+            numbers.add_spread(name, count, count * value, count * value.square(), value, value)
+        return
+    mask = partial_mask(batch)
+    numbers.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
+    if batch["returns"] is batch["advantages"]:
+        same = {f"return.{part}": numbers.sums[f"advantage.{part}"] for part in SPREADS}
+        numbers.sums.update(same)
+        numbers.spans["return"] = numbers.spans["advantage"]
+    else:
+        numbers.add_tokens("return", batch["returns"], mask, batch.offsets)
+
+
+def _kept_tokens(batch: Batch) -> Tensor:
+    """Return the number of kept policy tokens of each response."""
+    rows = batch.responses
+    tokens = rows["tokens"]
+    if "accepted" in batch:
+        tokens = count_true(batch.mask & batch["accepted"], batch.offsets)
+    return torch.where(rows["kept"], tokens, 0).to(torch.float64)
+
+
+def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    rows = batch.responses
+    if resolved.constant and "credit_clipped" in rows:
+        numbers.sums["advantage_clipped"] = _kept_tokens(batch) * rows["credit_clipped"]
+    elif not resolved.constant and "advantage_clipped" in batch:
+        numbers.sums["advantage_clipped"] = count_true(batch["advantage_clipped"], batch.offsets)
+
+
+def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    if "kl" in batch:
+        numbers.add_numbers("kl", mean_kl(batch), batch.responses["valid"])
+
+
+def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
+    return {**totals.statistic("kl"), "estimator": resolved.recipe.kl_estimator}
+
+
+def _add_checks(numbers: Numbers, batch: Batch) -> None:
+    """Add what only warnings report: signs of wrong log-probs."""
+    if "old_log_probs" in batch:
+        numbers.sums.update(_edges(batch))
+    for role in LOG_PROBS:
+        if role in batch:
+            _add_positive(numbers, batch, role)
+
+
+def _add_positive(numbers: Numbers, batch: Batch, role: str) -> None:
+    """Add the number of log-probs above 0, which none can be, and the greatest of them."""
+    values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
+    positive, high = none, none.to(torch.float64)
+    if values.numel() and float(values.amax()) > ROUNDING:
+        positive = count_true(values > ROUNDING, batch.offsets)
+        high = segment_max(values, batch.offsets)
+    numbers.sums[f"positive:{role}"] = positive
+    numbers.spans[role] = high, high
+
+
+def _edges(batch: Batch) -> dict[str, Tensor]:
+    """Return signs of padding and shifting: log-probs of exactly 0 at the ends of a response."""
+    if not batch.mask.numel():
+        return dict.fromkeys(("padded", "shifted"), torch.zeros_like(batch.lengths))
+    last = (batch.offsets[1:] - 1).clamp(min=0)
+    first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
+    there = batch.lengths > 0
+    old = batch["old_log_probs"]
+    at_last, at_first = (old[last] == 0) & there, (old[first] == 0) & there
+    return {
+        "padded": at_last & ~batch.mask[last],
+        "shifted": (at_last & batch.mask[last]) | (at_first & batch.mask[first]),
+    }
+
+
+def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    """Add the off-policy correction of policy tokens of responses that sample masks keep."""
+    recipe, rows = resolved.recipe, batch.responses
     reached = rows["reached"] if "reached" in rows else rows["kept"]
     mask = batch.mask
     if not bool(reached.all()):
@@ -43,24 +276,26 @@ def tally(batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
     tokens = torch.where(reached, rows["tokens"], 0)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
-    for place, one in enumerate(recipe.filters):
+    for number, one in enumerate(recipe.filters):
         if drops_responses(recipe, one):
-            counts[rejected(place)] = torch.where(rows[passed(place)], 0, tokens)
+            counts[rejected(number)] = torch.where(rows[passed(number)], 0, tokens)
     if "accepted" in batch:
         counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
     else:
         counts["is:rejected"] = torch.where(rows["kept"], 0, tokens)
     for name, count in counts.items():
         sums |= {f"{name}.tokens": count, f"{name}.responses": count > 0}
-    return sums | _apart(batch, mask, recipe)
+    numbers.sums.update(sums | _divergences(batch, mask, recipe))
+    if "is_weight" in batch:
+        numbers.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
 
 
 def _hits(batch: Batch) -> dict[str, Tensor]:
     return {name: values for name, values in batch.tokens.items() if name.startswith("is:")}
 
 
-def _apart(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
-    """Sums of what estimates divergences of the two policies."""
+def _divergences(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the sums that estimate divergences between the two policies."""
     old, infer = batch["old_log_probs"], batch["infer_log_probs"]
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
     distance = torch.where(mask, old - infer, 0.0)
@@ -76,23 +311,24 @@ def _apart(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
     }
 
 
-def facts(totals: Totals, recipe: Recipe) -> Json:
-    """What is said of the correction on any set of rows.
+def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
+    """Return the entry of the off-policy correction.
 
-    Rates are of policy tokens, and of responses with one, that the sample masks let stay; a
-    response counts where one of its tokens does. `ess` is (Σw)²/(nΣw²) over the n policy tokens
+    Rates are of policy tokens, and of responses with one, that sample masks keep; a response
+    counts if one of its tokens does. `ess` is (Σw)²/(nΣw²) over the n policy tokens
     that are left. KL(engine ‖ trainer), in nats per token, and χ²(trainer ‖ engine) are
     estimated on what the engine sampled.
     """
+    recipe = resolved.recipe
     bounded = recipe.is_cap is not None or recipe.is_floor is not None
-    found: Json = {
+    entry: Json = {
         "tokens": totals.count("is.tokens"),
         "responses": totals.count("is.responses"),
         "truncated": _rates(totals, "is:truncated") if bounded else None,
         "masked": _rates(totals, "is:masked") if recipe.is_mask is not None else None,
         "filters": [
-            {"filter": str(one), **_rates(totals, rejected(place))}
-            for place, one in enumerate(recipe.filters)
+            {"filter": str(one), **_rates(totals, rejected(number))}
+            for number, one in enumerate(recipe.filters)
         ],
         "rejected": _rates(totals, "is:rejected") if recipe.is_filter else None,
         "ess": None,
@@ -108,9 +344,9 @@ def facts(totals: Totals, recipe: Recipe) -> Json:
         number, total, squares = (
             totals.sums[f"is_weight.{part}"] for part in ("count", "total", "squares")
         )
-        found["weight"] = totals.statistic("is_weight")
-        found["ess"] = float(total * total / (number * squares)) if squares else None
-    return found
+        entry["weight"] = totals.statistic("is_weight")
+        entry["ess"] = float(total * total / (number * squares)) if squares else None
+    return entry
 
 
 def _rates(totals: Totals, name: str) -> Json:
@@ -122,149 +358,58 @@ def _rates(totals: Totals, name: str) -> Json:
     }
 
 
-def warnings(summary: Json) -> list[str]:
-    """What is wrong with the correction of all rows, where there is one."""
-    found = summary.get("correction")
-    if not found or not found["tokens"]:
+def correction_warnings(summary: Json) -> list[str]:
+    """Return the warnings of the correction of all responses, if there is one."""
+    entry = summary.get("correction")
+    if not entry or not entry["tokens"]:
         return []
-    tokens = found["tokens"]
+    tokens = entry["tokens"]
     texts = []
-    if found["identical"] == tokens:
+    if entry["identical"] == tokens:
         texts.append(
             "old and infer log-probs are identical in every policy token: one is a copy of the "
             "other, so there is nothing to correct"
         )
-    if found["rejected"] and found["rejected"]["tokens"] == tokens:
-        texts.append("is_filter rejects every policy token: nothing would be learnt from this file")
+    if entry["rejected"] and entry["rejected"]["tokens"] == tokens:
+        texts.append(
+            "--is-filter rejects every policy token: training on this file would learn nothing"
+        )
     return texts
 
 
-ROUNDING = 1e-4
-"""Nats above 0 that a log-softmax in few bits may give."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Numbers of each response of a batch, on their way into a Tally."""
-
-    sums: dict[str, Tensor]
-    spans: dict[str, tuple[Tensor, Tensor]]
-
-    def add_numbers(self, name: str, values: Tensor, counted: Tensor) -> None:
-        """One number per response, of those that count."""
-        weight = counted.to(torch.float64)
-        inside = torch.where(counted, values, 0.0)
-        self.add_spread(name, weight, inside, inside.square(), values, values)
-
-    def add_spread(
-        self, name: str, count: Tensor, total: Tensor, squares: Tensor, low: Tensor, high: Tensor
-    ) -> None:
-        """Sums of many numbers per response, with their lowest and highest."""
-        self.sums.update(
-            zip((f"{name}.{part}" for part in SPREADS), (count, total, squares), strict=True)
-        )
-        self.spans[name] = (
-            torch.where(count > 0, low, torch.inf),
-            torch.where(count > 0, high, -torch.inf),
-        )
-
-    def add_tokens(self, name: str, values: Tensor, mask: Tensor | None, offsets: Tensor) -> None:
-        """The masked-in tokens of each response; without a mask all of them."""
-        moments = token_moments(values, mask, offsets)
-        squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
-        lows = values if mask is None else torch.where(mask, values, torch.inf)
-        highs = values if mask is None else torch.where(mask, values, -torch.inf)
-        low, high = segment_min(lows, offsets), segment_max(highs, offsets)
-        self.add_spread(name, moments.number, moments.total, squares, low, high)
-
-
-def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
-    """Compute the totals of a batch to which all stages were applied, by step and domain."""
-    measured = measure(batch, resolved)
-    return ExactTotals.of(batch.responses["cell"], measured.sums, measured.spans)
-
-
-def measure(batch: Batch, resolved: ResolvedRecipe) -> Measured:
-    """Everything the summary says of a batch to which all stages were applied."""
-    rows = batch.responses
-    measured = Measured({}, {})
-    sums, valid = measured.sums, rows["valid"]
-    one = torch.ones_like(rows["reward"])
-    sums |= {"rows": one, "valid": valid, "kept": rows["kept"]}
-    sums |= {"tokens": rows["tokens"], "length": batch.lengths}
-    sums["valid_tokens"] = torch.where(valid, rows["tokens"], 0)
-    sums |= {f"{name}": flag & valid for name, flag in rows.items() if name.startswith("mask:")}
-    measured.add_numbers("reward", rows["reward"], valid)
-    measured.add_numbers("response_level_reward", rows["rewards"], valid)
-    if "reward_clipped" in rows:
-        sums["reward_clipped"] = rows["reward_clipped"] & valid
-    if "kl" in batch:
-        measured.add_numbers("kl", mean_kl(batch), valid)
-    if "token_reward_clipped" in batch:
-        clipped = count_true(batch["token_reward_clipped"], batch.offsets)
-        sums["token_reward_clipped"] = torch.where(valid, clipped, 0)
-    if "old_log_probs" in batch:
-        sums.update(_edges(batch))
-    for role in LOG_PROBS:
-        if role in batch:
-            _measure_positive(measured, batch, role)
-    if "sample_weight" in rows:
-        measured.add_numbers("sample_weight", rows["sample_weight"], valid)
-    if resolved.recipe.corrects:
-        sums |= tally(batch, resolved.recipe)
-    if "is_weight" in batch:
-        measured.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
-    (_measure_constant if resolved.constant else _measure_tokens)(measured, batch)
-    return measured
-
-
-def _measure_positive(measured: Measured, batch: Batch, role: str) -> None:
-    """How many log-probs of each response are above 0, which none can be, and the greatest."""
-    values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
-    positive, high = none, none.to(torch.float64)
-    if values.numel() and float(values.amax()) > ROUNDING:
-        positive = count_true(values > ROUNDING, batch.offsets)
-        high = segment_max(values, batch.offsets)
-    measured.sums[f"positive:{role}"] = positive
-    measured.spans[role] = high, high
-
-
-def _edges(batch: Batch) -> dict[str, Tensor]:
-    """Signs of padding and shifting: log-probs that are exactly 0 at a response's ends."""
-    if not batch.mask.numel():
-        return dict.fromkeys(("padded", "shifted"), torch.zeros_like(batch.lengths))
-    last = (batch.offsets[1:] - 1).clamp(min=0)
-    first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
-    there = batch.lengths > 0
-    old = batch["old_log_probs"]
-    at_last, at_first = (old[last] == 0) & there, (old[first] == 0) & there
-    return {
-        "padded": at_last & ~batch.mask[last],
-        "shifted": (at_last & batch.mask[last]) | (at_first & batch.mask[first]),
-    }
-
-
-def _measure_constant(measured: Measured, batch: Batch) -> None:
-    rows = batch.responses
-    tokens = rows["tokens"]
-    if "accepted" in batch:
-        tokens = count_true(batch.mask & batch["accepted"], batch.offsets)
-    count = torch.where(rows["kept"], tokens, 0).to(torch.float64)
-    for name, column in (("advantage", "credit"), ("return", "credit_returns")):
-        value = rows[column]
-        measured.add_spread(name, count, count * value, count * value.square(), value, value)
-    if "credit_clipped" in rows:
-        measured.sums["advantage_clipped"] = count * rows["credit_clipped"]
-
-
-def _measure_tokens(measured: Measured, batch: Batch) -> None:
-    mask = partial_mask(batch)
-    measured.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
-    if batch["returns"] is batch["advantages"]:
-        same = {f"return.{part}": measured.sums[f"advantage.{part}"] for part in SPREADS}
-        measured.sums.update(same)
-        measured.spans["return"] = measured.spans["advantage"]
-    else:
-        measured.add_tokens("return", batch["returns"], mask, batch.offsets)
-    if "advantage_clipped" in batch:
-        measured.sums["advantage_clipped"] = count_true(batch["advantage_clipped"], batch.offsets)
+METRICS = (
+    Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
+    Metric("tokens", _report_sizes, _add_sizes),
+    Metric("masked", _report_masks, _add_masks),
+    _of_column("reward", "reward"),
+    _of_column("response_level_reward", "rewards"),
+    Metric(
+        "reward_clip",
+        partial(_report_clip, clipped="reward_clipped", of="valid", bound="reward_clip"),
+        _add_reward_clip,
+    ),
+    Metric(
+        "token_reward_clip",
+        partial(
+            _report_clip, clipped="token_reward_clipped", of="valid_tokens", bound="reward_clip"
+        ),
+        _add_token_reward_clip,
+    ),
+    Metric("advantage", partial(_statistic, name="advantage"), _add_credit),
+    Metric("return", partial(_statistic, name="return")),
+    Metric(
+        "advantage_clip",
+        partial(
+            _report_clip, clipped="advantage_clipped", of="advantage.count", bound="advantage_clip"
+        ),
+        _add_advantage_clip,
+    ),
+    _of_column("sample_weight", "sample_weight", applies=lambda resolved: resolved.weighted),
+    Metric("kl", _report_kl, _add_kl, lambda resolved: resolved.kl),
+    Metric(
+        "correction",
+        _report_correction,
+        _add_correction,
+        lambda resolved: resolved.recipe.corrects,
+    ),
+)

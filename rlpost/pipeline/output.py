@@ -64,14 +64,13 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         or recipe.nonfinite == "mask"
         or recipe.rejects_responses
     )
-    weighted = recipe.difficulty_weight or recipe.length_weight
     usual = ["advantages", "returns", "response_level_rewards"]
     usual += ["sample_mask"] if masks else []
-    usual += ["sample_weight"] if weighted else []
+    usual += ["sample_weight"] if resolved.weighted else []
     usual += ["is_weight"] if recipe.is_weight else []
     names = tuple(usual) if recipe.emit is None else recipe.emit
     missing = {
-        "sample_weight": (not weighted, "difficulty_weight or length_weight"),
+        "sample_weight": (not resolved.weighted, "difficulty_weight or length_weight"),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
         "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
     }

@@ -121,7 +121,8 @@ class Plan:
         reasons = {
             "the input has no steps": "batch" not in self.columns,
             "the whole input is one batch": recipe.numerics.batch == "all",
-            "running reward statistics are carried from batch to batch": "running" in self.resolved.norm,
+            "running reward statistics are carried from batch to batch": "running"
+            in self.resolved.norm,
             "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
             f"estimator {estimator.name} uses responses of several steps": estimator.beyond_steps,
             f"estimator {estimator.name} has a baseline per position": bool(

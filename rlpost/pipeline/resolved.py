@@ -54,6 +54,11 @@ class ResolvedRecipe:
         return not changed and returns != "own"
 
     @property
+    def weighted(self) -> bool:
+        """Responses get a `sample_weight`."""
+        return self.recipe.difficulty_weight or self.recipe.length_weight
+
+    @property
     def distilled(self) -> bool:
         """Teachers are asked."""
         return bool(self.recipe.teachers)

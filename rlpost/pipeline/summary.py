@@ -17,8 +17,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.groups import group_statistics
-from rlpost.pipeline.metrics import facts as correction_facts
-from rlpost.pipeline.metrics import warnings as correction_warnings
+from rlpost.pipeline.metrics import correction_warnings, report_metrics
 from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -208,7 +207,7 @@ def summary_of(
             role: {"column": plan.columns.column(role), "found_by": plan.columns.how[role]}
             for role in plan.roles
         },
-        **_facts(every, resolved),
+        **report_metrics(every, resolved),
         "groups": groups,
         "steps": _tables(labels, totals, resolved, "step"),
         "domains": _tables(labels, totals, resolved, "domain"),
@@ -225,66 +224,18 @@ def summary_of(
     return {**summary, "warnings": warnings}
 
 
-def _facts(totals: Totals, resolved: ResolvedRecipe) -> Json:
-    """What is said of any set of rows: the whole, a step, a domain."""
-    recipe = resolved.recipe
-    facts: Json = {
-        "responses": totals.count("rows"),
-        "tokens": {"all": totals.count("length"), "policy": totals.count("tokens")},
-        "masked": _masked(totals),
-        "reward": totals.statistic("reward"),
-        "response_level_reward": totals.statistic("response_level_reward"),
-        "reward_clip": _clip(totals, "reward_clipped", "valid", recipe.reward_clip),
-        "token_reward_clip": _clip(
-            totals, "token_reward_clipped", "valid_tokens", recipe.reward_clip
-        ),
-        "advantage": totals.statistic("advantage"),
-        "return": totals.statistic("return"),
-        "advantage_clip": _clip(
-            totals, "advantage_clipped", "advantage.count", recipe.advantage_clip
-        ),
-    }
-    if "sample_weight" in totals:
-        facts["sample_weight"] = totals.statistic("sample_weight")
-    if resolved.kl:
-        facts["kl"] = {**totals.statistic("kl"), "estimator": recipe.kl_estimator}
-    if recipe.corrects:
-        facts["correction"] = correction_facts(totals, recipe)
-    return facts
-
-
-def _masked(totals: Totals) -> Json:
-    """How many responses each mask drops, and all masks together, of those there are."""
-    rows = totals.count("rows")
-    dropped = {
-        name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
-        for name in totals.sums
-        if name.startswith("mask:")
-    }
-    dropped["nonfinite"] = rows - totals.count("valid")
-    dropped["all"] = rows - totals.count("kept")
-    return {
-        name: {"responses": count, "rate": count / rows if rows else 0.0}
-        for name, count in dropped.items()
-    }
-
-
-def _clip(totals: Totals, clipped: str, of: str, bound: float | None) -> Json | None:
-    if bound is None:
-        return None
-    count, base = totals.count(clipped), totals.count(of)
-    return {"bound": bound, "count": count, "fraction": count / base if base else 0.0}
-
-
 def _tables(
-    labels: Mapping[str, list[str | int]], tally: ExactTotals, resolved: ResolvedRecipe, column: str
+    labels: Mapping[str, list[str | int]],
+    totals: ExactTotals,
+    resolved: ResolvedRecipe,
+    column: str,
 ) -> list[Json]:
-    """The facts of each step or domain, where the input has that column and it varies."""
+    """Return the metrics of each step or domain, if the input has several."""
     if labels[column] == ["all"]:
         return []
     return [
-        {column: label, **_facts(tally.over(cells), resolved)}
-        for label, cells in cells_of(labels, tally.keys, column)
+        {column: label, **report_metrics(totals.over(cells), resolved)}
+        for label, cells in cells_of(labels, totals.keys, column)
     ]
 
 

@@ -21,7 +21,7 @@ from rlpost.distributed import shards, tasks
 from rlpost.distributed.driver import divided_files
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock, temporary_name
-from rlpost.io.parquet import source as pieces
+from rlpost.io.parquet import source
 from rlpost.io.parquet.footer import ColumnMeta, FileMeta, Wire, file_end, read_footer
 from rlpost.io.parquet.splice_plan import column_metas
 
@@ -261,7 +261,7 @@ def test_a_later_plan_removes_what_an_earlier_one_sent_to_a_store(s3, tmp_path):
 
 
 def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monkeypatch):
-    complete = rlpost.io.staged.Staged.complete
+    complete = rlpost.io.staged.StagedFile.complete
 
     def harmed(self):
         complete(self)
@@ -282,7 +282,7 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
 def divided(tmp_path, monkeypatch):
     """A folder with one file of 20 row groups, planned in parts of one, and a small file."""
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
+    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     found = plan(tmp_path)
     assert found["lots"] > 15
@@ -297,7 +297,7 @@ def parts_of(top):
 @pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"replace": True}])
 def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, options):
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
+    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     table = steps_table()
     if "replace" in options:
         table = table.append_column("advantages", [[0.5]] * 60)
@@ -328,7 +328,7 @@ def shared_chunks(path, one, other):
 
 def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
+    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, PIECES)
@@ -340,7 +340,7 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
 
 def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(pieces, "_MANY", 1)  # or small row groups would go together
+    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     table = steps_table()
     values = table["values"].to_pylist()
     values[47] = values[47][:-1]

@@ -14,7 +14,7 @@ import pytest
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.io.parquet import source as pieces
+from rlpost.io.parquet import source
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
 from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
@@ -73,7 +73,7 @@ def test_they_have_no_more_tokens_than_a_chunk(tmp_path):
 
 
 def test_large_row_groups_are_worked_on_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_MANY", 1)
+    monkeypatch.setattr(source, "_LARGE_GROUP", 1)
     assert all(len(run) == 1 for run in runs(grouped(tmp_path / "in.parquet", 20), 1 << 20))
 
 
@@ -138,7 +138,7 @@ def test_groups_without_rows_join_nothing(tmp_path):
 @pytest.mark.parametrize("made", [uneven, lambda path: grouped(path, 13)], ids=["uneven", "even"])
 def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, made, most, many):
     """So a task that has a part of a file joins what a run over the whole file does."""
-    monkeypatch.setattr(pieces, "_MANY", many)
+    monkeypatch.setattr(source, "_LARGE_GROUP", many)
     path = made(tmp_path / "in.parquet")
     whole = {tuple(run) for run in runs(path, 1 << 20)}
     parts = row_group_ranges(path, most)

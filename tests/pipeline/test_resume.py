@@ -329,7 +329,7 @@ def test_dumps_are_refused(tmp_path):
 def test_a_second_run_with_resume_is_refused_while_the_first_is_at_work(inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    with rlpost.io.locks.Locks([out / JOURNAL]):
+    with rlpost.io.locks.FileLock([out / JOURNAL]):
         assert run(*command(inputs, out, "--resume")).code == 4
     assert LOCK_NAME not in contents(out)
 
