@@ -1,4 +1,4 @@
-"""The dump formats that rlpost reads: one module each, registered here."""
+"""The dump formats that rlpost reads: one module per framework, registered here."""
 
 from __future__ import annotations
 
@@ -52,27 +52,29 @@ FORMATS: dict[str, Format] = {
         generic.PARQUET,
     )
 }
-"""Every format by its name: those with token data, those of texts, anybody's own."""
+"""Every format by its name: dumps with tokens, dumps of texts, then any JSONL and Parquet."""
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; a UsageError with the nearest ones if there is none."""
+    """Return the format of that name; raise UsageError with the closest names if unknown."""
     if name not in FORMATS:
-        near = closest(name, FORMATS) or f" (there are {', '.join(FORMATS)})"
-        raise UsageError(f"--from {name}: no such format{near}")
+        hint = closest(name, FORMATS) or f" (formats: {', '.join(FORMATS)})"
+        raise UsageError(f"--from {name}: no such format{hint}")
     return FORMATS[name]
 
 
 def detect(path: Path) -> Format | None:
-    """The one format whose sniff knows this file; None where none does.
+    """Return the format whose sniff accepts this file; None if none does.
 
     Raises:
-        UsageError: several do; the candidates are named.
+        UsageError: several do; the error names them.
     """
-    found = [
-        one for one in FORMATS.values() if path.name.endswith(one.suffixes) and one.sniff(path)
+    candidates = [
+        candidate
+        for candidate in FORMATS.values()
+        if path.name.endswith(candidate.suffixes) and candidate.sniff(path)
     ]
-    if len(found) > 1:
-        names = " or ".join(one.name for one in found)
-        raise UsageError(f"{path}: may be of {names}; say which with --from NAME")
-    return found[0] if found else None
+    if len(candidates) > 1:
+        names = " or ".join(candidate.name for candidate in candidates)
+        raise UsageError(f"{path}: may be {names}; select one with --from NAME")
+    return candidates[0] if candidates else None

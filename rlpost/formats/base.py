@@ -1,4 +1,4 @@
-"""What a dump format is: how it is known, how it is read, what it gives and what it lacks."""
+"""What a dump format declares, the options of a conversion, and the columns of converted files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKEN_COLUMNS: dict[str, pa.DataType] = {
     "dumped_advantages": _FLOATS,
     "dumped_returns": _FLOATS,
 }
-"""Columns with one entry per response token. `dumped_` ones are what the framework computed."""
+"""Columns with one entry per response token. The framework computed the `dumped_` ones."""
 
 CANONICAL: dict[str, pa.DataType] = {
     "step": pa.int64(),
@@ -53,58 +53,56 @@ CANONICAL: dict[str, pa.DataType] = {
     "prompt_token_ids": _IDS,
     **TOKEN_COLUMNS,
 }
-"""Column -> type, in the order in which they are written. Keys are text, so that any id fits.
+"""Column -> type, in the order of the columns in a file. Keys are text, so that any id fits.
 
-A framework's own advantages are `dumped_...`: `advantages` is the name of what rlpost writes.
+A framework's own advantages are `dumped_...`: `advantages` is the column that rlpost writes.
 """
-
 
 Nonfinite = Literal["keep", "error"]
 
 
 @dataclass
 class ReadStats:
-    """What reading dumps brings to light beside their rows; readers note it as they go."""
+    """What the readers of a conversion count and find besides the rows."""
 
     sources: dict[str, str] = field(default_factory=dict)
-    """Column -> the fields that it was read from, where the format alone does not say."""
+    """Column -> the fields that it was read from, if they depend on the dump."""
     groups: int = 0
-    """Blocks of records that were made groups so far, so that those of several files differ."""
-    kept: int = 0
-    """Records whose token lists the layout left as they were."""
-    cut: int = 0
+    """Blocks of records that became groups so far, so that groups of several files differ."""
+    unchanged: int = 0
+    """Records whose token lists the layout did not change."""
+    changed: int = 0
     """Records whose token lists the layout changed."""
-    begin_with_0: int = 0
-    """Records that are taken for responses alone, and whose mask begins with 0 all the same."""
+    begins_with_0: int = 0
+    """Records without a prompt in their lists, as far as known, whose mask begins with 0."""
 
-    def laid_out(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
-        """Count a record whose lists were brought from a layout to response tokens."""
+    def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
+        """Count a record, given its lists before and after the layout was applied."""
         length = len(after["response_mask"])
         if any(len(array) != length for array in before.values()):
-            self.cut += 1
+            self.changed += 1
         else:
-            self.kept += 1
+            self.unchanged += 1
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a user says of a dump that the dump does not say itself."""
+    """What the user declares about a dump because the dump does not contain it."""
 
     map: Mapping[str, str] = field(default_factory=dict)
-    """Role or column -> field of a record (`a.b` for a nested one); `none` leaves a role out."""
+    """Role or column -> field of a record (`a.b` for a nested one); `none` omits a role."""
     layout: str | None = None
-    """How token lists lie in a record, one of `rlpost.formats.layout.LAYOUTS`; None: as the
-    format has it."""
+    """Layout of the token lists, one of `rlpost.formats.layout.LAYOUTS`; None: the format's."""
     group_size: int | None = None
-    """Consecutive records that are one group, where the dump names no group."""
+    """Number of consecutive records in a group, for dumps without a group key."""
     nonfinite: Nonfinite = "keep"
-    """Whether a reward or token number that is NaN or infinite is an error; else it is counted."""
-    told: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
-    """Takes what the readers note; `formats.convert.convert` gives each conversion a new one."""
+    """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
+    stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
+    """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
 
     @property
-    def left_out(self) -> frozenset[str]:
-        """The columns that `--map ROLE=none` leaves out; a role may be called by its column."""
+    def omitted_columns(self) -> frozenset[str]:
+        """The columns that `--map ROLE=none` omits; a role may be named by its column."""
         roles = [role for role, source in self.map.items() if source == "none"]
         return frozenset(ROLES[role].aliases[0] if role in ROLES else role for role in roles)
 
@@ -113,41 +111,41 @@ class ReadOptions:
 class Format:
     """One kind of dump.
 
-    `read` streams record batches of canonical columns (`rlpost.formats.base.CANONICAL`, and
-    others under their own names). Batches may differ in their columns: one that a batch lacks is
-    null there. `sniff` is cheap, executes nothing from the file and never raises: it looks at the
-    first bytes or the first record, and is False when it is unsure.
+    `read` streams record batches of canonical columns (`CANONICAL`) and of other columns under
+    their own names. Batches may differ in their columns: a column that a batch lacks is null
+    there. `sniff` is cheap, never executes anything from the file and never raises: it checks the
+    first bytes or the first record, and returns False if it is not sure.
     """
 
     name: str
     title: str
     suffixes: tuple[str, ...]
-    gives: tuple[str, ...]
-    """Roles that a dump of this format can give."""
-    lacks: Mapping[str, str]
-    """Role -> why a dump of this format cannot give it."""
+    roles: tuple[str, ...]
+    """Roles that a dump of this format can contain."""
+    missing_roles: Mapping[str, str]
+    """Role -> why a dump of this format never contains it, or why this dump does not."""
     sniff: Callable[[Path], bool]
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]]
     source: str
-    """Which writer of which framework version the layout is taken from."""
-    takes: tuple[str, ...] = ()
-    """Fields of `ReadOptions` that mean something here; others are refused."""
+    """The writer, with the framework's version, whose code defines the format."""
+    options: tuple[str, ...] = ()
+    """Fields of `ReadOptions` that apply to this format; others are rejected."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Column -> the dump's fields that it is read from; `ReadStats.sources` and the map beat it."""
+    """Column -> field of the dump; `ReadStats.sources` and the map have precedence."""
     note: str = ""
-    """One line that a user of this format should know, such as a trap that it mends."""
+    """One line that a user of this format should read, such as a trap."""
     role_notes: Mapping[str, str] = field(default_factory=dict)
-    """Role -> what to know of how it is found, which does not hold where the map says a field."""
+    """Role -> how its values are found, which does not apply if the map names a field."""
 
-    def notes(self, chosen: Collection[str] = ()) -> str:
-        """What to know of this format, where these roles are mapped."""
-        own = [text for role, text in self.role_notes.items() if role not in chosen]
-        return " ".join([*([self.note] if self.note else []), *own])
+    def notes(self, mapped: Collection[str] = ()) -> str:
+        """Return the notes on this format that apply if these roles are mapped."""
+        texts = [text for role, text in self.role_notes.items() if role not in mapped]
+        return " ".join([*([self.note] if self.note else []), *texts])
 
     def sources(self, options: ReadOptions) -> dict[str, str]:
-        """Column -> the fields that it was read from, after reading with these options."""
+        """Return column -> the fields that it was read from, after reading with these options."""
         mapped = {
             ROLES[role].aliases[0] if role in ROLES else role: path
             for role, path in options.map.items()
         }
-        return {**self.fields, **options.told.sources, **mapped}
+        return {**self.fields, **options.stats.sources, **mapped}

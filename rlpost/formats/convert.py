@@ -1,4 +1,4 @@
-"""Other tools' dumps -> canonical Parquet."""
+"""Conversion of other tools' dumps to canonical Parquet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.formats.dumps import Dump, check_options, fill, find_dumps, same_format
-from rlpost.formats.inputs import fetched
-from rlpost.formats.writer import CanonicalFile, given_roles, missing_roles
+from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps, write_dumps
+from rlpost.formats.inputs import fetched_inputs
+from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.locks import FileLock
 from rlpost.io.paths import parse_path
 from rlpost.io.progress import SilentReporter
@@ -43,19 +44,19 @@ def convert(
 
     Args:
         inputs: files, directories or globs; of any size.
-        output: a `.parquet` file that takes all of them, or a directory for one file each.
-        source: the format's name; None: found by the files' contents.
-        options: what the dumps do not say themselves.
-        overwrite: whether existing files are replaced.
-        reporter: who is told how far it is.
+        output: one `.parquet` file for all of them, or a directory with a file for each.
+        source: the format's name; None: the contents of the files determine it.
+        options: roles, layout and groups that the dumps do not contain.
+        overwrite: whether to replace existing files.
+        reporter: shows the progress.
 
     Returns:
-        What was read, written, given and lacking.
+        The summary: inputs, outputs, counts, roles and missing roles.
 
     Raises:
         UsageError: input, output, format and options do not fit together.
-        DataError: a record is bad: file, line and field are named.
-        ReadWriteError: reading or writing failed. No output is left behind.
+        DataError: a record is bad; the error names file, line and field.
+        ReadWriteError: reading or writing failed. There is no output then.
     """
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     target, options, reporter = (
@@ -63,14 +64,14 @@ def convert(
         options or ReadOptions(),
         reporter or SilentReporter(),
     )
-    with fetched(paths, tables=True) as local:
-        made = _converted(local.paths, target, source, options, reporter, overwrite=overwrite)
-        for told in ("inputs", "passed_over"):
-            made[told] = [local.renamed(path) for path in made[told]]
-    return made
+    with fetched_inputs(paths, tables=True) as local:
+        summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
+        for key in ("inputs", "passed_over"):
+            summary[key] = [local.with_urls(path) for path in summary[key]]
+    return summary
 
 
-def _converted(
+def _convert(
     paths: Sequence[str | Path],
     output: AnyPath,
     source: str | None,
@@ -82,87 +83,83 @@ def _converted(
     started = time.perf_counter()
     found = find_dumps(paths, format_named(source) if source else None)
     dumps = found.dumps
-    one, options = same_format(dumps), replace(options, told=ReadStats())
-    check_options(one, options)
+    dump_format, options = common_format(dumps), replace(options, stats=ReadStats())
+    check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     files = write_all(plan, options, reporter)
     columns = files[0].columns
     return {
-        "format": one.name,
-        "title": one.title,
+        "format": dump_format.name,
+        "title": dump_format.title,
         "inputs": [str(dump.path) for dump in dumps],
         "outputs": [str(target) for target in plan],
         "responses": sum(file.rows for file in files),
         "tokens": sum(file.tokens for file in files),
         "columns": columns,
-        "roles": given_roles(columns),
-        "sources": {name: field for name, field in one.sources(options).items() if name in columns},
-        "lacks": dict(missing_roles(one, columns)),
-        "note": one.notes(options.map),
-        "nonfinite": (unfit := _nonfinite(files)),
-        "warnings": [*_unfit_warnings(unfit), *_layout_warnings(options)],
-        "passed_over": [str(path) for path in found.passed],
+        "roles": served_roles(columns),
+        "sources": {
+            name: field for name, field in dump_format.sources(options).items() if name in columns
+        },
+        "lacks": dict(missing_roles(dump_format, columns)),
+        "note": dump_format.notes(options.map),
+        "nonfinite": (nonfinite := _nonfinite(files)),
+        "warnings": [*_nonfinite_warnings(nonfinite), *_layout_warnings(options)],
+        "passed_over": [str(path) for path in found.skipped],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
 
 
 def _nonfinite(files: Sequence[CanonicalFile]) -> dict[str, dict[str, int]]:
-    """Numbers that are not finite, by column, over all files."""
-    total: dict[str, dict[str, int]] = {}
+    """Return the counts of NaN and infinite numbers by column, over all files."""
+    totals: dict[str, dict[str, int]] = {}
     for file in files:
         for name, counts in file.nonfinite.items():
-            sums = total.setdefault(name, dict.fromkeys(counts, 0))
+            sums = totals.setdefault(name, dict.fromkeys(counts, 0))
             for what, count in counts.items():
                 sums[what] += count
-    return total
+    return totals
 
 
-def _unfit_warnings(unfit: dict[str, dict[str, int]]) -> list[str]:
-    told = []
-    for name, counts in unfit.items():
+def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
+    warnings = []
+    for name, counts in nonfinite.items():
         rows = counted(counts["responses"], "response")
         what = (
             f"the reward of {rows} is NaN, infinite or null"
             if name == "reward"
             else f"NaN or infinite: {counted(counts['entries'], 'entry')} of {name} in {rows}"
         )
-        told.append(f"{what}; rlpost advantages refuses that without --nonfinite mask")
-    return told
+        warnings.append(f"{what}; rlpost advantages rejects that without --nonfinite mask")
+    return warnings
 
 
 def _layout_warnings(options: ReadOptions) -> list[str]:
-    told = options.told
-    if options.layout not in (None, "response") and told.kept and not told.cut:
+    stats = options.stats
+    if options.layout not in (None, "response") and stats.unchanged and not stats.changed:
         text = (
-            f"--layout {options.layout} changed nothing: the lists of all "
-            f"{counted(told.kept, 'response')} are as long as their responses already"
+            f"--layout {options.layout} changed nothing: all lists "
+            f"({counted(stats.unchanged, 'response')}) already have one entry per response token"
         )
-    elif told.begin_with_0:
+    elif stats.begins_with_0:
         text = (
-            f"the mask of {counted(told.begin_with_0, 'response')} begins with 0: where that is a "
-            "prompt or padding, --layout padded or left-padded cuts it off; --layout response "
-            "says that it is the response's"
+            f"the mask of {counted(stats.begins_with_0, 'response')} begins with 0: if these "
+            "tokens are a prompt or padding, set --layout padded or left-padded; if they belong to "
+            "the response, set --layout response"
         )
     else:
         return []
     return [text]
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 response`, `2,000 responses`, `3 entries`."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
 def plan_targets(
     dumps: Sequence[Dump], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
 ) -> dict[AnyPath, list[Dump]]:
-    """Which dumps go to which file: all to a `.parquet` one, else one each below a directory.
+    """Return the dumps of each output file: all in one `.parquet`, or a file for each dump.
 
     Raises:
-        UsageError: a target is an input, exists already, or would take two dumps.
-        ReadWriteError: a target can't be looked at.
+        UsageError: a target is an input, exists already, or would be of two dumps.
+        ReadWriteError: a target cannot be accessed.
     """
     single = len(inputs) == 1 and Path(inputs[0]).is_file()
     try:
@@ -175,12 +172,12 @@ def plan_targets(
                 if target in plan:
                     raise UsageError(
                         f"{dump.path} and {plan[target][0].path} would both become {target}: name "
-                        "the directory above them, whose layout the output keeps"
+                        "their parent directory, so that the output has the same subdirectories"
                     )
                 plan[target] = [dump]
-        own = {dump.path.resolve() for dump in dumps}
+        sources = {dump.path.resolve() for dump in dumps}
         for target in plan:
-            if target.resolve() in own:
+            if target.resolve() in sources:
                 raise UsageError(f"{target}: output and input are the same file; name another")
             if target.exists() and not overwrite:
                 raise UsageError(f"{target}: exists already; --overwrite replaces it")
@@ -192,17 +189,17 @@ def plan_targets(
 def write_all(
     plan: dict[AnyPath, list[Dump]], options: ReadOptions, reporter: Reporter
 ) -> list[CanonicalFile]:
-    """Write every file, and publish them when the last is complete."""
+    """Write all files, and publish them when the last is complete."""
     folders: list[Path] = []
     files: list[CanonicalFile] = []
     try:
         for target in plan:
-            folders += _made(target)
+            folders += _make_folders(target)
         with FileLock([target for target in plan if isinstance(target, Path)]):
             for target, dumps in plan.items():
                 file = CanonicalFile(target)
                 files.append(file)
-                fill(file, dumps, options, reporter)
+                write_dumps(file, dumps, options, reporter)
             with signals_deferred():
                 for file in files:
                     file.publish()
@@ -210,13 +207,13 @@ def write_all(
         for file in files:
             file.abort()
         for folder in reversed(folders):
-            with suppress(OSError):  # it is not empty: something was published
+            with suppress(OSError):  # it is not empty: a file was published
                 folder.rmdir()
     return files
 
 
-def _made(target: AnyPath) -> list[Path]:
-    """Make a target's folders; gives those that are new."""
+def _make_folders(target: AnyPath) -> list[Path]:
+    """Create the folders of a target; return the new ones."""
     missing = [folder for folder in target.parents if not folder.exists()][::-1]
     try:
         for folder in missing:

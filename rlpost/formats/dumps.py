@@ -1,4 +1,4 @@
-"""Which files of an input are dumps, and of which format."""
+"""The dumps among input files, and their formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL
 from rlpost.formats.pickles import first_texts
-from rlpost.formats.records import columns_in, first_fields
+from rlpost.formats.records import first_fields, parquet_columns
 from rlpost.io.paths import relative_to_glob
 from rlpost.recipe.roles import ROLES, closest
 
@@ -26,82 +26,86 @@ if TYPE_CHECKING:
     from rlpost.io.progress import Reporter
 
 
-_SPLIT = ("slime-rollout", "miles", "prime-rl")
+_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")
 
 
 _BLOCK = 1 << 16
 
 
-ANYBODYS = ("jsonl", "parquet")
+GENERIC = ("jsonl", "parquet")
 
 
-_OPTIONS = {"layout": "--layout", "group_size": "--group-size", "map": "--map"}
+_FLAGS = {"layout": "--layout", "group_size": "--group-size", "map": "--map"}
 
 
 @dataclass(frozen=True)
 class Dump:
-    """One file of a dump, and where its converted twin goes below an output directory."""
+    """One file of a dump, and the path of the converted file in an output directory."""
 
     path: Path
     format: Format
     relative: Path
 
     def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """Its rows as canonical columns; none of an empty file."""
+        """Yield its rows as canonical columns; none for an empty file."""
         return iter(()) if is_empty(self.path) else self.format.read(self.path, options)
 
 
 @dataclass
-class Found:
-    """The dumps of an input, and the files beside them that are none."""
+class FoundDumps:
+    """The dumps of an input, and files of its directories that are not dumps."""
 
     dumps: list[Dump] = field(default_factory=list)
-    passed: list[Path] = field(default_factory=list)
-    """Files of directories that were passed over: no format knows them."""
+    skipped: list[Path] = field(default_factory=list)
+    """Files of directories whose format is unknown."""
 
-    def add(self, other: Found) -> None:
-        """Add what is new of other dumps; the same file counts once."""
-        known = {dump.path.resolve() for dump in self.dumps}
-        self.dumps += [dump for dump in other.dumps if dump.path.resolve() not in known]
-        self.passed += other.passed
+    def add(self, other: FoundDumps) -> None:
+        """Add other dumps, except files that are already included."""
+        paths = {dump.path.resolve() for dump in self.dumps}
+        self.dumps += [dump for dump in other.dumps if dump.path.resolve() not in paths]
+        self.skipped += other.skipped
 
 
-def find_dumps(inputs: Sequence[str | Path], one: Format | None) -> Found:
-    """The dumps that these files, directories and globs mean, sorted in each.
+def find_dumps(inputs: Sequence[str | Path], dump_format: Format | None) -> FoundDumps:
+    """Return the dumps of files, directories and globs; each directory and glob is sorted.
 
     Args:
         inputs: paths and globs.
-        one: the format of all of them; None: each file's is found by its contents.
+        dump_format: the format of all of them; None: the contents of each file determine it.
 
     Raises:
         ReadWriteError: a path does not exist, a glob matches nothing, or a directory has no file of
             a known format.
-        UsageError: a file's format is not known, or a directory mixes formats, or the `all` and the
-            `effective` traces of one run.
+        UsageError: the format of a file is unknown, or a directory mixes formats, training and
+            evaluation, or the `all` and the `effective` traces of one run.
     """
-    found = Found()
+    found = FoundDumps()
     for text in map(str, inputs):
-        found.add(_expanded(text, one))
+        found.add(_expand(text, dump_format))
     return found
 
 
-def _expanded(text: str, one: Format | None) -> Found:
+def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     path = Path(text)
     try:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
-            return _directory(text, files, one, path)
+            return _directory(text, files, dump_format, path)
         if path.exists():
-            return Found([_single(path, one)])
+            return FoundDumps([_single(path, dump_format)])
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if not glob.has_magic(text):
         raise ReadWriteError(f"{text}: no such file or directory")
     matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207
-    dumps = [_single(file, one, relative_to_glob(path, file)) for file in matches if file.is_file()]
+    dumps = [
+        _single(file, dump_format, relative_to_glob(path, file))
+        for file in matches
+        if file.is_file()
+    ]
     if not dumps:
         raise ReadWriteError(f"{text}: the pattern matches no file")
-    return Found(dumps)
+    return FoundDumps(dumps)
 
 
 def _visible(file: Path, top: Path) -> bool:
@@ -109,61 +113,64 @@ def _visible(file: Path, top: Path) -> bool:
     return not hidden and file.is_file()
 
 
-def _single(path: Path, one: Format | None, relative: Path | None = None) -> Dump:
-    found = one or detect(path)
-    if found is None and is_empty(path):
+def _single(path: Path, dump_format: Format | None, relative: Path | None = None) -> Dump:
+    dump_format = dump_format or detect(path)
+    if dump_format is None and is_empty(path):
         raise DataError(f"{path}: the file is empty, so there is nothing to convert")
-    if found is None:
+    if dump_format is None:
         raise UsageError(
-            f"{path}: its contents do not tell its format; say which with rlpost convert IN OUT "
-            "--from NAME (rlpost convert --list lists them; jsonl and parquet, with --map, read "
-            "anybody's)"
+            f"{path}: the format is unknown; name it with rlpost convert IN OUT --from NAME "
+            "(rlpost convert --list lists the formats; jsonl and parquet, with --map, read any "
+            "file)"
         )
-    return Dump(path, found, relative or Path(path.name))
+    return Dump(path, dump_format, relative or Path(path.name))
 
 
-def _directory(text: str, files: Sequence[Path], one: Format | None, top: Path) -> Found:
-    """The dumps among a directory's files."""
-    kinds = [_fits(file, one) if one else detect(file) for file in files]
-    found = Found()
-    for file, kind in zip(files, kinds, strict=True):
-        if kind is None:
-            found.passed.append(file)
+def _directory(
+    text: str, files: Sequence[Path], dump_format: Format | None, top: Path
+) -> FoundDumps:
+    """Return the dumps among the files of a directory."""
+    found = FoundDumps()
+    for file in files:
+        own = _format_if_fits(file, dump_format) if dump_format else detect(file)
+        if own is None:
+            found.skipped.append(file)
         else:
-            found.dumps.append(Dump(file, kind, file.relative_to(top)))
+            found.dumps.append(Dump(file, own, file.relative_to(top)))
     names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
     if not names:
-        what = f"no {' or '.join(one.suffixes)} file" if one else "no file of a known format"
-        raise ReadWriteError(f"{text}: holds {what}; rlpost convert --list says what is known")
+        suffixes = " or ".join(dump_format.suffixes) if dump_format else ""
+        what = f"no {suffixes} file" if dump_format else "no file of a known format"
+        raise ReadWriteError(f"{text}: contains {what}; rlpost convert --list lists the formats")
     if len(names) > 1:
         raise UsageError(
-            f"{text}: holds dumps of {', '.join(names)}; say which with --from NAME, or name the "
-            "directory of one of them"
+            f"{text}: contains dumps of {', '.join(names)}; select a format with --from NAME, or "
+            "name the directory of one format"
         )
-    _check_cohorts(text, found.dumps)
+    _check_mixed(text, found.dumps)
     return found
 
 
-def is_dumped_table(table: AnyPath) -> bool:
-    """Whether a Parquet file, local or remote, has to be converted before others can read it.
+def is_dump_table(table: AnyPath) -> bool:
+    """Return whether a Parquet file, local or remote, is a dump that needs conversion.
 
-    It has neither rewards nor a mask under their canonical names, and is laid out as a framework
-    does.
+    A dump has no rewards and no mask under their canonical names, and its columns are those of a
+    format.
 
     Raises:
-        UsageError: it may be of several.
-        ReadWriteError: it is remote, and can't be read.
+        UsageError: its columns are those of several formats.
+        ReadWriteError: it is remote and cannot be read.
     """
-    # What knows Parquet by its columns reads the footer alone, wherever that lies.
-    named = cast("Path", table)
-    return not {"reward", "response_mask"} & columns_in(table) and detect(named) is not None
+    # To sniff Parquet, a format reads the footer only, which works for remote paths too.
+    path = cast("Path", table)
+    return not {"reward", "response_mask"} & parquet_columns(table) and detect(path) is not None
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a file has nothing but white space.
+    """Return whether a file has only white space.
 
     Raises:
-        ReadWriteError: it can't be read.
+        ReadWriteError: it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -172,51 +179,52 @@ def is_empty(path: Path) -> bool:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _fits(file: Path, one: Format) -> Format | None:
-    """The format, unless the file can't be of it or is known to be of another.
+def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
+    """Return the format, or None if the file has another one.
 
-    What can't be read at all passes for it, so that a damaged dump is named and not passed over.
+    An unreadable file fits, so that a damaged dump is an error and not skipped.
     """
-    if not file.name.endswith(one.suffixes):
+    if not file.name.endswith(dump_format.suffixes):
         return None
-    if one.name in ANYBODYS:
+    if dump_format.name in GENERIC:
         others = (other for other in FORMATS.values() if file.name.endswith(other.suffixes))
-        return None if any(other.sniff(file) for other in others if other is not one) else one
-    return one if one.sniff(file) or not _legible(file) else None
+        known = any(other.sniff(file) for other in others if other is not dump_format)
+        return None if known else dump_format
+    return dump_format if dump_format.sniff(file) or not _is_readable(file) else None
 
 
-def _legible(file: Path) -> bool:
-    """Whether a file's beginning can be read, be it what it may."""
-    return bool(first_fields(file) or columns_in(file) or first_texts(file))
+def _is_readable(file: Path) -> bool:
+    """Return whether the beginning of a file can be read as JSON, Parquet or a pickle."""
+    return bool(first_fields(file) or parquet_columns(file) or first_texts(file))
 
 
-def _check_cohorts(text: str, dumps: Sequence[Dump]) -> None:
-    """Refuse rollouts that are not of one kind: their groups and steps have the same names.
+def _check_mixed(text: str, dumps: Sequence[Dump]) -> None:
+    """Check that rollouts are of one kind, because kinds share the names of groups and steps.
 
-    Evaluation lies beside training under `eval_7.pt` or `eval/`; and older prime-rl writes each
-    trained-on episode twice, below `all` and below `effective`.
+    Evaluation is beside training as `eval_7.pt` or in `eval/`, and older prime-rl writes each
+    episode of training twice, in `all` and in `effective`.
     """
     folders = [{*dump.relative.parts[:-1]} for dump in dumps]
     evaluation = [
         dump.path.stem.removeprefix("rollout_").startswith("eval_") or "eval" in parts
         for dump, parts in zip(dumps, folders, strict=True)
     ]
-    if dumps[0].format.name in _SPLIT and any(evaluation) and not all(evaluation):
-        one = dumps[evaluation.index(True)].path
+    if dumps[0].format.name in _WITH_EVALUATION and any(evaluation) and not all(evaluation):
+        path = dumps[evaluation.index(True)].path
         raise UsageError(
-            f"{text}: has rollouts of training and of evaluation ({one}); name the files or the "
-            "directory of one kind, for instance by a glob"
+            f"{text}: contains rollouts of training and of evaluation ({path}); name the files or "
+            "the directory of one kind, for instance with a glob"
         )
     if dumps[0].format.name == "prime-rl" and {"all", "effective"} <= set().union(*folders):
         raise UsageError(
-            f"{text}: has the traces below all/ and, again, below effective/: name one of them"
+            f"{text}: contains the traces twice, in all/ and in effective/; name one of the two"
         )
 
 
-def fill(
+def write_dumps(
     file: CanonicalFile, dumps: Sequence[Dump], options: ReadOptions, reporter: Reporter
 ) -> None:
-    """Read dumps into a file and complete it; publishing is the caller's.
+    """Convert dumps into a file and complete it; the caller publishes it.
 
     Raises:
         DataError: a record is bad, or there is none.
@@ -229,39 +237,36 @@ def fill(
     if not file.rows:
         names = ", ".join(str(dump.path) for dump in dumps)
         empty = all(is_empty(dump.path) for dump in dumps)
-        what = (
-            ("the file is empty" if len(dumps) == 1 else "the files are empty")
-            if empty
-            else ("no records")
-        )
+        files = "the file is" if len(dumps) == 1 else "the files are"
+        what = f"{files} empty" if empty else "no records"
         raise DataError(f"{names}: {what}, so there is nothing to convert")
     file.complete(dumps[0].format)
 
 
-def same_format(dumps: Sequence[Dump]) -> Format:
-    """The format of all of them.
+def common_format(dumps: Sequence[Dump]) -> Format:
+    """Return the format of all dumps.
 
     Raises:
-        UsageError: two are of different ones.
+        UsageError: they have different formats.
     """
-    one = dumps[0].format
-    if other := next((dump for dump in dumps if dump.format is not one), None):
+    first = dumps[0]
+    if other := next((dump for dump in dumps if dump.format is not first.format), None):
         raise UsageError(
-            f"{dumps[0].path} is of {one.name} and {other.path} of {other.format.name}: convert "
-            "them one after the other"
+            f"{first.path} is a dump of {first.format.name}, and {other.path} is one of "
+            f"{other.format.name}: convert one format at a time"
         )
-    return one
+    return first.format
 
 
-def check_options(one: Format, options: ReadOptions) -> None:
-    """Refuse what means nothing to a format.
+def check_options(dump_format: Format, options: ReadOptions) -> None:
+    """Check that the options apply to a format.
 
     Raises:
-        UsageError: an option that the format does not take, or a map of an unknown role.
+        UsageError: an option does not apply to the format, or the map names an unknown role.
     """
-    for name, flag in _OPTIONS.items():
-        if getattr(options, name) and name not in one.takes:
-            raise UsageError(f"{flag}: means nothing for {one.name} dumps; leave it out")
+    for name, flag in _FLAGS.items():
+        if getattr(options, name) and name not in dump_format.options:
+            raise UsageError(f"{flag}: does not apply to {dump_format.name} dumps; omit it")
     for role, source in options.map.items():
         if role not in ROLES and role not in CANONICAL and source != "none":
             known = {**ROLES, **CANONICAL}

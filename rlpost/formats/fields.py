@@ -1,9 +1,4 @@
-"""Fields of a record as roles: nested ones by dotted path, lists summed, flags, keys as text.
-
-Which field of a user's own file serves which column: by the map, by name, by alias.
-
-Keys that a dump does not write but its tokens or its name tell.
-"""
+"""Fields of a record as roles: dotted paths, numbers, keys, flags, the user's map."""
 
 from __future__ import annotations
 
@@ -16,8 +11,8 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.base import CANONICAL
-from rlpost.formats.layout import numbers
-from rlpost.formats.records import real, total
+from rlpost.formats.layout import as_vector
+from rlpost.formats.records import as_float, rounded_sum
 from rlpost.recipe.roles import ROLES, closest, kind_of
 
 if TYPE_CHECKING:
@@ -28,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def column_of(role: str) -> str:
-    """The canonical column of a role or column name.
+    """Return the canonical column of a role or column name.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the name is neither.
     """
     if role in ROLES:
         return ROLES[role].aliases[0]
@@ -42,10 +37,10 @@ def column_of(role: str) -> str:
 
 
 def lookup(record: Record, path: str) -> Any:
-    """The field of that name, or the nested one that a dotted path leads to.
+    """Return the field of that name, or the nested one of a dotted path.
 
     Raises:
-        DataError: there is none, or what is on the way to it is no object.
+        DataError: there is no such field, or an outer field is not an object.
     """
     outer, dot, inner = path.partition(".")
     if path in record or not dot:
@@ -53,67 +48,67 @@ def lookup(record: Record, path: str) -> Any:
     return lookup(record.nested(outer), inner)
 
 
-def number_of(record: Record, path: str) -> float | None:
-    """A field as one number: a list is summed (one per token, one per component), null is None."""
+def read_number(record: Record, path: str) -> float | None:
+    """Return a field as one number: a list (of tokens or components) is summed, null is None."""
     value = lookup(record, path)
     if isinstance(value, list):
-        return total(numbers(record.where, path, value).astype(np.float64).tolist())
+        return rounded_sum(as_vector(record.where, path, value).astype(np.float64).tolist())
     if value is not None and not isinstance(value, (int, float)):
-        raise record.wrong(path, value, "a number (or a list of them, to be summed)")
-    return None if value is None else real(value)
+        raise record.error(path, value, "a number (or a list of numbers, which is summed)")
+    return None if value is None else as_float(value)
 
 
-def key_of(record: Record, path: str) -> str:
-    """A field that tells rows apart, as text: 3, 3.0 and "3" are one key."""
+def read_key(record: Record, path: str) -> str:
+    """Return a key as text: 3, 3.0 and "3" are the same key."""
     value = lookup(record, path)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (str, int)):
-        raise record.wrong(path, value, "a text or a whole number")
+        raise record.error(path, value, "text or an integer")
     return str(value)
 
 
-def step_of(record: Record, path: str) -> int:
-    """A field that counts training steps."""
+def read_step(record: Record, path: str) -> int:
+    """Return a field that is the number of a training step."""
     value = lookup(record, path)
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     if isinstance(value, bool) or not text.strip().removeprefix("-").isdecimal():
-        raise record.wrong(path, value, "a whole number")
+        raise record.error(path, value, "an integer")
     return int(text)
 
 
-def whole(value: object) -> int | None:
-    """A count as an int; None where it is no whole number, which is said elsewhere."""
+def as_count(value: object) -> int | None:
+    """Return a count as an int; None if it is not an integer, which is an error elsewhere."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         return None
     return int(value)
 
 
-def flag_of(record: Record, path: str) -> tuple[str, str | bool | None]:
-    """Whether a response was cut off: (`truncated`, bool), or (`finish_reason`, text)."""
+def read_flag(record: Record, path: str) -> tuple[str, str | bool | None]:
+    """Return whether a response was truncated: (`truncated`, bool) or (`finish_reason`, text)."""
     value = lookup(record, path)
     if isinstance(value, str):
         return "finish_reason", value
     if value is not None and value not in (0, 1):
-        raise record.wrong(path, value, "a bool or a finish reason")
+        raise record.error(path, value, "a bool or a finish reason")
     return "truncated", None if value is None else bool(value)
 
 
-def role_value(role: str, record: Record, path: str) -> tuple[str, Any]:
-    """The column that serves a role (or canonical column), and its value in this record.
+def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
+    """Return the column of a role (or canonical column), and its value in this record.
 
     Raises:
         UsageError: no such role or column.
-        DataError: the record has no such field, or one of the wrong kind.
+        DataError: the record has no such field, or it has the wrong type.
     """
     column = column_of(role)
     if column == "step":
-        return column, step_of(record, path)
+        return column, read_step(record, path)
     if role in ROLES:
         kind = kind_of(role)
         if kind == "flag":
-            return flag_of(record, path)
-        of_kind = {"key": key_of, "number": number_of, "tokens": lookup}[kind]
+            return read_flag(record, path)
+        of_kind = {"key": read_key, "number": read_number, "tokens": lookup}[kind]
         return column, of_kind(record, path)
     value = lookup(record, path)
     if pa.types.is_string(CANONICAL[role]) and isinstance(value, (list, dict)):
@@ -122,21 +117,21 @@ def role_value(role: str, record: Record, path: str) -> tuple[str, Any]:
 
 
 def apply_map(row: Row, record: Record, chosen: Mapping[str, str]) -> Row:
-    """Put what the user mapped into a row, over what the format found; `none` takes it out."""
+    """Add the mapped fields to a row; they replace what the format read."""
     for role, path in chosen.items():
-        if role == "truncated":  # one of two columns serves it
+        if role == "truncated":  # in one of two columns
             row.values.pop("truncated", None)
             row.values.pop("finish_reason", None)
-        if path != "none":  # else `rlpost.formats.rows.batches` leaves the column out
-            column, value = role_value(role, record, path)
+        if path != "none":  # `rlpost.formats.rows.record_batches` omits these columns
+            column, value = read_role(role, record, path)
             row.values[column] = value
     return row
 
 
-def summed(where: str, parts: Mapping[str, Any]) -> float | None:
-    """The sum of reward functions' values; those that gave none (null or NaN) are left out.
+def sum_rewards(where: str, parts: Mapping[str, Any]) -> float | None:
+    """Return the sum of the values of reward functions, without null and NaN; None if all are.
 
-    That is what trainers do whose weights are left at 1. None where no function gave a value.
+    That is the trainer's reward if all weights are 1.
 
     Raises:
         DataError: a value is not a number.
@@ -144,12 +139,12 @@ def summed(where: str, parts: Mapping[str, Any]) -> float | None:
     for name, value in parts.items():
         if value is not None and not isinstance(value, (int, float)):
             raise DataError(f"{where}: the reward `{name}` is {value!r:.60}; a number is needed")
-    there = [real(x) for x in parts.values() if x is not None and not math.isnan(real(x))]
-    return total(there) if there else None
+    there = [as_float(x) for x in parts.values() if x is not None and not math.isnan(as_float(x))]
+    return rounded_sum(there) if there else None
 
 
-def no_tokens(writer: str, but: Sequence[str] = ()) -> dict[str, str]:
-    """Why a dump of texts and scores lacks the roles that have a number per token."""
+def no_token_roles(writer: str, but: Sequence[str] = ()) -> dict[str, str]:
+    """Return why a dump of texts and scores lacks the roles with a number per token."""
     roles = ("mask", "log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs", "values")
-    why = f"{writer} writes texts and scores, nothing per token"
+    why = f"{writer} writes texts and scores, no numbers per token"
     return {role: why for role in roles if role not in but}

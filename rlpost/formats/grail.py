@@ -1,4 +1,4 @@
-"""GRAIL: a window of rollouts as nested Parquet."""
+"""GRAIL: the rollouts of a window as nested Parquet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
-from rlpost.formats.layout import numbers
-from rlpost.formats.records import columns_in, table_records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.layout import as_vector
+from rlpost.formats.records import parquet_columns, table_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,23 +39,23 @@ _COLUMNS = (
 
 
 def sniff(path: Path) -> bool:
-    """Whether the Parquet file has the columns of a GRAIL window."""
-    return {"window_start", "rollout_group", "rollout_index", "commit"} <= columns_in(path)
+    """Return whether the Parquet file has the columns of a GRAIL window."""
+    return {"window_start", "rollout_group", "rollout_index", "commit"} <= parquet_columns(path)
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rollouts of a window; their completions are the responses."""
+    """Yield the rollouts of a window; their completions are the responses."""
     rows = (
         apply_map(_row(record), record, options.map) for record in table_records(path, _COLUMNS)
     )
-    return batches(rows, options)
+    return record_batches(rows, options)
 
 
 def _row(record: Record) -> Row:
     commit = record.nested("commit")
     rollout = commit.nested("rollout")
-    tokens = numbers(record.where, "commit.tokens", commit.get("tokens"))
-    prompt, length = rollout.whole("prompt_length"), rollout.whole("completion_length")
+    tokens = as_vector(record.where, "commit.tokens", commit.get("tokens"))
+    prompt, length = rollout.integer("prompt_length"), rollout.integer("completion_length")
     if prompt + length != len(tokens) or prompt < 0 or length < 0:
         raise DataError(
             f"{record.where}: prompt_length {prompt} and completion_length {length} do not add up "
@@ -64,7 +64,7 @@ def _row(record: Record) -> Row:
     return Row(
         record.where,
         {
-            "step": record.whole("window_start"),
+            "step": record.integer("window_start"),
             "prompt_id": _group(record),
             "sample_id": record.fields.get("rollout_index"),
             "reward": rollout.number("total_reward"),
@@ -81,15 +81,15 @@ def _row(record: Record) -> Row:
 
 
 def _group(record: Record) -> str:
-    """Groups are numbered by each miner, so its key tells those of several miners apart."""
-    group = record.whole("rollout_group")
+    """Return a key with the miner's, because each miner numbers its groups on its own."""
+    group = record.integer("rollout_group")
     miner = record.fields.get("hotkey")
     return f"{miner}:{group}" if miner else str(group)
 
 
 def _log_probs(rollout: Record, prompt: int, length: int) -> np.ndarray | None:
-    """The completion's log-probs: the list covers it alone, or the prompt before it too."""
-    array = numbers(rollout.where, "token_logprobs", rollout.get("token_logprobs"))
+    """Return the completion's log-probs; the list may also cover the prompt before it."""
+    array = as_vector(rollout.where, "token_logprobs", rollout.get("token_logprobs"))
     if len(array) == prompt + length:
         return array[prompt:]
     if len(array) == length:
@@ -97,8 +97,8 @@ def _log_probs(rollout: Record, prompt: int, length: int) -> np.ndarray | None:
     if not len(array):
         return None
     raise DataError(
-        f"{rollout.where}: token_logprobs has {len(array)} entries; {length}, one per token of "
-        f"the completion, or {prompt + length}, one per token, are needed"
+        f"{rollout.where}: token_logprobs has {len(array)} entries; it must have {length} (one per "
+        f"completion token) or {prompt + length} (one per token)"
     )
 
 
@@ -106,22 +106,22 @@ FORMAT = Format(
     name="grail",
     title="GRAIL window Parquet (nested commit.rollout)",
     suffixes=(".parquet",),
-    gives=("group", "reward", "mask", "infer_log_probs", "batch"),
-    lacks={
+    roles=("group", "reward", "mask", "infer_log_probs", "batch"),
+    missing_roles={
         "infer_log_probs": "token_logprobs is empty",
-        "log_probs": "GRAIL keeps the log-probs of the engine that sampled, no trainer's",
-        "old_log_probs": "GRAIL keeps the log-probs of the engine that sampled, no trainer's",
-        "ref_log_probs": "GRAIL keeps no reference policy's log-probs",
+        "log_probs": "GRAIL stores the log-probs of the rollout engine, not those of a trainer",
+        "old_log_probs": "GRAIL stores the log-probs of the rollout engine, not those of a trainer",
+        "ref_log_probs": "GRAIL does not store log-probs of a reference policy",
         "values": "GRAIL has no critic",
     },
     sniff=sniff,
     read=read,
-    takes=("map",),
+    options=("map",),
     source="grail/infrastructure/parquet_io.py INFERENCE_SCHEMA (2026)",
     fields={
         "prompt_id": "hotkey:rollout_group", "reward": "commit.rollout.total_reward",
         "response_mask": "commit.rollout.completion_length", "step": "window_start",
         "infer_log_probs": "commit.rollout.token_logprobs",
     },
-    note="The window's start is the step; all completion tokens count as the policy's.",
+    note="The step is the start of the window. All completion tokens count as policy tokens.",
 )  # fmt: skip

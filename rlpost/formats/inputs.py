@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.dumps import fill, find_dumps, is_dumped_table, same_format
+from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import (
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
 
 
 JOINED = "dumps.parquet"
-"""What several dumps that are one input are called meanwhile."""
+"""The name of the temporary file for several dumps that are one input."""
 
 
 @dataclass
-class Fetched:
+class LocalInputs:
     """Inputs as local paths."""
 
     paths: list[str] = field(default_factory=list)
     urls: dict[str, str] = field(default_factory=dict)
     """Local path -> the URL that it is a copy of."""
 
-    def renamed(self, text: str) -> str:
-        """A text with URLs in place of the local copies' paths."""
+    def with_urls(self, text: str) -> str:
+        """Return a text with URLs in place of the paths of local copies."""
         for path in sorted(self.urls, key=len, reverse=True):
             text = text.replace(path, self.urls[path])
         return text
@@ -57,30 +58,30 @@ def canonical_inputs(
     beside: AnyPath | None = None,
     *,
     overwrite: bool = True,
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Iterator[list[str]]:
-    """Inputs of any kind as Parquet paths, for as long as the block runs.
+    """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
 
-    Parquet files of responses are given back as they are. Errors from within the block name the
+    Parquet files of responses are returned unchanged. Errors from within the block name the
     dumps, not the converted files.
 
     Args:
         paths: files, directories and globs.
-        beside: the output; what is converted lies beside it meanwhile. None: in the system's
+        beside: the output, whose folder also has the temporary files. None: the system's
             temporary folder.
-        overwrite: whether the output may be there already; else that is said before the work.
-        tell: is told what was converted, a line or two a dump; None: nobody is.
+        overwrite: whether the output may exist; otherwise that is an error before any work.
+        report: is called with a line or two per converted dump; None: no reports.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
     if any(isinstance(parse_path(path), RemotePath) for path in paths):
-        with fetched(paths, tables=False) as local:
-            named = None if tell is None else lambda line: tell(local.renamed(line))
-            with _canonical_inputs(local.paths, beside, named, overwrite=overwrite) as inputs:
+        with fetched_inputs(paths, tables=False) as local:
+            with_urls = None if report is None else lambda line: report(local.with_urls(line))
+            with _canonical_inputs(local.paths, beside, with_urls, overwrite=overwrite) as inputs:
                 yield inputs
         return
-    with _canonical_inputs(paths, beside, tell, overwrite=overwrite) as inputs:
+    with _canonical_inputs(paths, beside, report, overwrite=overwrite) as inputs:
         yield inputs
 
 
@@ -88,7 +89,7 @@ def canonical_inputs(
 def _canonical_inputs(
     paths: Sequence[str | Path],
     beside: AnyPath | None,
-    tell: Callable[[str], None] | None,
+    report: Callable[[str], None] | None,
     *,
     overwrite: bool,
 ) -> Iterator[list[str]]:
@@ -100,25 +101,25 @@ def _canonical_inputs(
     with _staging(beside) as folder:
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         try:
-            yield canonical(paths, folder, tell, joined=joined)
+            yield convert_inputs(paths, folder, report, joined=joined)
         except RlpostError as error:
-            raise type(error)(_renamed(str(error), folder, paths)) from None
+            raise type(error)(_with_input_names(str(error), folder, paths)) from None
 
 
-def canonical(
+def convert_inputs(
     paths: Sequence[str | Path],
     staging: Path,
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
     *,
     joined: bool = False,
 ) -> list[str]:
-    """Inputs as Parquet paths: dumps are converted below `staging`, the rest is given back.
+    """Return inputs as Parquet paths: dumps are converted into `staging`, others unchanged.
 
     Args:
         paths: files, directories and globs.
         staging: an empty folder.
-        tell: is told what was converted.
-        joined: dumps become one file, where all of the inputs are dumps: it goes to one output.
+        report: is called with a line or two per converted dump.
+        joined: convert the dumps to one file if all inputs are dumps, because the output is one.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
@@ -127,77 +128,76 @@ def canonical(
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not Path(paths[0]).is_file():
             line = _convert(dumps, staging / JOINED)
-            if tell is not None:
-                tell(line)
+            if report is not None:
+                report(line)
             return [str(staging / JOINED)]
-    found: list[str] = []
+    converted: list[str] = []
     for number, path in enumerate(paths):
         if not _is_dump(path):
-            found.append(str(path))
+            converted.append(str(path))
             continue
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
         for dump, target in zip(dumps, targets, strict=True):
             line = _convert([dump], target)
-            if tell is not None:
-                tell(line)
+            if report is not None:
+                report(line)
         single = len(dumps) == 1 and Path(path).is_file()
-        found.append(str(targets[0] if single else top))
-    return found
+        converted.append(str(targets[0] if single else top))
+    return converted
 
 
 def _is_dump(path: str | Path) -> bool:
-    """Whether an input has to be converted before other commands can read it.
-
-    What is remote was fetched before, if it has.
-    """
-    text = parse_path(path)
-    if isinstance(text, RemotePath):
+    """Return whether an input needs conversion; remote dumps were fetched before."""
+    location = parse_path(path)
+    if isinstance(location, RemotePath):
         return False
-    if text.is_dir():
-        files = [file for file in sorted(text.rglob("*")) if file.is_file()]
+    if location.is_dir():
+        files = [file for file in sorted(location.rglob("*")) if file.is_file()]
         tables = [file for file in files if file.suffix == ".parquet"]
         if tables:
             return _is_dump(tables[0])
         return any(detect(file) is not None for file in files)
-    if not text.exists() and glob.has_magic(str(path)):
+    if not location.exists() and glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         return bool(matches) and _is_dump(matches[0])
-    if text.suffix == ".parquet" and text.is_file():
-        return is_dumped_table(text)
-    return text.suffix in {".jsonl", ".json", ".pt"} and text.is_file()
+    if location.suffix == ".parquet" and location.is_file():
+        return is_dump_table(location)
+    return location.suffix in {".jsonl", ".json", ".pt"} and location.is_file()
 
 
 def _convert(dumps: Sequence[Dump], target: Path) -> str:
-    """Convert dumps to one file, and say what they were, what they lack and what to know of it."""
-    one = same_format(dumps)
+    """Convert dumps to one file; return a line with the format, missing roles and notes."""
+    dump_format = common_format(dumps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
     file = CanonicalFile(target)
     try:
-        fill(file, dumps, ReadOptions(), SilentReporter())
+        write_dumps(file, dumps, ReadOptions(), SilentReporter())
         file.publish()
     finally:
         file.abort()
-    lacks = missing_roles(one, file.columns)
-    without = f"; it has no {', '.join(lacks)}" if lacks else ""
-    note = f"\n  {one.notes()}" if one.notes() else ""
-    noun = "response" if file.rows == 1 else "responses"
-    several = f"{len(dumps)} dumps, read as one input" if len(dumps) > 1 else "read"
-    return f"{_named(dumps)}: {several} as {one.name}, {file.rows:,} {noun}{without}{note}"
+    missing = missing_roles(dump_format, file.columns)
+    without = f"; it has no {', '.join(missing)}" if missing else ""
+    note = f"\n  {dump_format.notes()}" if dump_format.notes() else ""
+    several = f"{len(dumps)} dumps, read as one input," if len(dumps) > 1 else "read"
+    return (
+        f"{_range_of_paths(dumps)}: {several} as {dump_format.name}, "
+        f"{counted(file.rows, 'response')}{without}{note}"
+    )
 
 
-def _named(dumps: Sequence[Dump]) -> str:
-    """A dump's path; the first and last of several."""
+def _range_of_paths(dumps: Sequence[Dump]) -> str:
+    """Return the path of a dump, or the first and last path of several."""
     return str(dumps[0].path) if len(dumps) == 1 else f"{dumps[0].path} to {dumps[-1].path}"
 
 
 @contextmanager
 def _staging(beside: AnyPath | None) -> Iterator[Path]:
-    """A new folder beside the output, or in the nearest folder above it that is there."""
+    """Yield a new folder beside the output, or in the closest parent folder that exists."""
     parent = None
     if isinstance(beside, Path):
         parent = next(folder for folder in beside.absolute().parents if folder.is_dir())
@@ -205,8 +205,8 @@ def _staging(beside: AnyPath | None) -> Iterator[Path]:
         yield folder
 
 
-def _renamed(text: str, folder: Path, paths: Sequence[str | Path]) -> str:
-    """An error's text with the dump's name in place of the converted file's."""
+def _with_input_names(text: str, folder: Path, paths: Sequence[str | Path]) -> str:
+    """Return the text of an error with the dump's name in place of the converted file's."""
     text = text.replace(str(folder / JOINED), ", ".join(map(str, paths)))
     for number, path in enumerate(paths):
         top = folder / str(number)
@@ -217,58 +217,58 @@ def _renamed(text: str, folder: Path, paths: Sequence[str | Path]) -> str:
 
 
 @contextmanager
-def fetched(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Fetched]:
-    """Inputs with local copies in place of URLs, for as long as the block runs.
+def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[LocalInputs]:
+    """Yield inputs with local copies in place of URLs, which exist until the block ends.
 
     Errors from within the block name the URLs.
 
     Args:
         paths: files, directories and globs, local and remote.
-        tables: whether Parquet files of responses are fetched, too, and not only dumps; else their
-            URLs are given back as they are.
+        tables: whether to fetch Parquet files of responses, too; otherwise their URLs are returned
+            unchanged.
 
     Raises:
-        ReadWriteError: a URL can't be read, a glob matches nothing, or the temporary folder is
+        ReadWriteError: a URL cannot be read, a glob matches nothing, or the temporary folder is
             full.
     """
-    found = Fetched()
+    local = LocalInputs()
     with scratch_folder(None) as folder:
         for number, path in enumerate(paths):
-            place = parse_path(path)
-            if isinstance(place, RemotePath) and (tables or not _holds_tables(place)):
-                found.paths += _fetch(place, folder / str(number), found.urls)
+            url = parse_path(path)
+            if isinstance(url, RemotePath) and (tables or not _has_tables(url)):
+                local.paths += _fetch(url, folder / str(number), local.urls)
             else:
-                found.paths.append(str(path))
+                local.paths.append(str(path))
         try:
-            yield found
+            yield local
         except RlpostError as error:
-            raise type(error)(found.renamed(str(error))) from None
+            raise type(error)(local.with_urls(str(error))) from None
 
 
-def _holds_tables(place: RemotePath) -> bool:
-    """Whether a URL means Parquet files of responses, or nothing that could be fetched."""
-    files = _files(place)
+def _has_tables(url: RemotePath) -> bool:
+    """Return whether a URL means Parquet files of responses, or no files."""
+    files = _files(url)
     tables = [file for file, _ in files if file.suffix == ".parquet"]
-    return not is_dumped_table(tables[0]) if tables else not files
+    return not is_dump_table(tables[0]) if tables else not files
 
 
-def _files(place: RemotePath) -> list[tuple[AnyPath, Path]]:
-    """The files that a URL means, and where they lie below a directory."""
-    if place.is_file():
-        return [(place, Path(place.name))]
-    if glob.has_magic(place.url):
-        return [(file, relative_to_glob(place, file)) for file in glob_files(place)]
-    return list_files(place) if place.is_dir() else []
+def _files(url: RemotePath) -> list[tuple[AnyPath, Path]]:
+    """Return the files of a URL, and their paths relative to its directory."""
+    if url.is_file():
+        return [(url, Path(url.name))]
+    if glob.has_magic(url.url):
+        return [(file, relative_to_glob(url, file)) for file in glob_files(url)]
+    return list_files(url) if url.is_dir() else []
 
 
-def _fetch(place: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
-    """Fetch what a URL means; gives the local file, directory or glob, or all files of one."""
-    files = _files(place)
-    if not files and glob.has_magic(place.url):
-        raise ReadWriteError(f"{place}: the pattern matches no file")
+def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
+    """Fetch the files of a URL; return the local file, directory or glob, or all its files."""
+    files = _files(url)
+    if not files and glob.has_magic(url.url):
+        raise ReadWriteError(f"{url}: the pattern matches no file")
     if not files:
-        raise ReadWriteError(f"{place}: {why_missing(place)}")
-    urls[str(top)] = place.url.rstrip("/")
+        raise ReadWriteError(f"{url}: {why_missing(url)}")
+    urls[str(top)] = url.url.rstrip("/")
     for file, relative in files:
         assert isinstance(file, RemotePath)
         copy = top / relative
@@ -276,10 +276,10 @@ def _fetch(place: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with remote_errors(file, "cannot be read"):
             file.client.get_file(file.path, str(copy))
-    if place.is_file():
-        return [str(top / place.name)]
-    if not glob.has_magic(place.url):
+    if url.is_file():
+        return [str(top / url.name)]
+    if not glob.has_magic(url.url):
         return [str(top)]
-    pattern = top / relative_to_glob(place, place)
+    pattern = top / relative_to_glob(url, url)
     copies = sorted(str(top / relative) for _, relative in files)
     return [str(pattern)] if [*map(str, glob_files(pattern))] == copies else copies

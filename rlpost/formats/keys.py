@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SAME_TEXT = "the same text"
-"""How a group is told, in `Format.fields`, where the dump names none."""
+"""How `Format.fields` describes groups of a dump without a group key."""
 
 
 SAME_TOKENS = "the same prompt tokens"
@@ -29,22 +29,22 @@ _ID_BYTES = 8
 
 
 def text_key(prompt: str) -> str:
-    """A short name for a prompt, the same wherever its text is: 16 hex digits of BLAKE2b.
+    """Return a key of a prompt's text: 16 hex digits of BLAKE2b.
 
-    For dumps that name no group. Two prompts of the same text in one step count as one group.
+    For dumps without a group key. Prompts of the same text in one step are one group.
     """
     return hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=_ID_BYTES).hexdigest()
 
 
 def prompt_key(tokens: NDArray[Any]) -> str:
-    """A key for a prompt's tokens [P]: equal for equal prompts, 16 hex digits."""
-    with np.errstate(invalid="ignore"):  # ids that are no numbers are refused as a column
+    """Return a key of a prompt's tokens [P]: 16 hex digits, equal for equal prompts."""
+    with np.errstate(invalid="ignore"):  # NaN is rejected later, in the column
         ids = np.ascontiguousarray(tokens, np.int64)
     return hashlib.blake2b(ids.tobytes(), digest_size=8).hexdigest()
 
 
 def step_key_of(path: Path) -> int | None:
-    """The last `step_12`, `step12` or `step=12` of a path, the file's name before its folders."""
+    """Return N of the last `step_N`, `stepN` or `step=N` of a path; the file name comes first."""
     for part in reversed(path.absolute().parts):
         found = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
         if found:
@@ -52,22 +52,22 @@ def step_key_of(path: Path) -> int | None:
     return None
 
 
-class Blocks:
-    """Numbers the blocks of a dump's records; those of the next dump go on behind them.
+class GroupBlocks:
+    """Numbers blocks of consecutive records as groups, over all dumps of a conversion.
 
-    Without a size it does nothing.
+    Without `ReadOptions.group_size` it does nothing.
     """
 
     def __init__(self, options: ReadOptions, where: str) -> None:
         self._size = options.group_size
-        self._told = options.told
+        self._stats = options.stats
         self._where = where
         self._records = 0
 
     def next(self) -> str:
-        """The group of the next record."""
+        """Return the group of the next record."""
         assert self._size is not None
-        group = self._told.groups + self._records // self._size
+        group = self._stats.groups + self._records // self._size
         self._records += 1
         return str(group)
 
@@ -75,22 +75,22 @@ class Blocks:
         """End the dump.
 
         Raises:
-            UsageError: the last block is not full.
+            UsageError: the last block is incomplete.
         """
         if self._size is None:
             return
         check_blocks(self._where, self._records, self._size)
-        self._told.groups += self._records // self._size
+        self._stats.groups += self._records // self._size
 
 
 def check_blocks(where: str, records: int, size: int) -> None:
-    """Refuse records that do not make whole blocks.
+    """Check that the records make complete blocks.
 
     Raises:
-        UsageError: the last one would be smaller.
+        UsageError: the last block is incomplete.
     """
     if rest := records % size:
         raise UsageError(
-            f"{where}: --group-size {size}, but there are {records:,} records: the last group "
-            f"would have {rest}; give the number of responses per prompt, or mend the file"
+            f"{where}: --group-size {size} does not divide {records:,} records: the last group "
+            f"would have {rest}; set the number of responses per prompt, or repair the file"
         )

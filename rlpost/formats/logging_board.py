@@ -11,9 +11,9 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.layout import check_length, numbers
-from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.layout import as_vector, check_length
+from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,21 +34,21 @@ _TYPES = {
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only this writer writes together."""
+    """Return whether the first record has the combination of fields of this writer."""
     fields = first_fields(path)
     return fields.keys() >= _NEEDED and _ROLL_ONLY not in fields
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The dump as canonical columns; a DataError names the record that does not fit."""
-    return batches(_rows(path, options), options, _TYPES)
+    """Yield the dump as canonical columns; a DataError names the bad record."""
+    return record_batches(_rows(path, options), options, _TYPES)
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in records(path):
+    for record in json_records(path):
         prompt, old = record.text("prompt"), record.array("logprobs")
         values: dict[str, Any] = {
-            "step": record.whole("step"),
+            "step": record.integer("step"),
             "prompt_id": text_key(unpadded(prompt)),
             "reward": record.number("reward"),
             "response_length": len(old),
@@ -66,15 +66,15 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def unpadded(prompt: str) -> str:
-    """A prompt's text without the special tokens it begins with, the left padding among them.
+    """Return a prompt's text without its leading special tokens, which include the left padding.
 
-    The same prompt has more or less padding from batch to batch, and is one group all the same.
+    The padding of a prompt differs from batch to batch, and its responses are still one group.
     """
     return _SPECIAL.sub("", prompt)
 
 
 def tokens_of(record: Record, length: int) -> list[str | None]:
-    """The response's tokens as text, without the padding that may follow them.
+    """Return the response's tokens as text, without any padding after them.
 
     Raises:
         DataError: there are fewer tokens than the `length` entries of the other lists.
@@ -82,8 +82,8 @@ def tokens_of(record: Record, length: int) -> list[str | None]:
     tokens = record.array("response_tokens")
     if len(tokens) < length:
         raise DataError(
-            f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` {length}; "
-            "every log-prob needs its token"
+            f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` has "
+            f"{length}; every log-prob needs its token"
         )
     return tokens[:length]
 
@@ -91,7 +91,7 @@ def tokens_of(record: Record, length: int) -> list[str | None]:
 def _token_rewards(record: Record, length: int) -> Any:
     if not record.has("token_rewards"):
         return None
-    rewards = numbers(record.where, "token_rewards", record.get("token_rewards"))
+    rewards = as_vector(record.where, "token_rewards", record.get("token_rewards"))
     check_length(record.where, "token_rewards", rewards, length, "`logprobs`")
     return rewards
 
@@ -100,25 +100,26 @@ FORMAT = Format(
     name="rl-logging-board",
     title="RLLoggingBoard rollout_samples/{run}/*.jsonl",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "batch", "old_log_probs", "ref_log_probs", "values"),
-    lacks={
-        "mask": "RLLoggingBoard does not say which tokens a tool wrote, so every token counts as "
-        "the policy's",
-        "log_probs": "RLLoggingBoard has log-probs from before the update alone",
-        "values": "these samples have no `values`: their trainer has no critic",
-        "infer_log_probs": "RLLoggingBoard has the trainer's log-probs alone",
-        "token_rewards": "RLLoggingBoard's token_rewards already hold the response's reward and "
+    roles=("group", "reward", "batch", "old_log_probs", "ref_log_probs", "values"),
+    missing_roles={
+        "mask": "RLLoggingBoard does not record which tokens are tool output, so every token "
+        "counts as a policy token",
+        "log_probs": "RLLoggingBoard records log-probs from before the update only",
+        "values": "these responses have no `values`: the trainer has no critic",
+        "infer_log_probs": "RLLoggingBoard records the trainer's log-probs only",
+        "token_rewards": "RLLoggingBoard's token_rewards already include the response's reward and "
         "the KL penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
     },
     sniff=sniff,
     read=read,
     source="RLLoggingBoard's README, data format (2025-02)",
-    takes=("map",),
+    options=("map",),
     fields={
         "prompt_id": f"prompt ({SAME_TEXT})", "reward": "reward", "step": "step",
         "old_log_probs": "logprobs", "ref_log_probs": "ref_logprobs", "values": "values",
     },
     role_notes={
-        "group": "A group is the rows of one step whose prompts, less padding, have the same text."
+        "group": "A group is the responses of one step whose prompts, without padding, are the "
+        "same text."
     },
 )  # fmt: skip

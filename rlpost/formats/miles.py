@@ -1,9 +1,10 @@
-"""miles: `dashboard_columns/rollout_{id}.parquet` joined with what lies beside it.
+"""miles: `dashboard_columns/rollout_{id}.parquet` joined with the folders beside it.
 
-The Parquet file has tokens, masks and the rollout engine's log-probs, but neither reward nor
-group. These are in `rollout_data/{id}.pt`, or, where that holds objects of miles' own classes, in
-`trajectory/{id}.jsonl`; the trainer's log-probs are in `train_data/{id}_{rank}.pt`. Samples are
-told by their index and by how often it has come before; the trainer's by index and tokens.
+The Parquet file has tokens, masks and the rollout engine's log-probs, but no rewards and no
+groups. These are in `rollout_data/{id}.pt`, or, if that contains objects of miles' own classes,
+in `trajectory/{id}.jsonl`. The trainer's log-probs are in `train_data/{id}_{rank}.pt`. A response
+is identified by its sample index and the number of earlier responses with that index; a response
+of the trainer by its sample index and its tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import prompt_key
-from rlpost.formats.layout import numbers
-from rlpost.formats.records import Record, columns_in, described, records, table_records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.layout import as_vector
+from rlpost.formats.records import Record, describe, json_records, parquet_columns, table_records
+from rlpost.formats.rows import Row, record_batches
 from rlpost.formats.slime import (
     FINISHED,
     TRAIN_LISTS,
@@ -56,13 +57,13 @@ _KEPT = ("group_index", "index", "sample_index", "reward", "status", "remove_sam
 
 
 def sniff(path: Path) -> bool:
-    """Whether the Parquet file has exactly the columns of miles' dashboard."""
-    return columns_in(path) == {*COLUMNS}
+    """Return whether the Parquet file has exactly the columns of miles' dashboard."""
+    return parquet_columns(path) == {*COLUMNS}
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The samples of one rollout, with rewards and groups from the dump's other files."""
-    return batches(_rows(path, options), options)
+    """Yield the responses of one rollout, with rewards and groups from the dump's other files."""
+    return record_batches(_rows(path, options), options)
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
@@ -74,13 +75,13 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     step = int(number) if number.isdecimal() else None
     seen: Counter[int] = Counter()
     for record in table_records(path, COLUMNS):
-        index = record.whole("sample_index")
+        index = record.integer("sample_index")
         key = (index, seen[index])
         seen[index] += 1
         if key not in facts:
             raise DataError(
-                f"{record.where}: sample_index {index} has no reward and no group in "
-                f"rollout_data/ or trajectory/ of {top}; all three are of one dump"
+                f"{record.where}: sample_index {index} is not in rollout_data/ or trajectory/ of "
+                f"{top}, so its reward and group are unknown; keep the folders of one dump together"
             )
         row = _row(record, facts[key], options)
         row.values |= {"step": step, **_trained(record, trained)}
@@ -88,7 +89,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
-    """What the Parquet file lacks, by sample.
+    """Return the fields that the Parquet file lacks, by sample.
 
     Raises:
         DataError: neither file is there, or the only one can't be read.
@@ -98,22 +99,22 @@ def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
         try:
             return _keyed(rollout(dump)[1], "index")
         except DataError:
-            # Newer runs keep objects of miles' own classes there, which are not rebuilt.
+            # Newer runs store objects of miles' own classes there, which are not rebuilt.
             if not chats.exists():
                 raise
     if not chats.exists():
         raise DataError(
-            f"{path}: has neither rewards nor groups, and {dump} and {chats}, which have, are not "
-            "there: keep the folders of the dump together"
+            f"{path}: has no rewards and no groups; they are in {dump} or {chats}, and neither "
+            "file exists: keep the folders of the dump together"
         )
-    return _keyed(records(chats), "sample_index")
+    return _keyed(json_records(chats), "sample_index")
 
 
 def _keyed(samples: Iterator[Record], name: str) -> dict[SampleKey, Record]:
     seen: Counter[int] = Counter()
     found: dict[SampleKey, Record] = {}
     for record in samples:
-        index = record.whole(name)
+        index = record.integer(name)
         place = record.fields.get("sample_occurrence", seen[index])
         seen[index] += 1
         kept = {key: value for key, value in record.fields.items() if key in _KEPT}
@@ -122,7 +123,7 @@ def _keyed(samples: Iterator[Record], name: str) -> dict[SampleKey, Record]:
 
 
 def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
-    length = record.whole("response_length")
+    length = record.integer("response_length")
     tokens = split_tokens(record, length)
     status, prompt = facts.fields.get("status"), facts.fields.get("prompt")
     return Row(
@@ -146,34 +147,37 @@ def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
 
 
 def _trained(record: Record, trained: Mapping[TrainKey, Record]) -> dict[str, Any]:
-    """The trainer's lists of a sample, checked against its response; none if it was not trained."""
-    ids = numbers(record.where, "tokens", record.get("tokens"))
-    found = trained.get((record.whole("sample_index"), prompt_key(ids)))
+    """Return the trainer's lists of a response; empty if the trainer did not use it."""
+    ids = as_vector(record.where, "tokens", record.get("tokens"))
+    found = trained.get((record.integer("sample_index"), prompt_key(ids)))
     if found is None:
         return {}
-    length = record.whole("response_length")
+    length = record.integer("response_length")
     return {name: response_list(found, name, length) for name in found.fields}
 
 
 def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
-    """The trainer's token lists by sample, over all ranks' files; canonical names.
+    """Return the trainer's token lists by sample, from the files of all ranks; canonical names.
 
-    Ranks that hold copies of a sample agree, so the first one is taken.
+    Copies of a sample on several ranks are equal, so the first one is used.
 
     Raises:
-        DataError: a file is damaged, or the lists were cut over ranks (context parallelism).
+        DataError: a file is damaged, or the lists are split over ranks (context parallelism).
     """
     found: dict[TrainKey, Record] = {}
     for path in sorted(folder.glob(f"{stem}_*.pt")) if folder.is_dir() else []:
         dump = dump_of(path, ("rollout_id", "rollout_data"))
         if int(dump.get("cp_size") or 1) > 1:
             raise DataError(
-                f"{path}: its lists are cut over {dump['cp_size']} ranks (context parallelism), "
+                f"{path}: its lists are split over {dump['cp_size']} ranks (context parallelism), "
                 "which rlpost does not join; move train_data/ away to convert without it"
             )
         columns = dump["rollout_data"]
         if not isinstance(columns, dict) or "sample_indices" not in columns:
-            raise DataError(f"{path}: `rollout_data` is {described(columns)}; no sample_indices")
+            raise DataError(
+                f"{path}: `rollout_data` is {describe(columns)}; an object with sample_indices is "
+                "needed"
+            )
         _add_rank(found, path, columns)
     return found
 
@@ -186,12 +190,12 @@ def _add_rank(found: dict[TrainKey, Record], path: Path, columns: dict[str, Any]
     for name in ("tokens", *present):
         if len(columns.get(name, ())) != len(indices):
             raise DataError(
-                f"{path}: `{name}` has {len(columns.get(name, ()))} rows and sample_indices "
-                f"{len(indices)}; they must agree"
+                f"{path}: `{name}` has {len(columns.get(name, ()))} rows and sample_indices has "
+                f"{len(indices)}; they must be equal"
             )
     for row, index in enumerate(indices):
         where = f"{path}, row {row}"
-        ids = numbers(where, "tokens", plain(columns["tokens"][row]))
+        ids = as_vector(where, "tokens", plain(columns["tokens"][row]))
         lists = {column: plain(columns[name][row]) for name, column in present.items()}
         found.setdefault((int(index), prompt_key(ids)), Record(where, lists))
 
@@ -200,26 +204,28 @@ FORMAT = Format(
     name="miles",
     title="miles dashboard_columns/rollout_{id}.parquet and the folders beside it",
     suffixes=(".parquet",),
-    gives=(
+    roles=(
         "group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "batch",
         "truncated",
     ),
-    lacks={
-        "infer_log_probs": "the rollout kept none",
-        "log_probs": "miles dumps log-probs from before the update alone",
-        "old_log_probs": "train_data/ is not beside dashboard_columns/, or has no log_probs",
-        "ref_log_probs": "train_data/ is not beside dashboard_columns/, or has no ref_log_probs",
+    missing_roles={
+        "infer_log_probs": "the rollout stored no rollout_log_probs",
+        "log_probs": "miles dumps log-probs from before the update only",
+        "old_log_probs": "there is no train_data/ beside dashboard_columns/, or it has no "
+        "log_probs",
+        "ref_log_probs": "there is no train_data/ beside dashboard_columns/, or it has no "
+        "ref_log_probs",
         "values": "miles does not dump the critic's values",
     },
     sniff=sniff,
     read=read,
-    takes=("map",),
+    options=("map",),
     source="miles/ray/rollout/debug_data.py, miles/dashboard/dump_reader.py (2026)",
     fields={
         "prompt_id": "group_index", "reward": "reward", "response_mask": "loss_mask",
         "infer_log_probs": "rollout_log_probs", "old_log_probs": "train_data log_probs",
-        "ref_log_probs": "train_data ref_log_probs", "step": "the file's name",
+        "ref_log_probs": "train_data ref_log_probs", "step": "the file name",
         "finish_reason": "status",
     },
-    note="The Parquet file has no reward: it is joined with rollout_data/ or trajectory/.",
+    note="The Parquet file has no rewards: they are read from rollout_data/ or trajectory/.",
 )  # fmt: skip

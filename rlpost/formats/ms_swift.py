@@ -1,4 +1,4 @@
-"""ms-swift: the `completions.jsonl` of `log_completions`, one object of columns a line."""
+"""ms-swift: the `completions.jsonl` of `log_completions`, one object of columns per line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_tokens, summed
+from rlpost.formats.fields import apply_map, no_token_roles, sum_rewards
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Extras, Row, batches, extras_of
+from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ _OWN = (*_STEPS, *_TEXTS, "advantages", "reward", "image")
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only this writer writes together."""
+    """Return whether the first record has the combination of fields of this writer."""
     fields = first_fields(path)
     return (
         any(name in fields for name in _STEPS)
@@ -38,85 +38,87 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The dump as canonical columns; a DataError names the record that does not fit."""
-    extras = extras_of(
-        (record.fields for record in _responses(path)), {*_OWN, *options.left_out}, integers=False
+    """Yield the dump as canonical columns; a DataError names the bad record."""
+    others = infer_other_fields(
+        (record.fields for record in _responses(path)),
+        {*_OWN, *options.omitted_columns},
+        integers=False,
     )
-    return extras.kept_in(batches(_rows(path, options, extras), options, extras.column_types))
+    return others.add_missing_columns(
+        record_batches(_rows(path, options, others), options, others.column_types)
+    )
 
 
 def _responses(path: Path) -> Iterator[Record]:
-    """Each line's columns as one record a response.
+    """Yield the columns of each line as one record per response.
 
     Raises:
-        DataError: a field of a line is no list, or is of another length than `completion`.
+        DataError: a field of a line is not a list, or its length differs from `completion`.
     """
-    for line in records(path):
+    for line in json_records(path):
         length = len(line.array("completion"))
         for name in line.fields:
             if len(line.array(name)) != length:
                 raise DataError(
                     f"{line.where}: `{name}` has {len(line.array(name))} entries and `completion` "
-                    f"{length}; a line holds columns, which need one entry per response each"
+                    f"has {length}; every field of a line needs one entry per response"
                 )
         for place in range(length):
             where = f"{line.where}, response {place}"
             yield Record(where, {name: column[place] for name, column in line.fields.items()})
 
 
-def _rows(path: Path, options: ReadOptions, extras: Extras) -> Iterator[Row]:
+def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:
     for record in _responses(path):
         prompt = _prompt(record)
         step = next((name for name in _STEPS if name in record), _STEPS[0])
         values: dict[str, Any] = {
-            "step": record.whole(step),  # text in one trainer, a number in another
+            "step": record.integer(step),  # text in one trainer, a number in another
             "prompt_id": text_key(prompt),
             "reward": _reward(record, options),
             "prompt": prompt,
             "response": record.text("completion"),
             "dumped_advantage": record.number("advantages") if "advantages" in record else None,
-            **extras.values(record.fields),
+            **others.values(record.fields),
         }
         yield apply_map(Row(record.where, values), record, options.map)
 
 
 def _prompt(record: Record) -> str:
-    """The prompt's text; a list of messages as JSON."""
+    """Return the prompt's text, or its list of messages as JSON."""
     value = record.get("prompt" if "prompt" in record else "messages")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _reward(record: Record, options: ReadOptions) -> float | None:
-    """The sum of the reward functions, whose columns stand between completion and advantages."""
+    """Return the sum of the reward functions: the columns from completion to advantages."""
     if "reward" in record:
-        options.told.sources["reward"] = "reward"
+        options.stats.sources["reward"] = "reward"
         return record.number("reward")
     names = [*record.fields]
     record.get("completion")
     record.get("advantages")
     first, last = names.index("completion") + 1, names.index("advantages")
     if first >= last:
-        raise DataError(
-            f"{record.where}: no reward function's column between `completion` and `advantages`"
-        )
-    options.told.sources["reward"] = " + ".join(names[first:last])
-    return summed(record.where, {name: record.fields[name] for name in names[first:last]})
+        raise DataError(f"{record.where}: no reward column between `completion` and `advantages`")
+    options.stats.sources["reward"] = " + ".join(names[first:last])
+    return sum_rewards(record.where, {name: record.fields[name] for name in names[first:last]})
 
 
 FORMAT = Format(
     name="ms-swift",
     title="ms-swift completions.jsonl of log_completions",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "batch"),
-    lacks=no_tokens("ms-swift"),
+    roles=("group", "reward", "batch"),
+    missing_roles=no_token_roles("ms-swift"),
     sniff=sniff,
     read=read,
     source="ms-swift 3.2 to 4.0, grpo_trainer.py (also the Megatron one), jsonl_writer.append",
-    takes=("map",),
+    options=("map",),
     fields={"prompt_id": f"prompt ({SAME_TEXT})"},
     role_notes={
-        "reward": "The reward is the plain sum of the reward functions, whose weights are not "
-        "dumped; --map reward=NAME takes one.",
-        "group": "A group is the rows of one step with the same prompt.",
+        "reward": "The reward is the unweighted sum of the reward functions, because their weights "
+        "are not dumped; --map reward=NAME selects one function.",
+        "group": "A group is the responses of one step with the same prompt.",
     },
 )

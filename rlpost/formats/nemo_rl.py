@@ -1,4 +1,4 @@
-"""NeMo-RL: `train_data_step{N}.jsonl`, one sequence a line, padded to the batch's longest."""
+"""NeMo-RL: `train_data_step{N}.jsonl`, one sequence per line, padded to the longest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
-from rlpost.formats.keys import SAME_TOKENS, Blocks, prompt_key
-from rlpost.formats.keys import step_key_of as step_of
-from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start
-from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.keys import SAME_TOKENS, GroupBlocks, prompt_key
+from rlpost.formats.keys import step_key_of as read_step
+from rlpost.formats.layout import as_mask, as_vector, check_length, padded, response_start
+from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,22 +35,22 @@ _NEEDED = ("input_lengths", "token_loss_mask", "generation_logprobs")
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only NeMo-RL writes together."""
+    """Return whether the first record has the combination of fields of NeMo-RL."""
     fields = first_fields(path)
     return {"token_loss_mask", "generation_logprobs", "input_lengths"} <= fields.keys()
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The sequences of one step, from the first token that the policy produced on."""
-    return batches(_rows(path, options), options)
+    """Yield the sequences of one step, each from its first policy token on."""
+    return record_batches(_rows(path, options), options)
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    source = (_unwrapped(record) for record in records(path))
+    source = (_unwrapped(record) for record in json_records(path))
     head, measured = _peeked(source)
-    step, blocks = step_of(path), Blocks(options, str(path))
+    step, blocks = read_step(path), GroupBlocks(options, str(path))
     if options.group_size is not None:
-        options.told.sources["prompt_id"] = f"blocks of {options.group_size} records"
+        options.stats.sources["prompt_id"] = f"blocks of {options.group_size} records"
     for record in chain(head, source):
         row = _row(record, step, options, measured=measured)
         if options.group_size is not None:
@@ -60,22 +60,22 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def _peeked(source: Iterator[Record]) -> tuple[list[Record], bool]:
-    """The first records, and whether the training policy's log-probs were computed.
+    """Return the first records, and whether the training policy's log-probs were computed.
 
-    The forward pass for them is skipped with `force_on_policy_ratio`; the field then holds zeros.
-    Mostly one record is enough to see that it holds others.
+    With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
+    the first record has another number, which proves that they were computed.
     """
     head: list[Record] = []
     for record in islice(source, _PEEKED):
         head.append(record)
         value = record.fields.get("prev_logprobs")
-        if value is not None and numbers(record.where, "prev_logprobs", value).any():
+        if value is not None and as_vector(record.where, "prev_logprobs", value).any():
             return head, True
     return head, False
 
 
 def _unwrapped(record: Record) -> Record:
-    """Each field without the batch of one that the writer puts around it."""
+    """Return each field without the batch of one that the writer adds."""
     tokens = {
         name: value
         for name in (*_LISTS, "token_loss_mask", "token_ids")
@@ -85,8 +85,8 @@ def _unwrapped(record: Record) -> Record:
     if wrapped and len(wrapped) < len(tokens):
         flat = next(name for name in tokens if name not in wrapped)
         raise DataError(
-            f"{record.where}: `{wrapped[0]}` is a list of lists, and `{flat}` a flat one; all "
-            "token lists are flat, or all are in a batch of one"
+            f"{record.where}: `{wrapped[0]}` is a list of lists, and `{flat}` is a flat list; all "
+            "token lists must be flat, or all must be in a batch of one"
         )
     fields = {
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -99,17 +99,17 @@ def _row(record: Record, step: int | None, options: ReadOptions, *, measured: bo
     where = record.where
     for name in _NEEDED:
         record.get(name)
-    mask = mask_of(where, "token_loss_mask", record.get("token_loss_mask"))
-    length = record.whole("input_lengths")
+    mask = as_mask(where, "token_loss_mask", record.get("token_loss_mask"))
+    length = record.integer("input_lengths")
     lists = {
-        column: numbers(where, name, record.get(name))
+        column: as_vector(where, name, record.get(name))
         for name, column in _LISTS.items()
         if record.has(name)
     }
     if "old_log_probs" in lists and not measured and lists.pop("old_log_probs").any():
         raise DataError(
             f"{where}: `prev_logprobs` has values here, but only zeros in the first {_PEEKED} "
-            "records: these can't be told from log-probs that were not computed"
+            "records, which look like log-probs that were not computed"
         )
     cut = padded(where, mask, lists, length)
     row = Row(where, {**_scalars(record, step, options), **cut, **_ids(record, mask, length)})
@@ -121,9 +121,9 @@ def _row(record: Record, step: int | None, options: ReadOptions, *, measured: bo
 
 
 def _scalars(record: Record, step: int | None, options: ReadOptions) -> dict[str, Any]:
-    # With dynamic sampling `rewards` is the vector before the filter, out of step with the rows.
+    # With dynamic sampling `rewards` is the vector before the filter and does not match the rows.
     reward = "filtered_rewards" if record.has("filtered_rewards") else "rewards"
-    options.told.sources["reward"] = reward
+    options.stats.sources["reward"] = reward
     agent = record.fields.get("agent_ref")
     content = record.fields.get("content")
     return {
@@ -139,7 +139,7 @@ def _scalars(record: Record, step: int | None, options: ReadOptions) -> dict[str
 def _ids(record: Record, mask: Any, length: int) -> Lists:
     if not record.has("token_ids"):
         return {}
-    ids = numbers(record.where, "token_ids", record.get("token_ids"))
+    ids = as_vector(record.where, "token_ids", record.get("token_ids"))
     check_length(record.where, "token_ids", ids, len(mask), "token_loss_mask")
     start = min(response_start(mask), length)
     return {"prompt_token_ids": ids[:start], "response_token_ids": ids[start:length]}
@@ -149,29 +149,30 @@ FORMAT = Format(
     name="nemo-rl",
     title="NeMo-RL train_data_step{N}.jsonl",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
-    lacks={
-        "group": "NeMo-RL writes no prompt id: groups are found by token_ids, or by --group-size",
-        "log_probs": "NeMo-RL dumps log-probs from before the update alone",
-        "old_log_probs": "prev_logprobs is all zeros: force_on_policy_ratio skips computing it",
+    roles=("group", "reward", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
+    missing_roles={
+        "group": "NeMo-RL writes no prompt id, and this dump has no token_ids; set --group-size",
+        "log_probs": "NeMo-RL dumps log-probs from before the update only",
+        "old_log_probs": "prev_logprobs is all zeros: with force_on_policy_ratio it is not "
+        "computed",
         "ref_log_probs": "NeMo-RL does not dump the reference policy's log-probs",
         "values": "NeMo-RL does not dump the critic's values",
-        "batch": "the step is taken from the file's name, which has none (train_data_step{N})",
+        "batch": "the step is read from the file name (train_data_step{N}), and this name has none",
     },
     sniff=sniff,
     read=read,
-    takes=("map", "group_size"),
+    options=("map", "group_size"),
     source="nemo_rl/utils/logger.py log_batched_dict_as_jsonl, algorithms/grpo.py (2026)",
     fields={
         **{column: name for name, column in _LISTS.items()},
         "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "token_loss_mask",
-        "step": "the file's name", "domain": "agent_ref",
+        "step": "the file name", "domain": "agent_ref",
     },
-    note="The policy after an update is not dumped. rlpost loss OUT --map log_probs=old_log_probs "
-    "--map old_log_probs=infer_log_probs tells of another ratio, the trainer's to the rollout "
-    "engine's: what a loss without an old policy's log-probs would clip.",
+    note="NeMo-RL dumps no log-probs after the update. For the ratio of the trainer to the rollout "
+    "engine, which a loss without old log-probs clips, run: rlpost loss OUT "
+    "--map log_probs=old_log_probs --map old_log_probs=infer_log_probs.",
     role_notes={
-        "group": "Groups are the rows with the same prompt tokens in a step; --group-size takes "
-        "blocks."
+        "group": "A group is the responses of one step with the same prompt tokens; --group-size N "
+        "makes blocks of N records instead."
     },
 )  # fmt: skip

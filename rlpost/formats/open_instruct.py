@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
-from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,24 +25,24 @@ _TYPES = {"tool_called": pa.bool_(), "ground_truth": pa.string(), "request_info"
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only this writer writes together."""
+    """Return whether the first record has the combination of fields of this writer."""
     return first_fields(path).keys() >= _NEEDED
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The dump as canonical columns; a DataError names the record that does not fit."""
-    return batches(_rows(path, options), options, _TYPES)
+    """Yield the dump as canonical columns; a DataError names the bad record."""
+    return record_batches(_rows(path, options), options, _TYPES)
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in records(path):
-        step, tokens = record.whole("step"), record.array("response_tokens")
+    for record in json_records(path):
+        step, tokens = record.integer("step"), record.array("response_tokens")
         prompt = record.array("prompt_tokens")
         values: dict[str, Any] = {
             "step": step,
             # `prompt_idx` begins anew at every step.
-            "prompt_id": f"{step}/{record.whole('prompt_idx')}",
-            "sample_id": f"{step}/{record.whole('sample_idx')}",
+            "prompt_id": f"{step}/{record.integer('prompt_idx')}",
+            "sample_id": f"{step}/{record.integer('sample_idx')}",
             "domain": _domain(record),
             "reward": record.number("reward"),
             "finish_reason": record.text("finish_reason"),
@@ -58,14 +58,14 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def _token_lists(record: Record, length: int) -> dict[str, Any]:
-    """The engine's log-probs; where they are not saved, a mask that says the length alone."""
+    """Return the engine's log-probs, or, if they are not saved, a mask of the same length."""
     if record.has("logprobs"):
         return {"infer_log_probs": record.array("logprobs")}
     return {"response_mask": np.ones(length, np.uint8)}
 
 
 def _domain(record: Record) -> str | None:
-    """The data set's name; some versions write a list of them."""
+    """Return the name of the data set; some versions write a list of names."""
     if not record.has("dataset"):
         return None
     if isinstance(record.get("dataset"), list):
@@ -87,23 +87,23 @@ FORMAT = Format(
     name="open-instruct",
     title="open-instruct {run}_rollouts_{shard}.jsonl of save_traces",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "batch", "domain", "truncated", "infer_log_probs"),
-    lacks={
-        "mask": "open-instruct does not save which tokens a tool wrote, so every token of a "
-        "response counts as the policy's (tool_called says where a tool was used)",
-        "infer_log_probs": "logprobs is null: the rollout engine was not asked for them",
-        "log_probs": "open-instruct saves the rollout engine's log-probs alone",
-        "old_log_probs": "open-instruct saves the rollout engine's log-probs alone",
-        "ref_log_probs": "open-instruct saves the rollout engine's log-probs alone",
+    roles=("group", "reward", "batch", "domain", "truncated", "infer_log_probs"),
+    missing_roles={
+        "mask": "open-instruct does not save which tokens are tool output, so every token of a "
+        "response counts as a policy token (tool_called marks responses that used a tool)",
+        "infer_log_probs": "logprobs is null: the run did not request them from the rollout engine",
+        "log_probs": "open-instruct saves the rollout engine's log-probs only",
+        "old_log_probs": "open-instruct saves the rollout engine's log-probs only",
+        "ref_log_probs": "open-instruct saves the rollout engine's log-probs only",
         "values": "open-instruct trains without a critic",
     },
     sniff=sniff,
     read=read,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08)",
-    takes=("map",),
+    options=("map",),
     fields={
         "prompt_id": "step/prompt_idx", "reward": "reward", "step": "step", "domain": "dataset",
         "finish_reason": "finish_reason", "infer_log_probs": "logprobs",
     },
-    note="Tool output can't be told from the policy's tokens: mind that where tool_called is true.",
+    note="If tool_called is true, tool output in the response counts as policy tokens.",
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""`torch.save` files, read without executing anything from them.
+"""`torch.save` files, read without executing code from them.
 
 A .pt file is one pickled object. Its tensors are memory-mapped, so they need no memory until they
-are used; lists of Python numbers are held whole. What is no tensor, number, text, list, dict or
-numpy value is refused: rebuilding it would run code that the file names.
+are used; lists of Python numbers are read into memory. Only tensors, numbers, text, lists, dicts
+and numpy values are accepted: rebuilding other objects would run code that the file names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _SNIFFED = 1 << 16
-# What torch's unpickler and zipfile raise for bytes that make no sense.
+# Errors of torch's unpickler and of zipfile for damaged bytes.
 _DAMAGE = (
     RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError,
     AssertionError, struct.error, zipfile.BadZipFile, RecursionError,
@@ -32,63 +32,63 @@ _DAMAGE = (
 
 
 def load(path: Path) -> Any:
-    """The object of a `torch.save` file.
+    """Return the object of a `torch.save` file.
 
     Raises:
-        DataError: it holds what can't be rebuilt safely, or it is damaged.
-        ReadWriteError: it can't be read.
+        DataError: the object cannot be rebuilt safely, or the file is damaged.
+        ReadWriteError: the file cannot be read.
     """
     import torch  # noqa: PLC0415 - takes a second, and few formats need it
 
-    asked: list[int] = []
+    requested: list[int] = []
 
-    def placed(storage: Any, _: str) -> Any:
-        asked.append(storage.nbytes())
+    def record_size(storage: Any, _: str) -> Any:
+        requested.append(storage.nbytes())
         return storage
 
     try:
         stored = _stored_sizes(path)
         with torch.serialization.safe_globals(_numpy_values()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what it refuses, there is an error below
+            warnings.simplefilter("ignore")  # rejected objects are an error below
             mapped = stored is not None
-            found = torch.load(path, map_location=placed, weights_only=True, mmap=mapped)
+            loaded = torch.load(path, map_location=record_size, weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
-        raise DataError(f"{path}: {_refusal(str(error))}") from None
+        raise DataError(f"{path}: {_rejection(str(error))}") from None
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{path}: no torch.save file, or damaged: {first[:120]}") from None
-    if stored is not None and Counter(asked) - stored:  # other bytes would pass for its numbers
-        raise DataError(f"{path}: damaged: a tensor is not of the size that it says")
-    return found
+        raise DataError(f"{path}: not a torch.save file, or damaged: {first[:120]}") from None
+    if stored is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
+        raise DataError(f"{path}: damaged: the size of a tensor is wrong")
+    return loaded
 
 
 def _stored_sizes(path: Path) -> Counter[int] | None:
-    """How many members of each size an archive has; None for a bare pickle, which can't be mapped.
+    """Count the members of an archive by size; None for a bare pickle, which cannot be mapped.
 
-    torch writes archives since 1.6, and never compresses what it puts in.
+    torch writes archives since 1.6, and never compresses their members.
 
     Raises:
-        DataError: it is neither archive nor pickle, or its members are compressed.
+        DataError: the file is neither archive nor pickle, or its members are compressed.
     """
     with path.open("rb") as file:
         head = file.read(4)
     if head.startswith(b"PK") and not zipfile.is_zipfile(path):
-        raise DataError(f"{path}: no torch.save file, or damaged: its end is missing")
+        raise DataError(f"{path}: not a torch.save file, or damaged: its end is missing")
     if not head.startswith((b"PK", b"\x80")):
-        raise DataError(f"{path}: no torch.save file, or damaged: it begins with {head!r}")
+        raise DataError(f"{path}: not a torch.save file, or damaged: it begins with {head!r}")
     if not head.startswith(b"PK"):
         return None
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     if any(one.compress_type != zipfile.ZIP_STORED for one in members):
-        raise DataError(f"{path}: no torch.save file: its members are compressed")
+        raise DataError(f"{path}: not a torch.save file: its members are compressed")
     return Counter(one.file_size for one in members)
 
 
 def _numpy_values() -> list[Any]:
-    """Numpy scalars and arrays: plain data, under the names of numpy 1 and of numpy 2."""
+    """Return the types of numpy scalars and arrays, by their names in numpy 1 and numpy 2."""
     import numpy as np  # noqa: PLC0415
     from numpy._core import multiarray  # noqa: PLC0415
 
@@ -103,17 +103,17 @@ def _numpy_values() -> list[Any]:
     ]  # fmt: skip
 
 
-def _refusal(text: str) -> str:
+def _rejection(text: str) -> str:
     found = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"([\w]+\.[\w.]+) was not", text)
-    what = f"an object of {found[1]}" if found else "an object that is no plain data"
+    what = f"an object of {found[1]}" if found else "an object that is not plain data"
     return (
-        f"it holds {what}, which only code named by the file could rebuild; rlpost executes "
-        "nothing from a dump. Save it with plain values (numbers, text, lists, tensors) instead"
+        f"contains {what}; rebuilding it would run code that the file names, and rlpost never "
+        "executes code from a dump. Save plain values (numbers, text, lists, tensors) instead"
     )
 
 
 def first_texts(path: Path) -> list[str]:
-    """The texts at the beginning of a file's pickle, in order: its first keys. Never raises."""
+    """Return the texts at the beginning of a file's pickle: its first keys. Never raises."""
     texts: list[str] = []
     with suppress(OSError, zipfile.BadZipFile, StopIteration, KeyError, RuntimeError):
         with zipfile.ZipFile(path) as archive:

@@ -1,8 +1,8 @@
 """prime-rl: `traces.jsonl` (episodes of verifiers v1) and `token_exports/` of the trainer.
 
 A trace is a graph of messages, each with the tokens that it adds. The path from the root to a leaf
-is a branch, and a branch is one training sample. Lists per node are compact: one entry for each
-token with mask true.
+is a branch, and each branch is one response. Lists of a node are compact: one entry for each token
+with mask true.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
-from rlpost.formats.layout import check_length, mask_of, numbers, padded, response_start, scattered
-from rlpost.formats.records import Record, first_fields, record_of, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.layout import (
+    as_mask,
+    as_vector,
+    check_length,
+    padded,
+    response_start,
+    spread_over_mask,
+)
+from rlpost.formats.records import Record, as_record, first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +56,10 @@ _EXPORT_LISTS = {
 
 
 _NO_LOG_PROBS = (
-    "prime-rl writes its trainer's log-probs once, as old_log_probs; its own ratio is theirs "
-    "against the engine's: rlpost loss --map log_probs=old_log_probs --map "
-    "old_log_probs=infer_log_probs"
+    "prime-rl writes the trainer's log-probs once (old_log_probs). For its ratio of the trainer to "
+    "the engine, run: rlpost loss --map log_probs=old_log_probs --map old_log_probs=infer_log_probs"
 )
-"""Why a dump of prime-rl has no `log_probs`, and what serves."""
+"""Why a dump of prime-rl has no `log_probs`, and what to use instead."""
 
 
 _CUT_OFF = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens",
@@ -61,20 +67,20 @@ _CUT_OFF = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tok
 
 
 def sniff_traces(path: Path) -> bool:
-    """Whether the first record is an episode, or a trace by itself."""
+    """Return whether the first record is an episode or a trace."""
     fields = first_fields(path)
     episode = {"traces", "task", "env"} <= fields.keys()
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
 def read_traces(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The branches that trained, of the traces whose agent was trainable."""
-    return batches(_trace_rows(path, options), options)
+    """Yield the branches of traces whose agent was trainable, if they have policy tokens."""
+    return record_batches(_trace_rows(path, options), options)
 
 
 def _trace_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     step = step_key_of(path)
-    for record in records(path):
+    for record in json_records(path):
         keys = _episode_keys(record, step)
         for trace in _traces(record):
             if not _field(trace, "agent", "trainable", default=True):
@@ -91,11 +97,11 @@ def _traces(record: Record) -> Iterator[Record]:
         yield record
         return
     for place, one in enumerate(record.array("traces")):
-        yield record_of(f"{record.where}, trace {place}", one)
+        yield as_record(f"{record.where}, trace {place}", one)
 
 
 def _field(record: Record, *names: str, default: Any = None) -> Any:
-    """A nested field, or the default where any part of the way is missing."""
+    """Return a nested field, or the default if any part of the path is missing."""
     value: Any = record.fields
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -114,14 +120,14 @@ def _episode_keys(record: Record, step: int | None) -> dict[str, Any]:
 
 def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(trace.get("nodes"), list):
-        raise trace.wrong("nodes", trace.get("nodes"), "a list of message nodes")
+        raise trace.error("nodes", trace.get("nodes"), "a list of message nodes")
     if keys["prompt_id"] is None:
         raise DataError(
-            f"{trace.where}: no group.id, task.key or task.hash tells its group; leave groups "
-            "out with --map group=none"
+            f"{trace.where}: has no group.id, task.key or task.hash, so its group is unknown; omit "
+            "groups with --map group=none"
         )
     calls = [
-        record_of(f"{trace.where}, `calls`", call).fields
+        as_record(f"{trace.where}, `calls`", call).fields
         for call in (trace.array("calls") if trace.has("calls") else ())
     ]
     done = [call for call in calls if not call.get("error")]
@@ -134,7 +140,7 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reward(trace: Record) -> float | None:
-    """The sum of score · weight; None where scoring did not run."""
+    """Return the sum of score · weight; None if scoring did not run."""
     rewards = trace.nested("rewards")
     total, scored = 0.0, False
     for name, part in rewards.fields.items():
@@ -150,7 +156,7 @@ def _reward(trace: Record) -> float | None:
 def _branch_row(
     trace: Record, facts: dict[str, Any], number: int, nodes: list[Record]
 ) -> Row | None:
-    """A branch as a row; None if the policy produced none of its tokens."""
+    """Return a branch as a row; None if it has no policy token."""
     tokens = _branch_tokens(nodes)
     if tokens is None:
         return None
@@ -174,15 +180,15 @@ def _branch_row(
 
 
 def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
-    """Each path from a root to a leaf, as the leaf's number and its nodes from the root on.
+    """Yield each path from a root to a leaf: the leaf's number and the nodes, root first.
 
-    A leaf that is an attempt to compact the conversation counts only if the conversation went on
-    from it.
+    A leaf that is an attempt to compact the conversation counts only if the conversation
+    continued from it.
 
     Raises:
-        DataError: a node is no object, or its parent is none of the nodes before it.
+        DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
-    nodes = [record_of(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
+    nodes = [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
     parents = [_parent(node, place) for place, node in enumerate(nodes)]
     inner = {*parents}
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
@@ -200,9 +206,9 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
 def _parent(node: Record, place: int) -> int | None:
     if not node.has("parent"):
         return None
-    parent = node.whole("parent")
+    parent = node.integer("parent")
     if not 0 <= parent < place:
-        raise DataError(f"{node.where}: its parent is {parent}; a node before it is needed")
+        raise DataError(f"{node.where}: its parent is {parent}; the parent must be an earlier node")
     return parent
 
 
@@ -212,17 +218,17 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
 
 
 def _branch_tokens(nodes: list[Record]) -> Lists | None:
-    """A branch's lists, one entry per response token, and its ids; None if nothing was sampled.
+    """Return a branch's lists, one entry per response token, and its ids; None without samples.
 
     Raises:
         DataError: a node's mask does not fit its tokens, or a compact list its mask.
     """
-    ids = [numbers(node.where, "token_ids", node.get("token_ids")) for node in nodes]
-    masks = [mask_of(node.where, "mask", node.get("mask")) for node in nodes]
+    ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
+    masks = [as_mask(node.where, "mask", node.get("mask")) for node in nodes]
     for node, tokens, mask in zip(nodes, ids, masks, strict=True):
         check_length(node.where, "mask", mask, len(tokens), "token_ids")
-    whole = np.concatenate(masks) if masks else np.zeros(0, np.uint8)
-    if not whole.any():
+    mask = np.concatenate(masks) if masks else np.zeros(0, np.uint8)
+    if not mask.any():
         return None
     lists = {}
     for name, column in _NODE_LISTS.items():
@@ -232,21 +238,21 @@ def _branch_tokens(nodes: list[Record]) -> Lists | None:
             )
     tokens = np.concatenate(ids)
     where = nodes[-1].where
-    cut = padded(where, whole, {**lists, "response_token_ids": tokens}, len(tokens))
-    return {**cut, "prompt_token_ids": tokens[: response_start(whole)]}
+    cut = padded(where, mask, {**lists, "response_token_ids": tokens}, len(tokens))
+    return {**cut, "prompt_token_ids": tokens[: response_start(mask)]}
 
 
 def _spread(node: Record, name: str, mask: Any) -> Any:
-    """A node's compact list over all its tokens; 0 where it has none."""
+    """Return a node's compact list over all its tokens; 0 for tokens without an entry."""
     if not node.fields.get(name):
         return np.zeros(len(mask))
-    array = numbers(node.where, name, node.get(name))
+    array = as_vector(node.where, name, node.get(name))
     check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
-    return scattered(mask, array)
+    return spread_over_mask(mask, array)
 
 
 def _texts(nodes: list[Record]) -> tuple[str, str]:
-    """The text of the messages before the first sampled one, and from it on."""
+    """Return the text of the messages before the first sampled one, and the text from it on."""
     first = next((i for i, node in enumerate(nodes) if node.fields.get("sampled")), len(nodes))
     contents = [_content(node.fields.get("message")) for node in nodes]
     return "\n".join(contents[:first]), "\n".join(contents[first:])
@@ -261,22 +267,22 @@ def _content(message: Any) -> str:
 
 
 def sniff_tokens(path: Path) -> bool:
-    """Whether the first record has the fields of a token export."""
+    """Return whether the first record has the fields of a token export."""
     needed = {"export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"}
     return needed <= first_fields(path).keys()
 
 
 def read_tokens(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The sequences of one rank, from the first trained token on."""
-    rows = (apply_map(_export_row(record), record, options.map) for record in records(path))
-    return batches(rows, options)
+    """Yield the sequences of one rank, each from its first trained token on."""
+    rows = (apply_map(_export_row(record), record, options.map) for record in json_records(path))
+    return record_batches(rows, options)
 
 
 def _export_row(record: Record) -> Row:
     where = record.where
-    mask = mask_of(where, "loss_mask", record.get("loss_mask"))
+    mask = as_mask(where, "loss_mask", record.get("loss_mask"))
     lists = {
-        column: numbers(where, name, record.get(name)) for name, column in _EXPORT_LISTS.items()
+        column: as_vector(where, name, record.get(name)) for name, column in _EXPORT_LISTS.items()
     }
     cut = padded(where, mask, lists, len(mask))
     start = response_start(mask)
@@ -285,9 +291,9 @@ def _export_row(record: Record) -> Row:
     return Row(
         where,
         {
-            "step": record.whole("step"),
+            "step": record.integer("step"),
             "prompt_id": prompt_key(prompt),
-            "sample_id": ":".join(str(record.whole(part)) for part in parts),
+            "sample_id": ":".join(str(record.integer(part)) for part in parts),
             "domain": record.fields.get("env_name"),
             "prompt_length": start,
             "response_length": len(cut["response_mask"]),
@@ -301,28 +307,28 @@ TRACES = Format(
     name="prime-rl",
     title="prime-rl traces.jsonl (verifiers v1 episodes)",
     suffixes=(".jsonl",),
-    gives=(
+    roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated",
     ),
-    lacks={
+    missing_roles={
         "log_probs": _NO_LOG_PROBS,
-        "old_log_probs": "traces have the trainer's log-probs only where it annotated them; "
-        "token_exports/ has them always",
-        "ref_log_probs": "the run scored no reference model",
+        "old_log_probs": "traces contain the trainer's log-probs only if the trainer added them; "
+        "token_exports/ always contains them",
+        "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
     },
     sniff=sniff_traces,
     read=read_traces,
-    takes=("map",),
+    options=("map",),
     source="verifiers/v1/episode.py to_record, prime_rl/monitors/file.py (2026)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
-        "prompt_id": "group.id, else the task's key", "response_mask": "nodes.mask",
+        "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
         "reward": "rewards (score · weight, summed)", "step": "run.work.step",
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
     },
-    note="One row per branch; newer traces keep log-probs to 4 decimals only.",
+    note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip
 
 
@@ -330,21 +336,21 @@ TOKENS = Format(
     name="prime-rl-tokens",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
     suffixes=(".jsonl",),
-    gives=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
-    lacks={
-        "reward": "token exports have no rewards; those are in traces.jsonl",
+    roles=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
+    missing_roles={
+        "reward": "token exports have no rewards; traces.jsonl has them",
         "log_probs": _NO_LOG_PROBS,
-        "ref_log_probs": "token exports have no reference policy's log-probs",
+        "ref_log_probs": "token exports have no log-probs of a reference policy",
         "values": "prime-rl has no critic",
     },
     sniff=sniff_tokens,
     read=read_tokens,
-    takes=("map",),
+    options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={
         **{column: name for name, column in _EXPORT_LISTS.items()},
         "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "loss_mask", "step": "step",
         "domain": "env_name",
     },
-    role_notes={"group": "Groups are the sequences with the same prompt tokens in a step."},
+    role_notes={"group": "A group is the responses of one step with the same prompt tokens."},
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""JSON records as a stream; every error names the file and the line or the place in the list.
-
-Parquet files of other tools as records, read in pieces.
-"""
+"""Records of JSON, JSONL and Parquet files as streams; errors name the file and the record."""
 
 from __future__ import annotations
 
@@ -27,127 +24,127 @@ if TYPE_CHECKING:
 
 
 MOST_SNIFFED = 64 << 20
-"""Bytes of a first line that a sniff reads at most."""
+"""Most bytes of a first line that a sniff reads."""
 _MOST_ARRAY = 1 << 30
 _SHAPE = bytes.maketrans(b"123456789[:,- \t\r\n", b"000000000[[[[[[[[")
 _LONG = b"[" + b"0" * 20
-"""The shape of a whole number that may be 2^64 or more, which orjson would round to a float."""
+"""Digits of an integer that may be 2^64 or more, which orjson would round to a float."""
 _SHOWN = 60
 _DIGITS = re.compile(r"-?\d{1,400}")
-_MOST_DIGITS = 1000  # of an integer that is kept exact; Python itself refuses more than 4300
+_MOST_DIGITS = 1000  # of an integer that stays exact; Python itself rejects more than 4300
 
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON object of a dump, and where it stands."""
+    """One JSON object of a dump, and its position."""
 
     where: str
-    """`dump.jsonl, line 3`: how errors name it."""
+    """The position in error messages, such as `dump.jsonl, line 3`."""
     fields: Mapping[str, Any]
 
     def __contains__(self, name: object) -> bool:
         return name in self.fields
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field exists and is not null."""
         return self.fields.get(name) is not None
 
     def get(self, name: str) -> Any:
-        """The field, whatever it is; a DataError if it is missing."""
+        """Return the field of any type; raise DataError if it is missing."""
         if name not in self.fields:
-            raise DataError(f"{self.where}: no field `{name}`; there are {listing(self.fields)}")
+            raise DataError(f"{self.where}: no field `{name}`; fields: {first_names(self.fields)}")
         return self.fields[name]
 
     def number(self, name: str) -> float:
-        """A field that is a number (a bool counts as 0 or 1, null as NaN)."""
+        """Return a field that is a number (a bool counts as 0 or 1, null as NaN)."""
         value = self.get(name)
         if value is None:
             return float("nan")
         if not isinstance(value, (int, float)):
-            raise self.wrong(name, value, "a number")
-        return real(value)
+            raise self.error(name, value, "a number")
+        return as_float(value)
 
-    def whole(self, name: str) -> int:
-        """A field that is a whole number; one written as text (`"12"`) or as 12.0 counts."""
+    def integer(self, name: str) -> int:
+        """Return a field that is an integer, also if written as text (`"12"`) or as 12.0."""
         value = self.get(name)
         if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
             return int(value)
         if isinstance(value, float) and value.is_integer():
             return int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(name, value, "a whole number")
+            raise self.error(name, value, "an integer")
         return value
 
     def text(self, name: str) -> str:
-        """A field that is text; a number is written out."""
+        """Return a field that is text, or a number as text."""
         value = self.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
-            raise self.wrong(name, value, "a text")
+            raise self.error(name, value, "text")
         return value
 
     def array(self, name: str) -> list[Any]:
-        """A field that is a list."""
+        """Return a field that is a list."""
         value = self.get(name)
         if not isinstance(value, list):
-            raise self.wrong(name, value, "a list")
+            raise self.error(name, value, "a list")
         return value
 
     def nested(self, name: str) -> Record:
-        """A field that is an object, as a record of its own."""
+        """Return a field that is an object, as a record."""
         value = self.get(name)
         if not isinstance(value, dict):
-            raise self.wrong(name, value, "an object")
+            raise self.error(name, value, "an object")
         return Record(f"{self.where}, `{name}`", value)
 
-    def wrong(self, name: str, value: object, needed: str) -> DataError:
-        """The error for a field of the wrong kind."""
-        return DataError(f"{self.where}: `{name}` is {described(value)}; {needed} is needed")
+    def error(self, name: str, value: object, needed: str) -> DataError:
+        """Return the error for a field of the wrong type."""
+        return DataError(f"{self.where}: `{name}` is {describe(value)}; {needed} is needed")
 
 
-def real(value: float) -> float:
-    """A number as float64: infinite where it is a whole one beyond that range."""
+def as_float(value: float) -> float:
+    """Return a number as float64; an integer beyond its range becomes infinite."""
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 
 
-def total(values: list[float]) -> float:
-    """The sum, rounded once; where that is beyond float64, or there are infinities, as they add."""
+def rounded_sum(values: list[float]) -> float:
+    """Return the sum, rounded once; a plain sum if that overflows or has infinities."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
         return sum(values)
 
 
-def described(value: object) -> str:
-    """A JSON value in a few words, for errors."""
+def describe(value: object) -> str:
+    """Return a JSON value in a few words, for errors."""
     if isinstance(value, dict):
-        return f"an object with {listing(value)}"
+        return f"an object with the fields {first_names(value)}" if value else "an empty object"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     text = json.dumps(value, ensure_ascii=False, default=lambda other: type(other).__name__)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def listing(fields: Collection[object]) -> str:
-    """The first names of fields, for errors; "no fields" where there is none."""
+def first_names(fields: Collection[object]) -> str:
+    """Return the first names of fields, for errors; "none" if there are none."""
     names = [str(name) for name in fields]
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
-    return (", ".join(names[:12]) or "no fields") + more
+    return (", ".join(names[:12]) or "none") + more
 
 
-def records(path: Path) -> Iterator[Record]:
-    """The objects of a JSONL file, or of a file that is one JSON array of objects, in order.
+def json_records(path: Path) -> Iterator[Record]:
+    """Yield the objects of a JSONL file, or of a file that is one JSON array of objects.
 
-    A JSONL file of any size streams line by line. NaN and Infinity, which Python's json writes
-    and JSON has not, are read as such. Empty lines are passed over. An array is held whole.
+    A JSONL file of any size streams line by line; an array is read into memory. NaN and Infinity,
+    which Python's json writes although JSON lacks them, are read. Empty lines are skipped.
 
     Raises:
-        DataError: a line is no JSON, is cut off, or is no object; the line is named.
-        ReadWriteError: the file can't be read.
+        DataError: a line is not JSON, is incomplete, or is not an object; the line is named.
+        ReadWriteError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -158,15 +155,15 @@ def records(path: Path) -> Iterator[Record]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     where = f"{path}, line {number}"
-                    yield record_of(where, parsed(where, line))
+                    yield as_record(where, parse_json(where, line))
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def record_of(where: str, value: object) -> Record:
-    """A value as a record; a DataError if it is no object."""
+def as_record(where: str, value: object) -> Record:
+    """Return a value as a record; raise DataError if it is not an object."""
     if not isinstance(value, dict):
-        raise DataError(f"{where}: is {described(value)}; a JSON object is needed")
+        raise DataError(f"{where}: is {describe(value)}; a JSON object is needed")
     return Record(where, value)
 
 
@@ -174,24 +171,24 @@ def _array(path: Path) -> Iterator[Record]:
     size = path.stat().st_size
     if size > _MOST_ARRAY:
         raise DataError(
-            f"{path}: one JSON array of {size / 1e9:.1f} GB, which must be read whole; write one "
+            f"{path}: one JSON array of {size / 1e9:.1f} GB, too large to read at once; write one "
             "object per line (JSONL), for instance with jq -c '.[]'"
         )
-    values = parsed(str(path), path.read_bytes())
+    values = parse_json(str(path), path.read_bytes())
     for place, value in enumerate(values):
-        yield record_of(f"{path}, element {place} of the array", value)
+        yield as_record(f"{path}, element {place} of the array", value)
 
 
-def parsed(where: str, data: bytes) -> Any:
-    """A JSON text as a value; NaN, Infinity and numbers beyond 64 bits are read as well.
+def parse_json(where: str, data: bytes) -> Any:
+    """Return a JSON text as a value; NaN, Infinity and integers beyond 64 bits are accepted.
 
     Raises:
-        DataError: it is no JSON.
+        DataError: the text is not JSON.
     """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        pass  # it may hold what Python's json writes beyond the standard
+        pass  # it may have extensions that Python's json writes
     else:
         if _LONG not in data.translate(_SHAPE):
             return value
@@ -200,8 +197,8 @@ def parsed(where: str, data: bytes) -> Any:
     except json.JSONDecodeError as error:
         why = f"{error.msg} at column {error.colno}"
         if not data.rstrip().endswith((b"}", b"]")):
-            why = f"the line is cut off after {len(data.rstrip())} bytes"
-        raise DataError(f"{where}: not JSON: {why}; mend or remove the line") from None
+            why = f"the line is incomplete: it ends after {len(data.rstrip())} bytes"
+        raise DataError(f"{where}: not JSON: {why}; repair or remove the line") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text (byte {error.start})") from None
     except RecursionError:
@@ -209,12 +206,12 @@ def parsed(where: str, data: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """A whole number, exact, since it may be an id; an endless one is a float."""
+    """Return an exact integer, as it may be an id; a float for extremely many digits."""
     return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
 
 
 def first_fields(path: Path) -> Mapping[str, Any]:
-    """The fields of a file's first record, for a sniff; empty where there is none. Never raises."""
+    """Return the fields of a file's first record; empty without a record. Never raises."""
     try:
         stat = path.stat()
         return _first_fields(path, stat.st_size, stat.st_mtime_ns)
@@ -231,7 +228,7 @@ def _first_fields(path: Path, size: int, modified: int) -> Mapping[str, Any]:  #
     if line.startswith(b"[") and size <= MOST_SNIFFED:
         line = path.read_bytes()
     try:
-        value = parsed(str(path), line)
+        value = parse_json(str(path), line)
     except DataError:
         return {}
     if isinstance(value, list):
@@ -243,11 +240,11 @@ _ROWS = 256
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def columns_in(path: AnyPath) -> set[str]:
-    """The names of a Parquet file's columns, for a sniff; none if it is no such file.
+def parquet_columns(path: AnyPath) -> set[str]:
+    """Return the column names of a Parquet file; empty if it is not Parquet.
 
     Raises:
-        ReadWriteError: it is remote, and can't be read.
+        ReadWriteError: it is remote and cannot be read.
     """
     try:
         return set(read_metadata(path).schema.to_arrow_schema().names)
@@ -256,18 +253,18 @@ def columns_in(path: AnyPath) -> set[str]:
 
 
 def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
-    """The rows of a Parquet file as records of these columns; `a.b` reads one field of a struct.
+    """Yield the rows of a Parquet file as records of columns; `a.b` is one field of a struct.
 
     Raises:
-        DataError: the file is no Parquet, is damaged, or lacks a column.
-        ReadWriteError: it can't be read.
+        DataError: the file is not Parquet, is damaged, or lacks a column.
+        ReadWriteError: it cannot be read.
     """
     try:
         with pq.ParquetFile(path, metadata=read_metadata(path), pre_buffer=False) as file:
             names = file.schema_arrow.names
             for name in columns:
                 if name.partition(".")[0] not in names:
-                    raise DataError(f"{path}: no column {name!r}; there are {', '.join(names)}")
+                    raise DataError(f"{path}: no column {name!r}; columns: {', '.join(names)}")
             row = 0
             for batch in file.iter_batches(_ROWS, columns=list(columns)):
                 for values in batch.to_pylist():

@@ -1,4 +1,4 @@
-"""SkyRL: the evaluation dumps of `trainer.dump_eval_results`, one JSONL file a data source."""
+"""SkyRL: the evaluation dumps of `trainer.dump_eval_results`, one file per data source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_tokens, number_of
+from rlpost.formats.fields import apply_map, no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.records import first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,27 +26,27 @@ _FOLDER = re.compile(r"global_step_(\d+)_evals")
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only this writer writes together."""
+    """Return whether the first record has the combination of fields of this writer."""
     return first_fields(path).keys() >= _NEEDED
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The dump as canonical columns; a DataError names the record that does not fit."""
-    return batches(_rows(path, options), options)
+    """Yield the dump as canonical columns; a DataError names the bad record."""
+    return record_batches(_rows(path, options), options)
 
 
 def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     folder = _FOLDER.fullmatch(path.absolute().parent.name)
     step = int(folder.group(1)) if folder else None
-    for record in records(path):
+    for record in json_records(path):
         prompt = record.text("input_prompt")
         score = record.get("score")
         values: dict[str, Any] = {
             "step": step,
             "prompt_id": text_key(prompt),
             "domain": record.text("data_source") if record.has("data_source") else None,
-            "reward": number_of(record, "score"),
-            # A score a token says how long the response is.
+            "reward": read_number(record, "score"),
+            # A list of scores has one entry per token of the response.
             "response_length": len(score) if isinstance(score, list) else None,
             "finish_reason": record.text("stop_reason") if record.has("stop_reason") else None,
             "prompt": prompt,
@@ -61,19 +61,20 @@ FORMAT = Format(
     name="skyrl-eval",
     title="SkyRL dumped_evals/global_step_{N}_evals/{data_source}.jsonl",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "batch", "domain", "truncated"),
-    lacks={
-        "batch": "the folder's name gives the step (global_step_{N}_evals), and this one has none",
+    roles=("group", "reward", "batch", "domain", "truncated"),
+    missing_roles={
+        "batch": "the step is read from the folder name (global_step_{N}_evals), and this name has "
+        "none",
         "truncated": "the stop reasons in this dump are null",
-        **no_tokens("SkyRL's evaluation"),
+        **no_token_roles("SkyRL's evaluation"),
     },
     sniff=sniff,
     read=read,
     source="SkyRL 0.3, skyrl_train/utils/trainer_utils.py, dump_per_dataset_eval_results",
-    takes=("map",),
+    options=("map",),
     fields={
         "prompt_id": f"input_prompt ({SAME_TEXT})", "reward": "score", "domain": "data_source",
-        "step": "the folder's name", "finish_reason": "stop_reason",
+        "step": "the folder name", "finish_reason": "stop_reason",
     },
-    role_notes={"group": "A group is the rows of one step whose prompts have the same text."},
+    role_notes={"group": "A group is the responses of one step whose prompts are the same text."},
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""slime: samples of a rollout (`rollout_data/{rollout_id}.pt`) and of the trainer (`train_data/`).
+"""slime: rollout samples (`rollout_data/{rollout_id}.pt`) and trainer samples (`train_data/`).
 
-miles writes the same samples, so `rlpost.formats.miles` uses these functions, too.
+miles writes the same samples, so `rlpost.formats.miles` uses these functions too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import SAME_TOKENS, check_blocks, prompt_key
-from rlpost.formats.layout import believable, check_length, mask_of, numbers
+from rlpost.formats.layout import as_mask, as_vector, check_length, check_token_count
 from rlpost.formats.pickles import first_texts, load
-from rlpost.formats.records import Record, described, record_of
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.records import Record, as_record, describe
+from rlpost.formats.rows import Row, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,21 +41,21 @@ TRAIN_LISTS = {
     "advantages": "dumped_advantages",
     "returns": "dumped_returns",
 }
-"""Field -> column. `log_probs` is of the policy before the update, so it is the old one."""
+"""Field -> column. `log_probs` is of the policy before the update, so it is old_log_probs."""
 
 
 _VERSION = 2
 
 
 def sniff_rollout(path: Path) -> bool:
-    """Whether the pickle begins with a rollout id and samples that know their response."""
+    """Return whether the pickle begins with a rollout id and samples of responses."""
     texts = first_texts(path)
     return texts[:1] == ["rollout_id"] and {"samples", "response_length", "group_index"} <= {*texts}
 
 
 def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The samples of one rollout, which is one step."""
-    return batches(_rollout_rows(path, options), options)
+    """Yield the samples of one rollout, which is one step."""
+    return record_batches(_rollout_rows(path, options), options)
 
 
 def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
@@ -65,10 +65,10 @@ def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def rollout(path: Path) -> tuple[int, Iterator[Record]]:
-    """The rollout's number and its samples, as they are in the file.
+    """Return the rollout's number and its samples, in the order of the file.
 
     Raises:
-        DataError: not the object that slime saves, or one with code in it.
+        DataError: the object is not one that slime saves, or contains code.
     """
     dump = dump_of(path, ("rollout_id", "samples"))
     if not isinstance(dump["rollout_id"], int):
@@ -77,8 +77,8 @@ def rollout(path: Path) -> tuple[int, Iterator[Record]]:
 
 
 def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
-    """One sample of a rollout dump as a row."""
-    length = record.whole("response_length")
+    """Return one sample of a rollout dump as a row."""
+    length = record.integer("response_length")
     status = record.fields.get("status")
     prompt = record.fields.get("prompt")
     tokens = split_tokens(record, length)
@@ -105,7 +105,7 @@ def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
 
 
 def _chat(messages: object) -> str | None:
-    """A prompt of messages as text: each one's content, in order."""
+    """Return a prompt of messages as text: their contents, in order."""
     if not isinstance(messages, list):
         return None
     contents = (one.get("content") for one in messages if isinstance(one, dict))
@@ -113,26 +113,25 @@ def _chat(messages: object) -> str | None:
 
 
 def sniff_train(path: Path) -> bool:
-    """Whether the pickle begins as slime's train dumps do."""
+    """Return whether the pickle begins like slime's train dumps."""
     return first_texts(path)[:4] == ["format_version", "rollout_id", "rank", "samples"]
 
 
 def read_train(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The samples of one rollout, in the rollout's order."""
-    return batches(_train_rows(path, options), options)
+    """Yield the trainer's samples of one rollout, in the order of the rollout."""
+    return record_batches(_train_rows(path, options), options)
 
 
 def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     dump = dump_of(path, ("format_version", "rollout_id", "samples"))
     if options.group_size is not None:
-        options.told.sources["prompt_id"] = f"blocks of {options.group_size} records"
+        options.stats.sources["prompt_id"] = f"blocks of {options.group_size} records"
     if dump["format_version"] != _VERSION:
         raise DataError(
-            f"{path}: format_version is {dump['format_version']!r}; {_VERSION} is what slime "
-            "writes and rlpost reads"
+            f"{path}: format_version is {dump['format_version']!r}; rlpost reads {_VERSION} only"
         )
     rewards = dump.get("raw_reward")
-    raw = None if rewards is None else numbers(str(path), "raw_reward", plain(rewards))
+    raw = None if rewards is None else as_vector(str(path), "raw_reward", plain(rewards))
     count = 0
     for place, record in enumerate(samples_of(path, dump)):
         count += 1
@@ -145,7 +144,7 @@ def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
 
 
 def _train_row(record: Record, options: ReadOptions, place: int) -> Row:
-    length = record.whole("response_lengths")
+    length = record.integer("response_lengths")
     tokens = split_tokens(record, length)
     truncated = record.fields.get("truncated")
     lists = {column: response_list(record, name, length) for name, column in TRAIN_LISTS.items()}
@@ -176,25 +175,24 @@ def _number_or_none(record: Record, name: str) -> float | None:
 
 
 def _raw_reward(record: Record, rewards: Any, options: ReadOptions) -> float | None:
-    """The reward before normalisation, which the dump keeps in the rollout's order."""
+    """Return the reward before normalisation, which the dump stores in the rollout's order."""
     if "reward" in options.map:
         return None
     position = record.fields.get("rollout_position")
     if not isinstance(position, int) or not 0 <= position < len(rewards):
         raise DataError(
-            f"{record.where}: `rollout_position` is {position!r}, so none of the "
-            f"{len(rewards)} entries of raw_reward, which are in the rollout's order, can be "
-            "told to be its own; convert rollout_data/ instead, or leave rewards out with "
-            "--map reward=none"
+            f"{record.where}: `rollout_position` is {position!r}, so its entry among the "
+            f"{len(rewards)} of raw_reward, which is in the rollout's order, is unknown; convert "
+            "rollout_data/ instead, or omit rewards with --map reward=none"
         )
     return float(rewards[position])
 
 
 def dump_of(path: Path, needed: tuple[str, ...]) -> dict[str, Any]:
-    """The dictionary that a .pt file holds; a DataError if it lacks what is needed."""
+    """Return the dictionary in a .pt file; raise DataError if it lacks a needed key."""
     dump = load(path)
     if not isinstance(dump, dict):
-        raise DataError(f"{path}: holds a {type(dump).__name__}; a dictionary is needed")
+        raise DataError(f"{path}: contains a {type(dump).__name__}; a dictionary is needed")
     for name in needed:
         if name not in dump:
             there = ", ".join(map(str, dump)) or "nothing"
@@ -203,21 +201,21 @@ def dump_of(path: Path, needed: tuple[str, ...]) -> dict[str, Any]:
 
 
 def samples_of(path: Path, dump: dict[str, Any]) -> Iterator[Record]:
-    """The samples of a dump as records.
+    """Return the samples of a dump as records.
 
     Raises:
-        DataError: they are no list, or one is no dictionary.
+        DataError: they are not a list, or one is not a dictionary.
     """
     samples = dump["samples"]
     if not isinstance(samples, list):
-        raise DataError(f"{path}: `samples` is {described(samples)}; a list is needed")
+        raise DataError(f"{path}: `samples` is {describe(samples)}; a list is needed")
     return (
-        plain_record(record_of(f"{path}, sample {place}", one)) for place, one in enumerate(samples)
+        plain_record(as_record(f"{path}, sample {place}", one)) for place, one in enumerate(samples)
     )
 
 
 def plain(value: Any) -> Any:
-    """A tensor as an array, a tensor or array of one number as that number, the rest as it is."""
+    """Return a tensor as an array, and a tensor or array of one number as that number."""
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         dense = value.detach()
         value = (dense.float() if "float16" in str(dense.dtype) else dense).numpy()
@@ -227,7 +225,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_record(record: Record) -> Record:
-    """The record with its numbers as Python's, whatever they were pickled as."""
+    """Return the record with plain Python numbers in place of pickled tensors and arrays."""
     fields = {
         name: {key: plain(one) for key, one in value.items()}
         if isinstance(value, dict)
@@ -238,64 +236,64 @@ def plain_record(record: Record) -> Record:
 
 
 def split_tokens(record: Record, length: int) -> dict[str, NDArray[Any]]:
-    """The ids of prompt and response from `tokens`, which holds both.
+    """Split `tokens` into the ids of the prompt and of the response.
 
     Raises:
-        DataError: there are fewer tokens than the response is said to have.
+        DataError: there are fewer tokens than the response length.
     """
-    ids = numbers(record.where, "tokens", record.get("tokens"))
+    ids = as_vector(record.where, "tokens", record.get("tokens"))
     if not 0 <= length <= len(ids):
         raise DataError(
-            f"{record.where}: the response is said to have {length} tokens, but `tokens`, prompt "
-            f"and response, has {len(ids)}"
+            f"{record.where}: the response length is {length}, but `tokens`, prompt and response "
+            f"together, has {len(ids)} entries"
         )
     start = len(ids) - length
     return {"prompt_token_ids": ids[:start], "response_token_ids": ids[start:]}
 
 
 def response_list(record: Record, name: str, length: int) -> NDArray[Any] | None:
-    """A list with one entry per response token; None where it is missing or null.
+    """Return a list with one entry per response token; None if it is missing or null.
 
     Raises:
-        DataError: its length is not the response's.
+        DataError: its length differs from the response length.
     """
     if not record.has(name):
         return None
-    array = numbers(record.where, name, record.get(name))
+    array = as_vector(record.where, name, record.get(name))
     check_length(record.where, name, array, length, "response_length")
     return array
 
 
 def mask_list(record: Record, name: str, length: int) -> NDArray[np.uint8]:
-    """The loss mask; none is all ones."""
+    """Return the loss mask; all ones if it is missing."""
     if not record.has(name):
-        return np.ones(believable(record.where, "the response's length", length), np.uint8)
-    mask = mask_of(record.where, name, record.get(name))
+        return np.ones(check_token_count(record.where, "the response length", length), np.uint8)
+    mask = as_mask(record.where, name, record.get(name))
     check_length(record.where, name, mask, length, "response_length")
     return mask
 
 
 def reward_of(record: Record, options: ReadOptions) -> float | None:
-    """The reward; of several named ones the one that `--map reward=reward.NAME` picks.
+    """Return the reward; None if `--map reward=reward.NAME` selects one of several.
 
     Raises:
-        DataError: there are several and none is picked.
+        DataError: there are several and the map selects none.
     """
     value = record.get("reward")
     if not isinstance(value, dict):
         return None if value is None else record.number("reward")
     if "reward" in options.map:
-        return None  # the map says which
+        return None  # apply_map reads it
     if len(value) != 1:
         raise DataError(
-            f"{record.where}: `reward` has the parts {', '.join(map(str, value))}; say which one "
-            "counts with --map reward=reward.NAME"
+            f"{record.where}: `reward` has the parts {', '.join(map(str, value))}; select one "
+            "with --map reward=reward.NAME"
         )
     return record.nested("reward").number(str(next(iter(value))))
 
 
 def group_of(record: Record, prompt: NDArray[Any]) -> object:
-    """The prompt's number; where the rollout function gave none, a key of its tokens."""
+    """Return the prompt's number, or a key of its tokens if there is no number."""
     return record.get("group_index") if record.has("group_index") else prompt_key(prompt)
 
 
@@ -303,23 +301,23 @@ ROLLOUT = Format(
     name="slime-rollout",
     title="slime and miles rollout_data/{rollout_id}.pt",
     suffixes=(".pt",),
-    gives=("group", "reward", "mask", "infer_log_probs", "batch", "truncated"),
-    lacks={
-        "infer_log_probs": "the rollout kept none (rollout_log_probs is empty)",
-        "log_probs": "the rollout is dumped before the update, whose log-probs are asked for",
+    roles=("group", "reward", "mask", "infer_log_probs", "batch", "truncated"),
+    missing_roles={
+        "infer_log_probs": "the rollout stored none (rollout_log_probs is empty)",
+        "log_probs": "slime dumps the rollout before the update; log_probs are those after it",
         "old_log_probs": "the trainer's log-probs are in train_data/, not in rollout_data/",
         "ref_log_probs": "the reference's log-probs are in train_data/, not in rollout_data/",
         "values": "the critic's values are in train_data/, not in rollout_data/",
     },
     sniff=sniff_rollout,
     read=read_rollout,
-    takes=("map",),
+    options=("map",),
     source="slime/observability/rollout_data_utils.py save_debug_rollout_data (2026)",
     fields={
         "prompt_id": "group_index", "reward": "reward", "response_mask": "loss_mask",
         "infer_log_probs": "rollout_log_probs", "step": "rollout_id", "finish_reason": "status",
     },
-    note="A .pt file is one object: tensors are memory-mapped, lists are held whole.",
+    note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
 )  # fmt: skip
 
 
@@ -327,30 +325,31 @@ TRAIN = Format(
     name="slime-train",
     title="slime train_data/{rollout_id}.pt",
     suffixes=(".pt",),
-    gives=(
+    roles=(
         "group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "values",
         "batch", "truncated",
     ),
-    lacks={
-        "reward": "the dump has no raw_reward; its `rewards` are normalised already "
+    missing_roles={
+        "reward": "the dump has no raw_reward; its `rewards` are already normalised "
         "(kept as normalised_reward)",
-        "log_probs": "the dump's log_probs are from before the update, and so the old ones",
-        "old_log_probs": "the run kept no log_probs",
+        "log_probs": "the dump's log_probs are from before the update, so they are old_log_probs",
+        "old_log_probs": "the run stored no log_probs",
         "ref_log_probs": "the run had no reference model (no KL term)",
-        "infer_log_probs": "the run kept no rollout_log_probs",
+        "infer_log_probs": "the run stored no rollout_log_probs",
         "values": "the run had no critic",
     },
     sniff=sniff_train,
     read=read_train,
-    takes=("map", "group_size"),
+    options=("map", "group_size"),
     source="slime/observability/train_data_utils.py save_debug_train_data, format_version 2",
     fields={
         **{column: name for name, column in TRAIN_LISTS.items()},
         "prompt_id": f"tokens ({SAME_TOKENS})", "reward": "raw_reward", "step": "rollout_id",
         "response_mask": "loss_masks", "truncated": "truncated",
     },
-    note="The tensors are memory-mapped.",
+    note="Tensors are memory-mapped.",
     role_notes={
-        "group": "Groups are the rows with the same prompt tokens; --group-size takes blocks."
+        "group": "A group is the responses with the same prompt tokens; --group-size N makes "
+        "blocks of N records instead."
     },
 )  # fmt: skip

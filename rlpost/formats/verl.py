@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_tokens, number_of
+from rlpost.formats.fields import apply_map, no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import Record, first_fields, records
-from rlpost.formats.rows import Extras, Row, batches, extras_of
+from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,41 +25,45 @@ _UID_PARTS = 3
 
 
 def sniff(path: Path) -> bool:
-    """Whether the first record has the fields that only this writer writes together."""
+    """Return whether the first record has the combination of fields of this writer."""
     fields = first_fields(path)
     return fields.keys() >= _NEEDED and isinstance(fields["input"], str)
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The dump as canonical columns; a DataError names the record that does not fit."""
-    # Every list of the reward function becomes a field, so names and types vary from run to run.
-    extras = extras_of(
-        (record.fields for record in records(path)), {*_OWN, *options.left_out}, integers=False
+    """Yield the dump as canonical columns; a DataError names the bad record."""
+    # Every list of the reward function becomes a field, so names and types differ between runs.
+    others = infer_other_fields(
+        (record.fields for record in json_records(path)),
+        {*_OWN, *options.omitted_columns},
+        integers=False,
     )
-    return extras.kept_in(batches(_rows(path, options, extras), options, extras.column_types))
+    return others.add_missing_columns(
+        record_batches(_rows(path, options, others), options, others.column_types)
+    )
 
 
-def _rows(path: Path, options: ReadOptions, extras: Extras) -> Iterator[Row]:
-    for record in records(path):
+def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:
+    for record in json_records(path):
         prompt = record.text("input")
         if not record.has("uid"):
-            options.told.sources["prompt_id"] = f"input ({SAME_TEXT})"
+            options.stats.sources["prompt_id"] = f"input ({SAME_TEXT})"
         values: dict[str, Any] = {
-            "step": record.whole("step"),
+            "step": record.integer("step"),
             **_keys(record, prompt),
-            "reward": number_of(record, "score"),
+            "reward": read_number(record, "score"),
             "prompt": prompt,
             "response": record.text("output"),
-            **extras.values(record.fields),
+            **others.values(record.fields),
         }
         yield apply_map(Row(record.where, values), record, options.map)
 
 
 def _keys(record: Record, prompt: str) -> dict[str, Any]:
-    """Group, rollout and sample: from `uid` where there is one, else from the prompt's text.
+    """Return the keys of group, rollout and sample from `uid`, or from the prompt's text.
 
-    The newer trainer writes `{uid}_{session}_{index}`: a prompt's uid, one of its rollouts, and
-    one of the outputs that the rollout was cut into. Other uids name the prompt.
+    The newer trainer writes `{uid}_{session}_{index}`: the prompt's uid, the rollout, and the
+    output, because a rollout can have several. Any other uid is the prompt's.
     """
     request = record.text("request_id") if record.has("request_id") else None
     if not record.has("uid"):
@@ -75,14 +79,15 @@ FORMAT = Format(
     name="verl",
     title="verl {step}.jsonl of rollout_data_dir and validation_data_dir",
     suffixes=(".jsonl",),
-    gives=("group", "reward", "batch"),
-    lacks=no_tokens("verl"),
+    roles=("group", "reward", "batch"),
+    missing_roles=no_token_roles("verl"),
     sniff=sniff,
     read=read,
     source="verl 0.5 to 0.8, RayPPOTrainer._dump_generations and the v1 trainer",
-    takes=("map",),
+    options=("map",),
     fields={"prompt_id": "uid", "reward": "score", "step": "step"},
     role_notes={
-        "group": "Without a uid, a group is the rows of one step whose prompts have the same text."
+        "group": "Without a uid, a group is the responses of one step whose prompts are the same "
+        "text."
     },
 )

@@ -1,4 +1,4 @@
-"""Canonical Parquet files: written beside their target, which appears when it is complete."""
+"""Writer of converted Parquet files, whose target appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.rows import unfit
+from rlpost.formats.rows import nonfinite_numbers
 from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 64 << 20
-"""Bytes of a row group in memory, about."""
-LEVEL = 1
+"""Approximate bytes of a row group in memory."""
+_ZSTD_LEVEL = 1
 
 
 class CanonicalFile:
-    """Takes record batches whose columns may differ, and writes one Parquet file.
+    """One Parquet file of record batches whose columns may differ.
 
-    The columns are those that the first row group has a value in. Log-probs and other lists of
-    floats are byte-stream split: zstd finds more in their exponents' bytes side by side.
+    The columns are those with a value in the first row group. Lists of floats, such as log-probs,
+    use byte-stream split, because zstd compresses their exponent bytes better side by side.
 
     Raises:
-        ReadWriteError: the target can't be written.
+        ReadWriteError: the target cannot be written.
     """
 
     def __init__(self, target: AnyPath) -> None:
@@ -42,35 +42,35 @@ class CanonicalFile:
         self.rows = 0
         self.tokens = 0
         self._staged = stage_file(target)
-        self._kept: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self._sources: dict[str, int] = {}
         self._rewarded = 0
-        self._unfit: dict[str, list[int]] = {}
+        self._nonfinite: dict[str, list[int]] = {}
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the file has; known when the first row group is written."""
+        """The columns of the file; empty before the first row group is written."""
         return list(self._writer.schema.names) if self._writer else []
 
     @property
     def nonfinite(self) -> dict[str, dict[str, int]]:
-        """Columns with numbers that are not finite: how many, and in how many `responses`."""
-        found = {
+        """Columns with NaN or infinite numbers: `entries`, and the `responses` that have them."""
+        counts = {
             name: {"entries": entries, "responses": rows}
-            for name, (entries, rows) in self._unfit.items()
+            for name, (entries, rows) in self._nonfinite.items()
         }
         if missing := self.rows - self._rewarded if self._rewarded else 0:
-            count = found.get("reward", {"entries": 0, "responses": 0})
-            found["reward"] = {name: number + missing for name, number in count.items()}
-        return found
+            count = counts.get("reward", {"entries": 0, "responses": 0})
+            counts["reward"] = {name: number + missing for name, number in count.items()}
+        return counts
 
-    def _count_unfit(self, batch: pa.RecordBatch) -> None:
+    def _count_nonfinite(self, batch: pa.RecordBatch) -> None:
         if "reward" in batch.schema.names:  # a batch without any reward has no such column
             self._rewarded += batch.num_rows
-        for name, rows in unfit(batch):
-            count = self._unfit.setdefault(name, [0, 0])
+        for name, rows in nonfinite_numbers(batch):
+            count = self._nonfinite.setdefault(name, [0, 0])
             count[0] += len(rows)
             count[1] += len({*rows.tolist()})
 
@@ -79,27 +79,27 @@ class CanonicalFile:
 
         Args:
             batch: canonical columns, from a format's `read`.
-            source: the dump they are from, for errors.
+            source: the dump, for errors.
 
         Raises:
-            DataError: they lack a token column that the file has, or bring a new one.
+            DataError: the rows lack a token column of the file, or have a new column.
         """
         self._sources.setdefault(source, self.rows)
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
-        self._count_unfit(batch)
+        self._count_nonfinite(batch)
         if self._writer is not None:
-            batch = self._conformed(batch, source)
-        self._kept.append(batch)
+            batch = self._cast_to_schema(batch, source)
+        self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
-    def complete(self, one: Format) -> None:
-        """Write what is left and the footer; nothing has the target's name yet.
+    def complete(self, dump_format: Format) -> None:
+        """Write the last rows and the footer; the target does not exist yet.
 
         Raises:
-            DataError: there was no row.
+            DataError: there were no rows.
             ReadWriteError: writing failed.
         """
         if not self.rows:
@@ -107,77 +107,77 @@ class CanonicalFile:
             raise DataError(f"{names}: no records, so there is nothing to convert")
         self._flush()
         assert self._writer is not None
-        lacks = missing_roles(one, self.columns)
+        missing = missing_roles(dump_format, self.columns)
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
-                "rlpost.format": one.name,
-                "rlpost.lacks": json.dumps(lacks, ensure_ascii=False),
+                "rlpost.format": dump_format.name,
+                "rlpost.lacks": json.dumps(missing, ensure_ascii=False),
             }
         )
         try:
             self._writer.close()
         except OSError as error:
-            raise self._failed(error) from None
+            raise self._write_error(error) from None
         self._staged.complete()
 
     def publish(self) -> None:
-        """Give the completed file the target's name."""
+        """Rename the completed file to the target."""
         self._staged.publish()
 
     def abort(self) -> None:
-        """Remove what was written; does nothing after `publish`."""
+        """Remove the unfinished file; does nothing after `publish`."""
         self._staged.discard()
 
     def _flush(self) -> None:
-        if not self._kept:
+        if not self._batches:
             return
         try:
             if self._writer is None:
-                table = self._first()
-                self._writer = self._opened(table.schema)
+                table = self._first_table()
+                self._writer = self._open_writer(table.schema)
             else:
-                table = pa.Table.from_batches(self._kept, self._writer.schema)
+                table = pa.Table.from_batches(self._batches, self._writer.schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         except OSError as error:
-            raise self._failed(error) from None
-        self._kept, self._bytes = [], 0
+            raise self._write_error(error) from None
+        self._batches, self._bytes = [], 0
 
-    def _first(self) -> pa.Table:
-        """The first row group, which decides the columns; those without a value are left out."""
-        tables = [pa.Table.from_batches([batch]) for batch in self._kept]
+    def _first_table(self) -> pa.Table:
+        """Return the first row group, which determines the columns, without empty columns."""
+        tables = [pa.Table.from_batches([batch]) for batch in self._batches]
         try:
             table = pa.concat_tables(tables, promote_options="permissive")
         except pa.ArrowException as error:
             raise DataError(
-                f"{', '.join(self._sources)}: a column has values of kinds that do not fit "
-                f"together: {str(error).splitlines()[0]}"
+                f"{', '.join(self._sources)}: a column has values of incompatible types: "
+                f"{str(error).splitlines()[0]}"
             ) from None
-        dead = [
+        empty = [
             name for name in table.schema.names if pa.types.is_null(table.schema.field(name).type)
         ]
-        table = table.drop_columns(dead)
+        table = table.drop_columns(empty)
         for name in table.column_names:
             if name in TOKEN_COLUMNS and table[name].null_count:
-                raise DataError(self._uneven(name))
+                raise DataError(self._uneven_text(name))
         order = [*(name for name in CANONICAL if name in table.column_names),
                  *(name for name in table.column_names if name not in CANONICAL)]  # fmt: skip
         return table.select(order)
 
-    def _uneven(self, name: str) -> str:
+    def _uneven_text(self, name: str) -> str:
         return (
-            f"{' and '.join(self._sources)}: only some have {name}; all need it or none: convert "
-            f"them to a directory, one file each, or leave it out with --map {name}=none"
+            f"{' and '.join(self._sources)}: only some have {name}, and all or none must have it: "
+            f"convert them to a directory, one file each, or omit it with --map {name}=none"
         )
 
-    def _conformed(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
+    def _cast_to_schema(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         assert self._writer is not None
         schema = self._writer.schema
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name not in schema.names and column.null_count < len(column):
                 raise DataError(
                     f"{source}: the column {name} begins here, after {self.rows:,} rows without "
-                    f"it; leave it out with --map {name}=none, or convert the file by itself"
+                    f"it; omit it with --map {name}=none, or convert this file alone"
                 )
         arrays = []
         for column_field in schema:
@@ -188,16 +188,16 @@ class CanonicalFile:
                 except pa.ArrowException:
                     kind = batch.schema.field(name).type
                     raise DataError(
-                        f"{source}: the column {name} becomes {kind} here; it was "
-                        f"{column_field.type} before"
+                        f"{source}: the column {name} is {kind} here and "
+                        f"{column_field.type} in earlier rows"
                     ) from None
             elif name in TOKEN_COLUMNS:
-                raise DataError(self._uneven(name))
+                raise DataError(self._uneven_text(name))
             else:
                 arrays.append(pa.nulls(batch.num_rows, column_field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _opened(self, schema: pa.Schema) -> pq.ParquetWriter:
+    def _open_writer(self, schema: pa.Schema) -> pq.ParquetWriter:
         floats = [
             f"{one.name}.list.element"
             for one in schema
@@ -213,12 +213,12 @@ class CanonicalFile:
             self._staged.path,
             schema,
             compression="zstd",
-            compression_level=LEVEL,
+            compression_level=_ZSTD_LEVEL,
             use_dictionary=others,
             column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         )
 
-    def _failed(self, error: OSError) -> ReadWriteError:
+    def _write_error(self, error: OSError) -> ReadWriteError:
         return ReadWriteError(f"{self.target}: cannot be written: {error.strerror or error}")
 
 
@@ -227,12 +227,12 @@ def _tokens(batch: pa.RecordBatch) -> int:
     return 0 if name is None else len(batch.column(name).flatten())
 
 
-def given_roles(columns: Collection[str]) -> list[str]:
-    """The roles that these columns serve, in the schema's order."""
+def served_roles(columns: Collection[str]) -> list[str]:
+    """Return the roles of these columns, in the order of the schema."""
     return [name for name, role in ROLES.items() if any(alias in columns for alias in role.aliases)]
 
 
-def missing_roles(one: Format, columns: Collection[str]) -> Mapping[str, str]:
-    """Why a converted file lacks roles: those that the format names, less those it has."""
-    given = given_roles(columns)
-    return {role: why for role, why in one.lacks.items() if role not in given}
+def missing_roles(dump_format: Format, columns: Collection[str]) -> Mapping[str, str]:
+    """Return role -> why a converted file with these columns lacks it."""
+    served = served_roles(columns)
+    return {role: why for role, why in dump_format.missing_roles.items() if role not in served}

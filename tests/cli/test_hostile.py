@@ -340,7 +340,7 @@ def test_nothing_is_executed_from_a_pickle(tmp_path, bare):
         path.write_bytes(pickle.dumps(Command(mark), 2))
     else:
         torch.save({"samples": Command(mark)}, path)
-    assert "executes nothing from a dump" in refusal(path, "slime-rollout")
+    assert "never executes code from a dump" in refusal(path, "slime-rollout")
     assert not mark.exists()
 
 

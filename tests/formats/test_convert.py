@@ -22,11 +22,11 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect, format_named, layout, writer
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.formats.inputs import canonical, canonical_inputs
+from rlpost.formats.inputs import canonical_inputs, convert_inputs
 from rlpost.formats.keys import prompt_key
 from rlpost.formats.keys import step_key_of as step_of
-from rlpost.formats.records import MOST_SNIFFED, first_fields, records
-from rlpost.formats.rows import Row, batches
+from rlpost.formats.records import MOST_SNIFFED, first_fields, json_records
+from rlpost.formats.rows import Row, record_batches
 
 PLAIN = ReadOptions()
 
@@ -137,17 +137,17 @@ def test_an_output_that_cannot_be_written_is_exit_4(dump, tmp_path):
 
 def test_a_file_of_no_known_format_is_refused_with_those_there_are(tmp_path):
     path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
-    with pytest.raises(UsageError, match="its contents do not tell its format"):
+    with pytest.raises(UsageError, match="the format is unknown"):
         convert(path, tmp_path / "out.parquet")
-    with pytest.raises(ReadWriteError, match="holds no file of a known format"):
+    with pytest.raises(ReadWriteError, match="contains no file of a known format"):
         convert(tmp_path, tmp_path / "out")
 
 
 def test_formats_are_not_mixed(dump, tmp_path):
     other = writers.roll_rollout(tmp_path / "in", writers.made())
-    with pytest.raises(UsageError, match="holds dumps of"):
+    with pytest.raises(UsageError, match="contains dumps of"):
         convert(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(UsageError, match="one after the other"):
+    with pytest.raises(UsageError, match="convert one format at a time"):
         convert([dump, other], tmp_path / "out")
     summary = convert(tmp_path / "in", tmp_path / "out", "nemo-rl")
     assert names(tmp_path / "out") == ["train_data_step7.parquet"]
@@ -176,24 +176,24 @@ def test_two_formats_that_claim_a_file_are_both_named(dump):
     twin.name = "twin"
     with (
         mock.patch.dict(formats.FORMATS, {"twin": twin}),
-        pytest.raises(UsageError, match="may be of nemo-rl or twin; say which with --from"),
+        pytest.raises(UsageError, match="may be nemo-rl or twin; select one with --from"),
     ):
         detect(dump)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["--layout", "padded"], "--layout: means nothing for nemo-rl"),
+        (["--layout", "padded"], "--layout: does not apply to nemo-rl"),
         (["--map", "reword=x"], "no role 'reword'; did you mean reward?"),
         (["--map", "reward"], "write it NAME=VALUE"),
         (["--from", "verll"], "did you mean verl?"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(words, told, dump, tmp_path):
+def test_options_that_mean_nothing_are_refused(words, message, dump, tmp_path):
     ran = run("convert", dump, tmp_path / "out.parquet", *words)
     assert ran.code == 2
-    assert told in ran.err
+    assert message in ran.err
 
 
 def test_a_role_is_left_out_or_read_from_another_field(dump, tmp_path):
@@ -219,10 +219,10 @@ def test_every_format_is_listed_and_documented():
 def test_the_screen_says_what_was_given_and_what_cannot_be_and_why(dump, tmp_path):
     ran = run("convert", dump, tmp_path / "out.parquet")
     assert (ran.code, ran.out) == (0, "")
-    for told in ("12 responses, 47 response tokens", "ref_log_probs", "mask = token_loss_mask",
+    for text in ("12 responses, 47 response tokens", "ref_log_probs", "mask = token_loss_mask",
                  "group = token_ids (the same prompt tokens), reward = rewards",
                  "NeMo-RL does not dump the reference policy's log-probs"):  # fmt: skip
-        assert told in ran.err
+        assert text in ran.err
     assert run("convert", dump, tmp_path / "quiet.parquet", "--quiet") == (0, "", "")
 
 
@@ -275,7 +275,7 @@ def test_rows_are_the_same_however_they_are_cut_into_batches_and_row_groups(dump
 def test_batches_are_bounded_in_bytes_too():
     rows = (Row(str(i), {"response_mask": [1] * 1000}) for i in range(64))
     with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
-        sizes = [batch.num_rows for batch in batches(rows, PLAIN)]
+        sizes = [batch.num_rows for batch in record_batches(rows, PLAIN)]
     assert sum(sizes) == 64
     assert max(sizes) <= 10
 
@@ -300,8 +300,8 @@ def test_dumps_of_which_only_some_have_log_probs_do_not_make_one_file(tmp_path):
 
 
 def table_of(rows, **types):
-    return pa.Table.from_batches(batches([Row(f"row {i}", one) for i, one in enumerate(rows)],
-                                         PLAIN, types))  # fmt: skip
+    numbered = [Row(f"row {i}", values) for i, values in enumerate(rows)]
+    return pa.Table.from_batches(record_batches(numbered, PLAIN, types))
 
 
 def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
@@ -310,7 +310,7 @@ def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ([{"response_mask": [1, 2]}], "row 0: `response_mask` has 2 at token 1"),
         ([{"response_mask": [1], "values": [1.0, 2.0]}], "row 0: its token lists differ in length"),
@@ -322,7 +322,7 @@ def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
             [{"response_mask": [1]}, {"response_mask": [1], "values": [1.0]}],
             "row 1: has values, which earlier records lack",
         ),
-        ([{"values": ["1.0"]}], "row 0: `values` is no list of numbers"),
+        ([{"values": ["1.0"]}], "row 0: `values` is not a list of numbers"),
         ([{"values": [[1.0], [1.0, 2.0]]}], "row 0: `values` is a list of lists"),
         ([{"values": 1.0}], "row 0: `values` is 1.0"),
         ([{"response_token_ids": [1.5]}], "row 0: `response_token_ids` has 1.5 at token 0"),
@@ -331,10 +331,10 @@ def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
         ([{"reward": {"a": 1}}], "row 0: `reward` is {'a': 1}; double is needed"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named(rows, told):
+def test_a_row_that_does_not_fit_is_named(rows, message):
     with pytest.raises(DataError, match="row ") as raised:
         table_of(rows)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_rows_without_tokens_have_empty_lists_and_never_null():
@@ -355,17 +355,17 @@ def test_null_among_numbers_is_nan():
 def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
     path = tmp_path / "in.json"
     path.write_text(' \n[{"a": 1}, {"a": 2}]')
-    assert [one.fields["a"] for one in records(path)] == [1, 2]
+    assert [one.fields["a"] for one in json_records(path)] == [1, 2]
     assert first_fields(path) == {"a": 1}
     path.write_text('[{"a": 1}, 2]')
     with pytest.raises(DataError, match="element 1 of the array: is 2; a JSON object"):
-        list(records(path))
+        list(json_records(path))
 
 
 def test_what_pythons_json_writes_beyond_the_standard_is_read(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"a": NaN, "b": -Infinity, "c": 123456789012345678901234567890}\n\n{"a": 1}\n')
-    first, second = records(path)
+    first, second = json_records(path)
     assert np.isnan(first.fields["a"])
     assert first.fields["b"] == -np.inf
     assert first.fields["c"] == 123456789012345678901234567890
@@ -373,21 +373,21 @@ def test_what_pythons_json_writes_beyond_the_standard_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
-        (b'{"a": 1', "the line is cut off after 7 bytes"),
+        (b'{"a": 1', "the line is incomplete: it ends after 7 bytes"),
         (b'{"a" 1}', "Expecting ':' delimiter at column 6"),
         (b'{"a": "\xff"}', "not UTF-8 text"),
         (b"null", "is null; a JSON object is needed"),
         (b"[" * 100_000, "nested too deeply to read"),
     ],
 )
-def test_a_bad_line_is_named(line, told, tmp_path):
+def test_a_bad_line_is_named(line, message, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"a": 0}\n' + line + b"\n")
     with pytest.raises(DataError, match=r"in\.jsonl, line 2: ") as raised:
-        list(records(path))
-    assert told in str(raised.value)
+        list(json_records(path))
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"{", b"\xff", b"[]", b"[1]", b"3", b"PK\x03\x04"])
@@ -408,13 +408,13 @@ def test_a_sniff_reads_no_more_than_it_may(tmp_path):
 
 
 def test_records_without_any_are_refused(tmp_path):
-    for text, told in (
+    for text, message in (
         ("", "the file is empty"),
         ("\n\n", "the file is empty"),
         ("[]", "no records"),
     ):
         (tmp_path / "in.jsonl").write_text(text)
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "nemo-rl")
     assert names(tmp_path) == ["in.jsonl"]
 
@@ -430,9 +430,9 @@ def test_an_empty_file_is_called_so_however_its_format_is_found(words, tmp_path)
 
 def test_records_without_any_field_are_said_to_have_none(tmp_path):
     path = writers.lines(tmp_path / "in.jsonl", [{}])
-    with pytest.raises(DataError, match=r"there are no fields$"):
+    with pytest.raises(DataError, match=r"fields: none$"):
         convert(path, tmp_path / "out.parquet", "jsonl")
-    with pytest.raises(DataError, match=r"no field 'x'; there are no fields$"):
+    with pytest.raises(DataError, match=r"no field 'x'; fields: none$"):
         convert(path, tmp_path / "out.parquet", "jsonl", ReadOptions({"reward": "x"}))
 
 
@@ -488,23 +488,25 @@ def test_lists_of_another_length_never_pass_for_a_layout(case):
         cut("shifted", mask, np.zeros(len(mask) + 1))
     with pytest.raises(DataError, match="so none is shifted against the mask"):
         cut("shifted", mask, np.zeros(len(mask)))
-    with pytest.raises(DataError, match="nothing is compact"):
+    with pytest.raises(DataError, match="no list is compact"):
         layout.response_lists("compact", "here", mask, {})
 
 
 def test_lengths_that_contradict_the_mask_are_refused():
     mask = np.array([0, 1, 1], np.uint8)
     for length in (2, 4):
-        with pytest.raises(DataError, match=f"said to have {length} tokens"):
+        with pytest.raises(DataError, match=f"length is {length}, but"):
             cut("padded", mask, np.zeros(3), length)
-    with pytest.raises(DataError, match="said to have 1 tokens"):
+    with pytest.raises(DataError, match="length is 1, but"):
         cut("left-padded", mask, np.zeros(3), 1)
     with pytest.raises(DataError, match="mask is 1 at token 0"):
         cut("shifted", np.array([1, 1], np.uint8), np.zeros(1))
     for name, array in (("padded", mask), ("compact", mask), ("shifted", mask)):
         with pytest.raises(DataError, match="`response_length` is 1, but the mask"):
             layout.response_lists(name, "here", array, {}, response=1)
-    with pytest.raises(DataError, match="the mask ends with 0, where a left-padded response ends"):
+    with pytest.raises(
+        DataError, match="the mask ends with 0, but a left-padded response ends the list"
+    ):
         cut("left-padded", np.array([0, 1, 0], np.uint8), np.zeros(3))
     with pytest.raises(UsageError, match="did you mean padded"):
         cut("paded", mask, np.zeros(3))
@@ -543,14 +545,14 @@ def test_parquet_of_responses_is_given_back_as_it_is(tmp_path):
 
 def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
     steps(tmp_path / "in" / "run", 1, 2)
-    told = []
-    (made,) = canonical([tmp_path / "in"], tmp_path / "staging", told.append)
+    lines = []
+    (made,) = convert_inputs([tmp_path / "in"], tmp_path / "staging", lines.append)
     assert names(tmp_path / "staging" / "0") == [
         "run/train_data_step1.parquet", "run/train_data_step2.parquet",
     ]  # fmt: skip
     assert made == str(tmp_path / "staging" / "0")
-    assert len(told) == 2
-    assert "it has no log_probs, ref_log_probs, values" in told[0]
+    assert len(lines) == 2
+    assert "it has no log_probs, ref_log_probs, values" in lines[0]
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
     assert ran.code == 0, ran.err
     assert names(tmp_path / "out") == [

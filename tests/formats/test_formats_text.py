@@ -88,7 +88,7 @@ def test_rewards_groups_texts_and_lengths_come_back(dump):
     name, path, out = dump
     table = converted(path, out)
     assert json.loads(pq.read_metadata(out).metadata[b"rlpost.lacks"]).keys() <= {
-        *FORMATS[name].lacks
+        *FORMATS[name].missing_roles
     }
     assert pq.read_metadata(out).metadata[b"rlpost.format"].decode() == name
     (rewards,) = columns(table, "reward")
@@ -123,8 +123,8 @@ def test_the_format_is_found_by_its_contents(dump):
 def test_what_a_format_gives_is_there_and_what_it_lacks_is_not(dump):
     name, path, out = dump
     summary = convert(path, out)
-    never = {*FORMATS[name].lacks} - {*FORMATS[name].gives}
-    assert {*summary["roles"]} == {*FORMATS[name].gives}
+    never = {*FORMATS[name].missing_roles} - {*FORMATS[name].roles}
+    assert {*summary["roles"]} == {*FORMATS[name].roles}
     assert {*summary["lacks"]} == never
 
 
@@ -198,7 +198,7 @@ def test_rl_logging_board_without_a_critic_says_so(tmp_path):
     path = writers.logging_board(tmp_path / "a.jsonl", MADE, values=False)
     table = converted(path, tmp_path / "in.parquet")
     assert "values" not in table.column_names
-    with pytest.raises(DataError, match="no `values`: their trainer has no critic"):
+    with pytest.raises(DataError, match="no `values`: the trainer has no critic"):
         rlpost.advantages(
             tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(estimator="gae")
         )
@@ -278,7 +278,7 @@ def test_advantages_says_why_a_dump_of_texts_will_not_do(name, recipe, role, tmp
         rlpost.advantages(
             tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(**recipe)
         )
-    assert FORMATS[name].lacks[role] in str(refused.value)
+    assert FORMATS[name].missing_roles[role] in str(refused.value)
     assert f"no column for {role} " in str(refused.value)
     assert f"--map {role}=COLUMN" in str(refused.value)
     assert not (tmp_path / "out.parquet").exists()
@@ -567,7 +567,7 @@ def test_ms_swift_columns_of_different_lengths_are_refused(tmp_path):
     record = json.loads(path.read_text().splitlines()[0])
     record["accuracy"].pop()
     writers.write_lines(path, [record])
-    assert "line 1: `accuracy` has 11 entries and `completion` 12" in refusal(
+    assert "line 1: `accuracy` has 11 entries and `completion` has 12" in refusal(
         path, tmp_path, "ms-swift"
     )
 
@@ -575,7 +575,7 @@ def test_ms_swift_columns_of_different_lengths_are_refused(tmp_path):
 def test_ms_swift_without_a_reward_function_is_refused(tmp_path):
     line = {"step": ["1"], "prompt": ["a"], "completion": ["b"], "advantages": [0.0]}
     path = writers.write_lines(tmp_path / "c.jsonl", [line])
-    assert "no reward function" in refusal(path, tmp_path, "ms-swift")
+    assert "no reward column" in refusal(path, tmp_path, "ms-swift")
 
 
 def test_lists_of_different_lengths_are_refused(tmp_path):
@@ -600,7 +600,7 @@ def test_trl_files_that_are_none_are_refused(tmp_path):
     assert "no column advantage, completion" in refusal(tmp_path / "b.parquet", tmp_path, "trl")
     bare = [replace(one, parts={}) for one in MADE]
     writers.trl(tmp_path / "c.parquet", bare)
-    assert "no reward function" in refusal(tmp_path / "c.parquet", tmp_path, "trl")
+    assert "no float column" in refusal(tmp_path / "c.parquet", tmp_path, "trl")
     numbers = pa.table(
         {"step": [1, 2], "prompt": ["a", None], "completion": ["a", "b"], "r": [0.5, 1.0],
          "advantage": [0.0, 0.0]}
@@ -769,7 +769,7 @@ def test_a_wrong_map_is_answered_with_what_there_is(tmp_path):
     with pytest.raises(UsageError, match="no role 'rewrd'; did you mean reward"):
         convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions(map={"rewrd": "score"}))
     nothing = writers.write_lines(tmp_path / "b.jsonl", [{"x": 1}])
-    with pytest.raises(DataError, match=r"no field has a name that rlpost knows.*there are x"):
+    with pytest.raises(DataError, match=r"no field has a known name.*fields: x"):
         convert(nothing, tmp_path / "o.parquet", "jsonl")
 
 
@@ -899,7 +899,7 @@ def test_a_bad_parquet_column_is_named(column, said, tmp_path):
 def test_a_path_that_leads_nowhere_is_named(tmp_path):
     table = pa.table({"reward": [1.0], "info": [{"a": 1.0}]})
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="leads to no field 'b'"):
+    with pytest.raises(DataError, match="has no field 'b'"):
         convert(
             tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet",
             ReadOptions(map={"difficulty": "info.b"}),

@@ -142,9 +142,9 @@ def test_a_dump_gives_what_its_format_says(writer, tmp_path):
     dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
     summary = convert(dump, tmp_path / "out.parquet")
     one = FORMATS[summary["format"]]
-    assert {*summary["roles"]} <= {*one.gives}
-    assert {*one.gives} <= {*summary["roles"], *one.lacks}
-    assert {*one.gives, *one.lacks} <= ROLES.keys()
+    assert {*summary["roles"]} <= {*one.roles}
+    assert {*one.roles} <= {*summary["roles"], *one.missing_roles}
+    assert {*one.roles, *one.missing_roles} <= ROLES.keys()
     assert summary["lacks"].keys().isdisjoint(summary["roles"])
 
 
@@ -255,7 +255,7 @@ def test_miles_rewards_come_from_trajectories_where_the_pickle_holds_its_classes
 def test_miles_without_the_folders_beside_it_is_refused_with_the_reason(tmp_path):
     dump = writers.miles(tmp_path / "in", samples("miles"))
     lone = dump.rename(tmp_path / "rollout_7.parquet")
-    with pytest.raises(DataError, match="neither rewards nor groups"):
+    with pytest.raises(DataError, match="has no rewards and no groups"):
         convert(lone, tmp_path / "out.parquet")
 
 
@@ -276,7 +276,7 @@ def test_miles_lists_that_are_cut_over_ranks_are_not_joined(tmp_path):
     dump = writers.miles(tmp_path / "in", samples("miles"))
     shard = tmp_path / "in" / "train_data" / "7_0.pt"
     writers.saved(shard, {**torch.load(shard, weights_only=True), "cp_size": 2})
-    with pytest.raises(DataError, match=r"7_0\.pt: its lists are cut over 2 ranks"):
+    with pytest.raises(DataError, match=r"7_0\.pt: its lists are split over 2 ranks"):
         convert(dump, tmp_path / "out.parquet")
 
 
@@ -313,7 +313,7 @@ def test_prime_rl_traces_of_both_cohorts_are_never_added_up(tmp_path):
         target = tmp_path / "dump" / "step_7" / "train" / cohort / "traces.jsonl"
         target.parent.mkdir(parents=True)
         dump.rename(target)
-    with pytest.raises(UsageError, match="below all/ and, again, below effective/"):
+    with pytest.raises(UsageError, match="twice, in all/ and in effective/"):
         convert(tmp_path / "dump", tmp_path / "out")
 
 
@@ -345,7 +345,7 @@ def test_prime_rl_token_exports_have_no_rewards_and_advantages_says_so(tmp_path)
     dump = writers.prime_rl_tokens(tmp_path / "in", samples("prime_rl_tokens"))
     ran = run("advantages", dump, tmp_path / "out.parquet", "--estimator", "grpo")
     assert ran.code == 3
-    assert "those are in traces.jsonl" in ran.err
+    assert "traces.jsonl has them" in ran.err
 
 
 def test_grail_log_probs_may_cover_the_completion_alone(tmp_path):
@@ -368,7 +368,7 @@ def test_roll_text_dumps_are_refused_by_advantages_with_the_reason(tmp_path):
     dump = writers.roll_rollout(tmp_path / "in", samples("roll_rollout"))
     ran = run("advantages", dump, tmp_path / "out.parquet", "--estimator", "grpo")
     assert ran.code == 3
-    assert "nothing per token" in ran.err
+    assert "no numbers per token" in ran.err
     assert not (tmp_path / "out.parquet").exists()
 
 
@@ -396,7 +396,7 @@ def test_a_line_that_is_cut_off_is_named(writer, tmp_path):
     extra = text if text.count("\n") == 1 else ""
     dump.write_text(extra + text[: len(text) - 30])
     line = len(dump.read_text().splitlines())
-    assert f"{dump}, line {line}: not JSON: the line is cut off" in refused(dump, tmp_path)
+    assert f"{dump}, line {line}: not JSON: the line is incomplete" in refused(dump, tmp_path)
 
 
 @pytest.mark.parametrize("writer", JSONL)
@@ -501,7 +501,7 @@ def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
     length, _ = SLIME[writer]
     cases = (
         (lambda one: one.pop(length), f"7.pt, sample 1: no field `{length}`"),
-        (lambda one: one.update({length: 10**6}), "7.pt, sample 1: the response is said to have"),
+        (lambda one: one.update({length: 10**6}), "7.pt, sample 1: the response length is"),
         (lambda one: one.update(tokens=[[1, 2]]), "7.pt, sample 1: `tokens` is nested 2 deep"),
         (
             lambda one: one.update(rollout_log_probs=[0.5]),
@@ -521,7 +521,7 @@ def test_a_pickle_that_is_cut_off_is_named(writer, tmp_path):
     dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
     dump.write_bytes(dump.read_bytes()[:-200])
     name, _ = WRITERS[writer]
-    assert f"{dump}: no torch.save file, or damaged" in refused_as(name, dump, tmp_path)
+    assert f"{dump}: not a torch.save file, or damaged" in refused_as(name, dump, tmp_path)
 
 
 def refused_as(name: str, dump: Path, folder: Path) -> str:
@@ -548,7 +548,7 @@ def test_code_in_a_pickle_is_refused_and_never_run(writer, tmp_path):
     held = torch.load(dump, weights_only=True)
     held["samples"][0]["metadata"] = Harmful(tmp_path / "harm")
     writers.saved(dump, held)
-    assert "rlpost executes nothing from a dump" in refused(dump, tmp_path)
+    assert "rlpost never executes code from a dump" in refused(dump, tmp_path)
     assert not (tmp_path / "harm").exists()
 
 
@@ -580,4 +580,4 @@ def test_a_miles_sample_without_a_reward_beside_it_is_named(tmp_path):
     frame = pl.read_parquet(dump)
     frame.with_columns(sample_index=pl.col("sample_index") + 1).write_parquet(dump)
     told = refused(dump, tmp_path)
-    assert f"{dump}, row 11: sample_index 12 has no reward and no group" in told
+    assert f"{dump}, row 11: sample_index 12 is not in rollout_data/" in told

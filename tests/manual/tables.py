@@ -163,8 +163,8 @@ def _value(value: Any) -> str:
 def formats() -> str:
     rows = []
     for one in FORMATS.values():
-        given = [role for role in one.gives if role not in one.lacks]
-        some = [role for role in one.gives if role in one.lacks]
+        given = [role for role in one.roles if role not in one.missing_roles]
+        some = [role for role in one.roles if role in one.missing_roles]
         generic = one.name in ("jsonl", "parquet")
         roles = "all that its fields have" if generic else ", ".join(given)
         rows.append((code(one.name), one.title, roles, "" if generic else ", ".join(some)))
@@ -178,8 +178,8 @@ def format_notes() -> str:
         text = f"### {one.name}\n\n"
         text += f"{one.notes()}\n\n" if one.notes() else ""
         text += f"Source of the layout: {one.source}.\n\n"
-        some = {role: why for role, why in one.lacks.items() if role in one.gives}
-        never = {role: why for role, why in one.lacks.items() if role not in one.gives}
+        some = {role: why for role, why in one.missing_roles.items() if role in one.roles}
+        never = {role: why for role, why in one.missing_roles.items() if role not in one.roles}
         text += _reasons("Missing in some dumps:", some) + _reasons("Missing in all dumps:", never)
         sections.append(text.strip())
     return "\n\n".join(sections)

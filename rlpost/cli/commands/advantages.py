@@ -146,7 +146,7 @@ def advantages(
 
     tell = echo if not quiet else None
     if show_plan:
-        with canonical_inputs(paths if len(paths) == 1 else paths[:-1], tell=tell) as inputs:
+        with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
             print_plan(api.plan(inputs, recipe))
         return
     check_writable(None if summary_json == "-" else summary_json)
@@ -162,7 +162,7 @@ def advantages(
         return
     output = parse_path(paths[-1])
     with (
-        canonical_inputs(paths[:-1], output, overwrite=overwrite, tell=tell) as inputs,
+        canonical_inputs(paths[:-1], output, overwrite=overwrite, report=tell) as inputs,
         progress(quiet=quiet) as reporter,
         _with_hint_to_resume(output, resume=resume),
     ):

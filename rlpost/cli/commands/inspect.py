@@ -119,7 +119,7 @@ def inspect(
             )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
-        with canonical_inputs(paths, tell=echo) as inputs:
+        with canonical_inputs(paths, report=echo) as inputs:
             views.show(
                 inputs,
                 columns_map=columns_map,
@@ -135,7 +135,7 @@ def inspect(
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
     prints = None if quiet and how is Format.table else how.value
-    with canonical_inputs(paths, tell=None if quiet else echo) as inputs:
+    with canonical_inputs(paths, report=None if quiet else echo) as inputs:
         if footer:
             _footer(inputs, columns_map, prints)
         else:

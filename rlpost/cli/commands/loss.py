@@ -128,7 +128,7 @@ def loss(
     tell = echo if not quiet else None
     target = None if output is None else parse_path(output)
     with (
-        canonical_inputs([source], target, overwrite=overwrite, tell=tell) as inputs,
+        canonical_inputs([source], target, overwrite=overwrite, report=tell) as inputs,
         progress(quiet=quiet) as reporter,
     ):
         how_run = Options(device, chunk_tokens, workers, overwrite, None, reporter)

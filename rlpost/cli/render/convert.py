@@ -44,7 +44,14 @@ def show_formats(how: str) -> None:
         return
     headings = ("format", "reads", "gives", "lacks", "note", "source")
     rows = [
-        (one.name, one.title, ", ".join(one.gives), _reasons(one.lacks), one.notes(), one.source)
+        (
+            one.name,
+            one.title,
+            ", ".join(one.roles),
+            _reasons(one.missing_roles),
+            one.notes(),
+            one.source,
+        )
         for one in FORMATS.values()
     ]
     show_list(headings, rows, how)
@@ -52,9 +59,9 @@ def show_formats(how: str) -> None:
 
 def _roles_of(one: Format) -> dict[str, str]:
     """Return the roles that every dump has, some dumps have, and no dump has."""
-    always = [role for role in one.gives if role not in one.lacks]
-    sometimes = [role for role in one.gives if role in one.lacks]
-    never = [role for role in one.lacks if role not in one.gives]
+    always = [role for role in one.roles if role not in one.missing_roles]
+    sometimes = [role for role in one.roles if role in one.missing_roles]
+    never = [role for role in one.missing_roles if role not in one.roles]
     return {
         "always": ", ".join(always),
         "if dumped": ", ".join(sometimes),

@@ -1,4 +1,4 @@
-"""What conversions check and say: layouts, sources, lacks, numbers that are none, group blocks."""
+"""Checks and reports of conversions: layouts, sources, missing roles, NaN, group blocks."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_layout_that_changes_nothing_says_so(kind, tmp_path):
     for layout in ("padded", "left-padded"):
         table, summary = table_of([record], tmp_path, kind, layout=layout)
         assert table["values"].to_pylist() == [[1.0, 2.0, 3.0]]
-        (told,) = summary["warnings"]
-        assert f"--layout {layout} changed nothing: the lists of all 1 response" in told
+        (warning,) = summary["warnings"]
+        assert f"--layout {layout} changed nothing: all lists (1 response) already" in warning
     padded = {**record, "response_mask": [1, 1, 0]}
     _, summary = table_of([record, padded], tmp_path, kind, layout="padded")
     assert summary["warnings"] == []
@@ -129,7 +129,7 @@ def test_a_mask_that_begins_with_0_is_told_of_unless_the_layout_is_said(kind, tm
 
 def test_ids_of_the_prompt_tell_that_lists_hold_it(tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": [0, 1], "prompt_token_ids": [5]}
-    with pytest.raises(DataError, match="0 for the first 1 tokens, and the prompt has 1"):
+    with pytest.raises(DataError, match="0 for the first 1 token, and the prompt has 1"):
         table_of([record], tmp_path, "jsonl")
 
 
@@ -146,12 +146,12 @@ def test_shifted_lists_are_told_by_the_mask_or_the_ids(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mask", "told"),
+    ("mask", "message"),
     [([1, None], "has null at token 1"), ([[1]], "nested 2 deep"), ([1, 0.5], "has 0.5 at token")],
 )
-def test_a_bad_mask_is_named_as_it_is(mask, told, tmp_path):
+def test_a_bad_mask_is_named_as_it_is(mask, message, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": mask}
-    with pytest.raises(DataError, match=f"line 1: `response_mask` .*{told}"):
+    with pytest.raises(DataError, match=f"line 1: `response_mask` .*{message}"):
         table_of([record], tmp_path, "jsonl")
 
 
@@ -174,12 +174,12 @@ def test_the_screen_names_the_fields_that_roles_were_read_from(tmp_path):
     names = " + ".join(MADE[0].parts)
     ran = run("convert", path, tmp_path / "a.parquet")
     assert f"reward = {names}" in ran.err
-    assert "The reward is the plain sum" in " ".join(ran.err.split())
+    assert "The reward is the unweighted sum" in " ".join(ran.err.split())
     one = next(iter(MADE[0].parts))
     ran = run("convert", path, tmp_path / "b.parquet", "--map", f"reward={one}")
     assert f"reward = {one}," in ran.err
-    assert "plain sum" not in ran.err
-    assert "A group is the rows of one step" in ran.err
+    assert "unweighted sum" not in ran.err
+    assert "A group is the responses of one step" in ran.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,8 +193,8 @@ def test_aliases_and_paths_are_named(kind, tmp_path):
 
 @pytest.mark.parametrize("one", FORMATS.values(), ids=lambda one: one.name)
 def test_every_format_says_why_it_has_no_log_probs_of_the_trained_policy(one):
-    assert one.lacks["log_probs"]
-    assert "log_probs" not in one.gives or one.name in KINDS
+    assert one.missing_roles["log_probs"]
+    assert "log_probs" not in one.roles or one.name in KINDS
 
 
 def test_loss_gives_the_dumps_reason(tmp_path):
@@ -203,13 +203,13 @@ def test_loss_gives_the_dumps_reason(tmp_path):
     for source in (dump, tmp_path / "out.parquet"):
         ran = run("loss", source)
         assert ran.code == 3
-        assert "NeMo-RL dumps log-probs from before the update alone" in ran.err
+        assert "NeMo-RL dumps log-probs from before the update only" in ran.err
 
 
 def test_loss_of_nemo_rl_works_with_the_maps_of_its_note(tmp_path):
     given = writers.made()
     dump = writers.nemo_rl(tmp_path / "in", given)
-    words = FORMATS["nemo-rl"].note.split("OUT ")[1].split(" tells")[0].split()
+    words = FORMATS["nemo-rl"].note.split("OUT ")[1].split(".")[0].split()
     ran = run("loss", dump, *words, "--format", "json")
     assert ran.code == 0, ran.err
     gaps = [
@@ -231,7 +231,7 @@ def test_prompts_of_one_text_are_a_group_where_no_field_names_any(kind, tmp_path
     table, _ = table_of(records, tmp_path, kind, map={"group": "none"})
     assert "prompt_id" not in table.column_names
     _, summary = table_of([{"reward": 1.0}], tmp_path, kind)
-    assert "no prompt whose text would tell" in summary["lacks"]["group"]
+    assert "--group-size N" in summary["lacks"]["group"]
     assert "--map ROLE=" in summary["note"]
 
 
@@ -270,7 +270,13 @@ def test_a_piped_screen_wraps_at_columns_alone_and_cuts_no_table(tmp_path, monke
     assert [line for line in free if "│" in line or "──" in line] == [
         line for line in tight if "│" in line or "──" in line
     ]
-    note = " ".join(tight[tight.index(next(x for x in tight if x.startswith("The policy"))) :])
+    note = " ".join(
+        tight[
+            tight.index(
+                next(x for x in tight if x.startswith("NeMo-RL dumps no log-probs after"))
+            ) :
+        ]
+    )
     assert note == FORMATS["nemo-rl"].notes()
     assert FORMATS["nemo-rl"].notes() not in tight
     assert not [line for line in free + tight if line.endswith(" ")]
@@ -292,7 +298,7 @@ def test_numbers_that_are_not_finite_are_counted_where_the_mask_is_1(kind, tmp_p
     assert summary["nonfinite"] == {
         "reward": {"entries": 2, "responses": 2}, "values": {"entries": 2, "responses": 1},
     }  # fmt: skip
-    refused = "rlpost advantages refuses that without --nonfinite mask"
+    refused = "rlpost advantages rejects that without --nonfinite mask"
     assert summary["warnings"] == [
         f"the reward of 2 responses is NaN, infinite or null; {refused}",
         f"NaN or infinite: 2 entries of values in 1 response; {refused}",
@@ -364,7 +370,7 @@ def test_several_dumps_are_one_input_of_one_output(tmp_path):
         part.rename(part.with_suffix(""))
     ran = run("advantages", tmp_path / "in", tmp_path / "a.parquet", "--estimator", "grpo")
     assert ran.code == 0, ran.err
-    assert "2 dumps, read as one input as nemo-rl, 24 responses" in ran.err
+    assert "2 dumps, read as one input, as nemo-rl, 24 responses" in ran.err
     convert(tmp_path / "in", tmp_path / "joined.parquet")
     assert run("advantages", tmp_path / "joined.parquet", tmp_path / "b.parquet",
                "--estimator", "grpo").code == 0  # fmt: skip
@@ -403,7 +409,7 @@ def test_a_pickle_with_code_in_it_gives_an_error_and_no_warning(tmp_path, capsys
     for name in ("1.pt", "2.pt"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with pytest.raises(DataError, match=r"rlpost executes nothing|damaged"):
+            with pytest.raises(DataError, match=r"rlpost never executes|damaged"):
                 load(tmp_path / name)
     assert capsys.readouterr().out == ""
 
