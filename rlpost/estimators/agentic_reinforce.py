@@ -1,4 +1,4 @@
-"""Agentic REINFORCE: the return-to-go, discounted once for each turn of the policy."""
+"""Agentic REINFORCE: the return-to-go, discounted per policy segment."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ def agentic_reinforce(
     gamma: float = 1.0,
     segment_reward: str = "sum",
 ) -> Credit:
-    """One return for each contiguous segment of policy tokens.
+    """Return the discounted return-to-go of each policy segment, on all its tokens.
 
-        Gₖ = Rₖ + γ·Gₖ₊₁ over the segments of a response;  A = R = G on all tokens of k
+        Gₖ = Rₖ + γ·Gₖ₊₁ over the policy segments k of a response;  A = R = G
+
+    A policy segment is a run of policy tokens without observation tokens in between.
 
     Args:
         token_rewards: [T] reward of each token.
         offsets: [N+1] of the responses.
-        mask: [T] bool, the policy's tokens; None: all are.
-        gamma: discount per segment, in [0, 1].
-        segment_reward: a segment earns the `sum` of its rewards, or its `last` token's.
+        mask: [T] bool, true on policy tokens; None if all are.
+        gamma: discount γ per segment, in [0, 1].
+        segment_reward: Rₖ is the `sum` of the segment's rewards, or that of its `last` token.
 
     Returns:
-        Credit of [T] each, one tensor twice; 0 outside the mask.
+        Credit of [T], the same tensor twice; 0 on observation tokens.
 
-    Source: ROLL, agentic pipeline.
+    Source: ROLL, compute_agentic_reinforce_return, which reads the last token's reward only.
 
     >>> rewards, mask = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([True, False, True])
     >>> agentic_reinforce(rewards, torch.tensor([0, 3]), mask, gamma=0.5).returns
@@ -50,13 +52,14 @@ def agentic_reinforce(
     """
     policy = torch.ones_like(token_rewards, dtype=torch.bool) if mask is None else mask
     starts = policy_starts(policy, offsets)
-    bounds = offsets_of_starts(starts[policy])
+    segments = offsets_of_starts(starts[policy])
     rewards = token_rewards[policy]
-    earned = segment_sum(rewards, bounds) if segment_reward == "sum" else rewards[bounds[1:] - 1]
-    returns = reverse_scan(earned, compact_offsets(starts, offsets), gamma)
-    out = torch.zeros_like(token_rewards)
-    out[policy] = spread(returns, bounds)
-    return Credit(out, out)
+    last = segments[1:] - 1
+    segment = segment_sum(rewards, segments) if segment_reward == "sum" else rewards[last]
+    returns = reverse_scan(segment, compact_offsets(starts, offsets), gamma)
+    advantages = torch.zeros_like(token_rewards)
+    advantages[policy] = spread(returns, segments)
+    return Credit(advantages, advantages)
 
 
 ESTIMATOR = Estimator(

@@ -1,4 +1,4 @@
-"""Dr. GRPO: rewards centred on their group, not divided by anything."""
+"""Dr. GRPO: rewards minus the mean of their group."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 def dr_grpo(rewards: Tensor, offsets: Tensor) -> Credit:
-    """Reward less the group's mean.
+    """Return rewards minus the mean of their group.
 
-        Aᵢ = rᵢ - mean(r of the group)
+        Aᵢ = rᵢ - mean of the group
 
     Args:
         rewards: [N] float64, sorted by group.
         offsets: [G+1] of the groups.
 
     Returns:
-        Credit of [N] each, one tensor twice. A group of one, and one of equal rewards, gets 0.
+        Credit of [N], the same tensor twice. A single-response group and a group of equal rewards
+        get 0.
 
     Source: Liu et al., arXiv 2503.20783.
 

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation."""
+"""GAE: generalised advantage estimation."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ def gae(
     lambda_value: float | None = None,
     length_adaptive_alpha: float = 0.0,
 ) -> Credit:
-    """Exponentially weighted advantages over a learned value function.
+    """Return exponentially weighted sums of temporal-difference errors, and their returns.
 
-        δₜ = rₜ + γ·Vₜ₊₁ - Vₜ      V = 0 behind the last token
+        δₜ = rₜ + γ·Vₜ₊₁ - Vₜ,  V = 0 after the last token
         Aₜ = δₜ + γλ·Aₜ₊₁
         Rₜ = Aₜ + Vₜ
 
     Args:
         token_rewards: [T] reward of each token.
-        values: [T] value of the state before each token.
+        values: [T] value of the state before each token, in units of reward.
         offsets: [N+1] of the responses.
-        gamma: discount, in [0, 1].
-        lam: λ in [0, 1]; 0 is one-step TD, 1 the return less the value.
-        lambda_policy: λ of the advantages, where it differs.
-        lambda_value: λ of the returns, where it differs.
-        length_adaptive_alpha: α > 0 makes λ of a response's advantages
-            1 - 1/(α·n), n its tokens, not below 0 (VAPO).
+        gamma: discount γ per token, in [0, 1].
+        lam: λ in [0, 1]; 0 gives one-step TD errors, 1 the return minus the value.
+        lambda_policy: λ of the advantages; None for `lam`.
+        lambda_value: λ of the returns; None for `lam`.
+        length_adaptive_alpha: with α > 0, λ of the advantages is max(0, 1 - 1/(α·n)) for a response
+            of n tokens (VAPO).
 
     Returns:
-        Credit of [T] each; an empty response has none.
+        Credit of [T] each; a response without tokens has no credit.
 
-    Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9.
+    Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. verl also
+    whitens the advantages.
 
     >>> offsets = torch.tensor([0, 2])
     >>> gae(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), offsets, lam=1.0).advantages
@@ -52,7 +53,7 @@ def gae(
     ends = offsets[1:][offsets[1:] > offsets[:-1]] - 1
     deltas = token_rewards - values
     last = deltas[ends]
-    # In place: the memory that a new tensor takes costs more than the sum.
+    # In place: allocating a new tensor takes longer than the sum.
     deltas[:-1].add_(values[1:], alpha=gamma)
     deltas[ends] = last
     traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))

@@ -1,4 +1,4 @@
-"""GDPO: each reward component is normalised in its group before they are added."""
+"""GDPO: the sum of reward components that are normalised within their group."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def gdpo(
     norm_std: str = "group",
     norm_eps: float = 1e-6,
 ) -> Credit:
-    """Weighted sum of group-normalised components; the batch normalises it afterwards.
+    """Return the weighted sum of group-normalised components; a later stage normalises the batch.
 
-        Aᵢ = Σₖ wₖ·(cᵢₖ - mean of k) / (std of k + ε) over the group
+        Aᵢ = Σₖ wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) over the group
 
     Args:
-        components: [N, K] float64, sorted by group; NaN: not scored, takes no part.
+        components: [N, K] float64, sorted by group; NaN: not scored, left out.
         offsets: [G+1] of the groups.
-        component_weights: K weights; none: 1 each.
-        norm_mean: mean of the `group`, of the `others` of it, or `none`.
-        norm_std: deviation of the same.
-        norm_eps: ε.
+        component_weights: K weights; empty: 1 each.
+        norm_mean: mean of the `group`, of the `others` of the group (leave-one-out), or `none`.
+        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_eps: ε, added to the standard deviation.
 
     Returns:
-        Credit of [N] each, one tensor twice. A component that is equal throughout a group, and
-        a group of one, adds 0.
+        Credit of [N], the same tensor twice. A component whose values are equal in the group adds
+        0, and so does every component of a single-response group.
 
-    Source: Liu et al., arXiv 2601.05242.
+    Source: Liu et al., arXiv 2601.05242. NeMo-RL uses `others`; TRL has ε = 1e-4.
 
     >>> components = torch.tensor([[0.0, 5.0], [2.0, 5.0]], dtype=torch.float64)
     >>> gdpo(components, torch.tensor([0, 2]), norm_std="none").advantages

@@ -1,4 +1,4 @@
-"""GiGPO: episodes against their group, and steps against others from the same state."""
+"""GiGPO: episode scores normalised by group, plus step returns normalised by state."""
 
 from __future__ import annotations
 
@@ -34,31 +34,33 @@ def gigpo_rewards(
     episodes: str = "trajectory",
     states: str = "group",
 ) -> Tensor:
-    """What a step earns: its episode's share and its own, [N].
+    """Return the reward of each step: a weighted sum of episode score and step return, [N].
 
-        rᵢ = w_e·z(episode score in the group) + w_s·z(step return in the state's group)
+        rᵢ = w_e·z(episode score over the group) + w_s·z(step return over the steps of a state)
         z(x) = (x - mean) / (std + ε)
 
     Args:
-        step_score: [N] float64, what a turn earns.
-        episode_score: [N] what its trajectory earns.
-        turn: [N] a turn's place in its trajectory.
+        step_score: [N] float64, score of each turn.
+        episode_score: [N] score of the turn's trajectory.
+        turn: [N] index of the turn in its trajectory.
         traj_id: [N] codes of the trajectories.
-        state_id: [N] codes of the states that steps start from.
+        state_id: [N] codes of the states in which steps start.
         group: [N] codes of the groups.
         batch: [N] codes of the batches.
-        step_gamma: discount per turn.
+        step_gamma: discount per turn, in [0, 1].
         episode_weight: w_e.
         step_weight: w_s.
-        norm_mean: `none` centres nothing.
-        norm_std: `none` divides by nothing.
-        norm_eps: ε.
-        episodes: a `trajectory` counts once in its group, or once for each `row`.
-        states: equal states are compared in their `group`, or in the whole `batch`.
+        norm_mean: mean of the `group`, of the `others` of the group, or `none`.
+        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_eps: ε, added to the standard deviation.
+        episodes: a trajectory counts once in its group (`trajectory`), or once per turn (`row`).
+        states: equal states are compared within their `group`, or within the whole `batch`.
 
-    A state seen once, and a group of one trajectory, adds 0.
+    Returns:
+        [N]. A state that occurs once adds 0 with a norm_mean, and so does the episode score of the
+        only trajectory of a group.
 
-    Source: Feng et al., arXiv 2505.10978, eq. 8.
+    Source: Feng et al., arXiv 2505.10978, eq. 8. ROLL has `episodes="row"` and `states="batch"`.
 
     >>> zeros, ids = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
     >>> score = torch.tensor([0.0, 2.0], dtype=torch.float64)
@@ -67,12 +69,12 @@ def gigpo_rewards(
     """
     norm = {"norm_mean": norm_mean, "norm_std": norm_std}
     trajectory = trajectories(traj_id, group)
-    rows = unit = torch.arange(trajectory.numel())
+    rows = index = torch.arange(trajectory.numel())
     if episodes == "trajectory":
         order = canonical_order(trajectory, turn, episode_score)
         count = int(trajectory.max()) + 1 if trajectory.numel() else 0
-        rows, unit = order[group_offsets(trajectory, count)[:-1]], trajectory
-    episode = z_scores(episode_score[rows], group[rows], norm_eps=norm_eps, **norm)[unit]
+        rows, index = order[group_offsets(trajectory, count)[:-1]], trajectory
+    episode = z_scores(episode_score[rows], group[rows], norm_eps=norm_eps, **norm)[index]
     returns = step_returns(step_score, turn, traj_id, group, step_gamma=step_gamma)
     inside = group if states == "group" else batch
     step = z_scores(returns, joint_codes(inside, state_id), norm_eps=norm_eps, **norm)

@@ -1,4 +1,4 @@
-"""GPG: centred rewards, scaled up by the share of responses that earn nothing."""
+"""GPG: centred rewards, scaled up for the rewards of 0 in the batch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 def gpg(
     rewards: Tensor, batch: Tensor, offsets: Tensor, *, f_norm: float = 1.0, single: str = "zero"
 ) -> Credit:
-    """Centred reward times what makes up for groups without a gradient.
+    """Return rewards minus the mean of their group, scaled up for groups without a gradient.
 
-        Aᵢ = α·(rᵢ - mean of the group) / f,  α = responses of the batch / those with r ≠ 0
+        Aᵢ = α·(rᵢ - mean of the group) / f,  α = responses of the batch / responses with r ≠ 0
 
     Args:
         rewards: [N] float64, sorted by group.
         batch: [N] codes of the batches.
         offsets: [G+1] of the groups.
-        f_norm: f.
-        single: `raw` leaves a group of one uncentred; else it gets 0.
+        f_norm: f, above 0.
+        single: `raw` does not centre a single-response group, which otherwise gets 0.
 
     Returns:
-        Credit of [N] each, one tensor twice. A group of equal rewards gets 0, and so does a
-        batch whose rewards are all 0.
+        Credit of [N], the same tensor twice. A group of equal rewards and a batch whose rewards are
+        all 0 get 0.
 
     Source: Chu et al., arXiv 2504.02546, eq. 7.
 
@@ -40,8 +40,8 @@ def gpg(
     """
     codes = batch.to(torch.int64)
     responses = torch.bincount(codes)
-    earning = torch.bincount(codes[rewards != 0], minlength=responses.numel())
-    alpha = responses.to(rewards.dtype) / earning.clamp(min=1)
+    rewarded = torch.bincount(codes[rewards != 0], minlength=responses.numel())
+    alpha = responses.to(rewards.dtype) / rewarded.clamp(min=1)
     mean = spread(group_moments(rewards, offsets).mean, offsets)
     if single == "raw":
         mean = torch.where(spread(lengths(offsets) == 1, offsets), 0.0, mean)

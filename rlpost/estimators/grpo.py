@@ -1,12 +1,13 @@
-"""GRPO: rewards normalised within their group, then the return-to-go."""
+"""GRPO: the return-to-go of rewards that are normalised within their group."""
 
 from __future__ import annotations
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
 
-# The group normalisation is the pipeline's reward normalisation, with mean and deviation of the
-# group as the estimator's defaults: A = (r - mean) / (std + 1e-6) where there is no KL penalty.
+# The stage of reward normalisation computes (r - mean) / (std + 1e-6); this estimator sets its
+# defaults, mean and standard deviation of the group. Without KL penalty and with γ = 1 every policy
+# token of the response gets that number.
 ESTIMATOR = Estimator(
     "grpo",
     reinforce,

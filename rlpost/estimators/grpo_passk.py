@@ -1,4 +1,4 @@
-"""Pass@k GRPO: only the best of a group is credited, with its lead over the second."""
+"""Pass@k GRPO: the lead of the best response of a group over the second best."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 def grpo_passk(
     rewards: Tensor, offsets: Tensor, *, norm_std: str = "group", norm_eps: float = 1e-6
 ) -> Credit:
-    """Lead of the best response of a group over the second best.
+    """Return the lead of the best response of each group over the second best.
 
-        Aᵢ = (rᵢ - second best) / (std + ε) for the best of the group, 0 for the others
+        Aᵢ = (rᵢ - second best reward) / (std + ε) for the best of the group, 0 for the others
 
     Args:
         rewards: [N] float64, ascending within each group.
         offsets: [G+1] of the groups.
-        norm_std: `none` divides by nothing.
-        norm_eps: ε.
+        norm_std: `none` does not divide.
+        norm_eps: ε, added to the standard deviation (Bessel's correction, ddof 1).
 
     Returns:
-        Credit of [N] each, one tensor twice. A tie for the best, and a group of one, gets 0.
+        Credit of [N], the same tensor twice. A group whose best reward is a tie and a
+        single-response group get 0.
 
-    Source: Walder and Karkhanis, arXiv 2503.19595; verl raises on a group of one.
+    Source: Walder and Karkhanis, arXiv 2503.19595. verl raises an error for a single response.
 
     >>> rewards = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
     >>> grpo_passk(rewards, torch.tensor([0, 3]), norm_std="none").advantages

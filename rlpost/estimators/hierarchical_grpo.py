@@ -1,4 +1,4 @@
-"""Hierarchical GRPO: each role centred among its like, inside an episode or over a batch."""
+"""Hierarchical GRPO: rewards centred by domain, within a group or a batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def hierarchical_grpo(rewards: Tensor, cohort: Tensor) -> Credit:
-    """Reward less the mean of the response's cohort.
+    """Return rewards minus the mean of their cohort.
 
-        Aᵢ = rᵢ - mean(r of the cohort)
+        Aᵢ = rᵢ - mean of the cohort
 
-    A cohort is what shares a domain (a role) and a group, for the domains that are named as
-    `episode_domains`; for the others it is what shares a domain and a batch.
+    The cohort of a response is the responses of its domain (role of an agent) in its group, for
+    the domains in `episode_domains`, and the responses of its domain in its batch for the others.
 
     Args:
         rewards: [N] float64.
-        cohort: [N] codes.
+        cohort: [N] codes of the cohorts.
 
     Returns:
-        Credit of [N] each, one tensor twice. A cohort of one, and one of equal rewards, gets 0.
+        Credit of [N], the same tensor twice. A cohort of one response or of equal rewards gets 0.
 
     Source: prime-rl, hierarchical_grpo.
 

@@ -1,4 +1,4 @@
-"""MaxRL: centred rewards over the group's mean, so that rare successes weigh more."""
+"""MaxRL: rewards relative to the mean of their group, so that rare successes weigh more."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def max_rl(rewards: Tensor, offsets: Tensor) -> Credit:
-    """Reward relative to the group's mean.
+    """Return rewards relative to the mean of their group.
 
         Aᵢ = (rᵢ - mean) / mean of the group
 
-    It is meant for rewards from 0 up, where the mean is the pass rate.
+    With rewards of 0 and 1 the mean is the pass rate.
 
     Args:
-        rewards: [N] float64, sorted by group.
+        rewards: [N] float64, sorted by group; 0 or more.
         offsets: [G+1] of the groups.
 
     Returns:
-        Credit of [N] each, one tensor twice; 0 in a group whose mean is not above 0, in a group
-        of one and in one of equal rewards.
+        Credit of [N], the same tensor twice. A group whose mean is 0 or less, a single-response
+        group and a group of equal rewards get 0.
 
     Source: Tajwar et al., arXiv 2602.02710.
 

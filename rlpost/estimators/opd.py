@@ -1,4 +1,4 @@
-"""On-policy distillation: the advantage is how far the teachers would rather be."""
+"""On-policy distillation: the negative KL from teachers as the advantage."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def opd(distillation: Tensor) -> Credit:
-    """Negative KL from the teachers at each token.
+    """Return the negative weighted KL from the teachers at each token.
 
         Aₜ = -Σₖ wₖ·KL(π ‖ teacher k)ₜ
 
-    With another estimator, recipes that name teachers add this to its advantages.
+    With another estimator and `teachers`, this is added to its advantages.
 
     Args:
-        distillation: [T] Σ w·KL of each token.
+        distillation: [T] Σₖ wₖ·KLₖ of each token, in nats.
 
     Returns:
-        Credit of [T] each, one tensor twice.
+        Credit of [T], the same tensor twice.
 
     Source: MiMo-V2-Flash, arXiv 2601.02780.
 

@@ -1,4 +1,4 @@
-"""OPO: rewards less the group's mean, weighted by length."""
+"""OPO: rewards minus the length-weighted mean of their group."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 def opo(rewards: Tensor, tokens: Tensor, offsets: Tensor) -> Credit:
-    """Reward less the optimal baseline of policies whose gradient grows with length.
+    """Return rewards minus the optimal baseline if gradients grow with length.
 
-        Aᵢ = rᵢ - Σⱼ nⱼ·rⱼ / Σⱼ nⱼ over the group, n the policy tokens of a response
+        Aᵢ = rᵢ - Σⱼ nⱼ·rⱼ / Σⱼ nⱼ over the group
 
     Args:
         rewards: [N] float64, sorted by group.
-        tokens: [N] policy tokens of each response.
+        tokens: [N] number of policy tokens of each response, n.
         offsets: [G+1] of the groups.
 
     Returns:
-        Credit of [N] each, one tensor twice. A group of one, and one of equal rewards, gets 0;
-        in a group without any policy token nothing is taken off.
+        Credit of [N], the same tensor twice. A single-response group and a group of equal rewards
+        get 0. In a group without policy tokens the baseline is 0.
 
-    Source: Hao et al., arXiv 2505.23585. verl gives a group of one its plain reward.
+    Source: Hao et al., arXiv 2505.23585. verl gives a single-response group its raw reward.
 
     >>> rewards = torch.tensor([0.0, 1.0], dtype=torch.float64)
     >>> opo(rewards, torch.tensor([3, 1]), torch.tensor([0, 2])).advantages
     tensor([-0.2500,  0.7500], dtype=torch.float64)
     """
     weights = tokens.to(rewards.dtype)
-    # Distances from a reward of the group: equal rewards then come out as exactly 0.
+    # Relative to one reward of the group, so that equal rewards give exactly 0.
     first = spread(first_values(rewards, offsets), offsets)
     total = segment_sum(weights, offsets).clamp(min=1)
     shift = segment_sum(weights * (rewards - first), offsets) / total

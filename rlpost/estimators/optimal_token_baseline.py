@@ -1,4 +1,4 @@
-"""Optimal token baseline: the return-to-go less a weighted mean at the same position."""
+"""Optimal token baseline: the return-to-go minus a weighted mean by group and position."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 def optimal_token_baseline(
     token_rewards: Tensor, position_baseline: Tensor, offsets: Tensor, *, gamma: float = 1.0
 ) -> Credit:
-    """Return-to-go less the baseline of the token's position in its group.
+    """Return the return-to-go minus the baseline of the token's group and position.
 
         Gₜ = rₜ + γ·Gₜ₊₁;  Aₜ = Gₜ - Bₜ;  R = G
         Bₜ = Σ G·W / (Σ W + ε) over the group's policy tokens at position t
 
     Args:
         token_rewards: [T] reward of each token.
-        position_baseline: [T] B at each token.
+        position_baseline: [T] baseline B of each token.
         offsets: [N+1] of the responses.
-        gamma: discount, in [0, 1].
+        gamma: discount γ per token, in [0, 1].
 
     Returns:
-        Credit of [T] each. A token that is alone at its position gets 0.
+        Credit of [T] each. If no other response of the group has a token at the position, the
+        advantage is 0 up to ε.
 
     Source: verl, compute_optimal_token_baseline_advantage.
 
@@ -46,14 +47,16 @@ def token_weights(
     *,
     otb_is_cap: float | None = None,
 ) -> Tensor:
-    """How much the score function has varied up to a token, Wₜ = Σ (1 - 2π + Σπ²)·ρ², [T].
+    """Return the cumulative squared norm of the score function up to each token, [T].
+
+        Wₜ = Σₛ≤ₜ (1 - 2πₛ + Σπₛ²)·ρₛ²
 
     Args:
         old_log_probs: [T] log π of the sampled tokens.
-        sum_pi_squared: [T] Σπ² over the vocabulary.
+        sum_pi_squared: [T] Σπ² over the vocabulary, in [0, 1].
         offsets: [N+1] of the responses.
-        infer_log_probs: [T] of the rollout engine.
-        otb_is_cap: with log-probs of the engine, ρ = min(π/π_infer, cap); else ρ = 1.
+        infer_log_probs: [T] log-probs of the rollout engine; None for ρ = 1.
+        otb_is_cap: cap of ρ = min(π/π_infer, cap); None for ρ = 1.
 
     >>> import math
     >>> half = torch.full((2,), math.log(0.5))

@@ -1,4 +1,4 @@
-"""RAE: rewards against a moving average of their role, in the order of the rows."""
+"""RAE: rewards minus a moving average of their domain, in input order."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ def rae(
     ema_decay: float = 0.9,
     rae_order: str = "row",
 ) -> Credit:
-    """Reward less the role's exponential moving average as it was before the row.
+    """Return rewards minus the exponential moving average of the earlier rewards of their domain.
 
-        Aᵢ = rᵢ - b;  then b ← d·b + (1 - d)·rᵢ, from b = 0, for each domain on its own
+        Aᵢ = rᵢ - b, then b ← d·b + (1 - d)·rᵢ;  b = 0 at the start of each domain
 
     Args:
-        rewards: [N] float64, in the order of the rows.
-        domain: [N] codes of the roles.
+        rewards: [N] float64, in input order.
+        domain: [N] codes of the domains (roles of agents).
         group: [N] codes in order of first appearance.
         ema_decay: d, in [0, 1].
-        rae_order: `row` by row, or `group` by group in the order of their first rows.
+        rae_order: input order (`row`), or group by group in the order of their first responses.
 
     Returns:
-        Credit of [N] each, one tensor twice. A role's first row gets its plain reward.
+        Credit of [N], the same tensor twice. The first response of a domain gets its raw reward.
 
-    Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1.
+    Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1. prime-rl has `rae_order="group"`.
 
     >>> one = torch.zeros(2, dtype=torch.int64)
     >>> rae(torch.tensor([1.0, 1.0]), one, one, ema_decay=0.5).advantages
     tensor([1.0000, 0.5000])
     """
     row = torch.arange(rewards.numel(), device=rewards.device)
-    # Within a domain from the last row to the first, so that a scan towards the start of an
-    # array goes forward in time.
+    # Responses of a domain from last to first, so that a reverse scan goes forward in time.
     order = canonical_order(domain, *([-group] if rae_order == "group" else []), -row)
     offsets = group_offsets(domain, int(domain.max()) + 1 if domain.numel() else 0)
     averages = reverse_scan((1 - ema_decay) * rewards[order], offsets, ema_decay)

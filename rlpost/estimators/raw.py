@@ -1,4 +1,4 @@
-"""Raw: the reward itself, for those who bring their own baseline."""
+"""Raw: the reward itself, for users who have their own baseline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
 
 def raw(rewards: Tensor) -> Credit:
-    """The response's reward on each of its policy tokens.
+    """Return the rewards as advantages.
+
+        Aᵢ = rᵢ
 
     Args:
         rewards: [N] float64.
 
     Returns:
-        Credit of [N] each, one tensor twice.
+        Credit of [N], the same tensor twice.
 
     >>> raw(torch.tensor([0.0, 1.0])).advantages
     tensor([0., 1.])

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def reinforce(token_rewards: Tensor, offsets: Tensor, *, gamma: float = 1.0) -> Credit:
-    """Discounted return-to-go of the token rewards.
+    """Return the discounted return-to-go of the token rewards.
 
-        Gₜ = rₜ + γ·Gₜ₊₁;  A = R = G
+        Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last token;  A = R = G
 
     Args:
         token_rewards: [T] reward of each token.
         offsets: [N+1] of the responses.
-        gamma: discount, in [0, 1].
+        gamma: discount γ per token, in [0, 1].
 
     Returns:
-        Credit of [T] each, one tensor twice.
+        Credit of [T], the same tensor twice.
 
     Source: Williams, Machine Learning 8, 1992.
 

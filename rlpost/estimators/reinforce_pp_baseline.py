@@ -1,12 +1,12 @@
-"""REINFORCE++ with a baseline: centred on the group, then whitened over the batch's tokens."""
+"""REINFORCE++ with baseline: centred by group, then whitened over the tokens of a batch."""
 
 from __future__ import annotations
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.dr_grpo import dr_grpo
 
-# The deviation is that of all policy tokens of a batch, so long responses weigh more, and equal
-# groups stay at 0 unless the batch's mean is not.
+# Whitening is over all policy tokens of a batch, so long responses weigh more, and a group of equal
+# rewards gets -mean / std of the batch, which is 0 only if the mean over tokens is.
 ESTIMATOR = Estimator(
     "reinforce_pp_baseline",
     dr_grpo,

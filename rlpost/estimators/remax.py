@@ -1,4 +1,4 @@
-"""ReMax: the return-to-go less the reward of the greedy response."""
+"""ReMax: the return-to-go minus the reward of the greedy response."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 def remax(
     token_rewards: Tensor, reward_baseline: Tensor, offsets: Tensor, *, gamma: float = 1.0
 ) -> Credit:
-    """Return-to-go less one baseline for all tokens of a response.
+    """Return the return-to-go minus the baseline of the response.
 
-        Gₜ = rₜ + γ·Gₜ₊₁;  Aₜ = Gₜ - b;  R = G
+        Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last token;  Aₜ = Gₜ - b;  R = G
 
     Args:
         token_rewards: [T] reward of each token.
-        reward_baseline: [N] reward of the greedy response to the same prompt.
+        reward_baseline: [N] reward b of the greedy response to the same prompt.
         offsets: [N+1] of the responses.
-        gamma: discount, in [0, 1].
+        gamma: discount γ per token, in [0, 1].
 
     Returns:
-        Credit of [T] each; an empty response has none.
+        Credit of [T] each; a response without tokens has no credit.
 
     Source: Li et al., arXiv 2310.10505, algorithm 1.
 

@@ -1,4 +1,4 @@
-"""RLOO: each response against the mean of the others of its group."""
+"""RLOO: rewards minus the leave-one-out mean of their group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def rloo(rewards: Tensor, offsets: Tensor) -> Credit:
-    """Reward less the mean of the group's other rewards.
+    """Return rewards minus the mean of the other rewards of their group.
 
         Aᵢ = rᵢ - Σⱼ≠ᵢ rⱼ / (n - 1) = (rᵢ - mean) · n / (n - 1)
 
@@ -22,9 +22,11 @@ def rloo(rewards: Tensor, offsets: Tensor) -> Credit:
         offsets: [G+1] of the groups.
 
     Returns:
-        Credit of [N] each, one tensor twice. A group of one has no others and gets 0.
+        Credit of [N], the same tensor twice. A single-response group and a group of equal rewards
+        get 0.
 
-    Source: Ahmadian et al., arXiv 2402.14740. verl's loop gives a group of one its plain reward.
+    Source: Ahmadian et al., arXiv 2402.14740. verl's `rloo` gives a single-response group its raw
+    reward.
 
     >>> rloo(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0, 2])).advantages
     tensor([-1.,  1.], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Step REINFORCE: each turn earns the discounted return of the turns from it on."""
+"""Step REINFORCE: the discounted return over turns, normalised by group."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def step_returns(
     step_score: Tensor, turn: Tensor, traj_id: Tensor, group: Tensor, *, step_gamma: float = 1.0
 ) -> Tensor:
-    """Discounted return over the turns of a trajectory, [N].
+    """Return the discounted return of each turn over the rest of its trajectory, [N].
 
-        Gᵢ = sᵢ + γ·G of the next turn of the same group and trajectory
+        Gₖ = sₖ + γ·Gₖ₊₁ over the turns k of a trajectory
 
     Args:
-        step_score: [N] float64, what a turn earns.
-        turn: [N] a turn's place in its trajectory.
-        traj_id: [N] codes of the trajectories.
+        step_score: [N] float64, score s of each turn.
+        turn: [N] index of the turn in its trajectory.
+        traj_id: [N] codes of the trajectories, unique within a group.
         group: [N] codes of the groups.
-        step_gamma: γ in [0, 1].
+        step_gamma: discount γ per turn, in [0, 1].
 
     Source: ROLL, compute_discounted_returns.
 
@@ -43,12 +43,12 @@ def step_returns(
 
 
 def trajectories(traj_id: Tensor, group: Tensor) -> Tensor:
-    """Codes of (group, trajectory), [N]."""
+    """Return codes of (group, trajectory), [N]."""
     return joint_codes(group, traj_id)
 
 
-# The step returns take the place of rewards, so they are normalised within their group and then
-# credited like any reward: with γ = 1 and no KL, every token of a turn gets its step's number.
+# Step returns replace the rewards: they are normalised within their group and then credited like
+# rewards. With γ = 1 and no KL penalty, every policy token of a turn gets the number of its step.
 ESTIMATOR = Estimator(
     "step_reinforce",
     reinforce,

@@ -1,11 +1,11 @@
-"""The formulas as functions of torch tensors: for a trainer, a notebook or a test.
+"""The formulas as functions of torch tensors, for a trainer, a notebook or a test.
 
-Tokens are ragged: [T] numbers of all responses one after the other, offsets [N+1] that say where
-each begins, and a mask [T] that is 0 on tokens that are not the policy's. `padded` has the same
-for [B, T] tensors. Rewards of responses are [N].
+Tokens are ragged: tensors [T] of the tokens of all responses in a row, `offsets` [N+1] with the
+first token of each response, and `mask` [T], 0 on observation tokens. `padded` has the same
+functions for [B, T] tensors. Numbers of responses are [N].
 
-float32 or float64, CPU or CUDA; what comes out has the type and device of what went in. Inputs
-are never changed. Numbers are those of the commands, which compute in float64.
+Tensors are float32 or float64, on the CPU or on CUDA; results have the dtype and device of the
+input. Inputs are never changed. The numbers are those of the commands, which compute in float64.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from rlpost.estimators import Credit
 from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
-from rlpost.functional.scans import discounted_returns, gae, place_rewards, to_tokens
-from rlpost.functional.tokens import importance_weights, kl, whiten
+from rlpost.functional.tokens import (
+    discounted_returns,
+    gae,
+    importance_weights,
+    kl,
+    place_rewards,
+    to_tokens,
+    whiten,
+)
 from rlpost.kernels.corrections import Weights
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What every function here asks of its tensors, and how it says what is wrong with them."""
+"""Checks of tensor arguments: shapes, dtypes, names, finite numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOATS = (torch.float32, torch.float64)
 
 
 class Ragged(NamedTuple):
-    """Where responses begin, and which of their tokens the policy produced."""
+    """Offsets of responses, and the mask of their policy tokens."""
 
     offsets: Tensor
     """[N+1] int64."""
@@ -28,22 +28,22 @@ class Ragged(NamedTuple):
 
 
 def ragged(offsets: Tensor, mask: Tensor | None, tokens: Tensor) -> Ragged:
-    """Offsets and mask of these tokens, checked and in the types of the kernels.
+    """Check offsets and mask, and return them in the dtypes of the kernels.
 
     Args:
-        offsets: [N+1] whole numbers from 0 up to T, ascending.
-        mask: [T] of any type, 0 on observations; None for all ones.
+        offsets: [N+1] integers, ascending from 0 to T.
+        mask: [T] of any dtype, 0 on observation tokens; None if there are none.
         tokens: [T], any tensor of the tokens.
 
     Raises:
-        UsageError: they do not fit together.
+        UsageError: the shapes or values do not match.
     """
     size = tokens.numel()
     if tokens.dim() != 1 or offsets.dim() != 1 or offsets.is_floating_point():
         raise UsageError(
             f"tokens of shape {tuple(tokens.shape)} and {offsets.dtype} offsets of shape "
-            f"{tuple(offsets.shape)}: [T] numbers and [N+1] whole numbers are needed; "
-            "rlpost.functional.padded takes [B, T]"
+            f"{tuple(offsets.shape)}: [T] numbers and [N+1] integers are needed; "
+            "rlpost.functional.padded has functions of [B, T]"
         )
     offsets = offsets.to(tokens.device, torch.int64)
     ends = (0, 0) if not offsets.numel() else (int(offsets[0]), int(offsets[-1]))
@@ -52,58 +52,88 @@ def ragged(offsets: Tensor, mask: Tensor | None, tokens: Tensor) -> Ragged:
             f"offsets of {offsets.numel()} numbers from {ends[0]} to {ends[1]}: they must ascend "
             f"from 0 to the number of tokens, {size}"
         )
+    return Ragged(offsets, mask_of(tokens, mask))
+
+
+def mask_of(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mask as bool; all true for None.
+
+    Raises:
+        UsageError: the mask does not have the shape of the values.
+    """
     if mask is None:
-        return Ragged(offsets, torch.ones(size, dtype=torch.bool, device=tokens.device))
-    if mask.shape != tokens.shape:
-        raise UsageError(f"mask of shape {tuple(mask.shape)} for tokens of {tuple(tokens.shape)}")
-    return Ragged(offsets, mask.to(tokens.device) != 0)
+        return torch.ones_like(values, dtype=torch.bool)
+    if mask.shape != values.shape:
+        raise UsageError(
+            f"mask of shape {tuple(mask.shape)} for values of shape {tuple(values.shape)}: "
+            "they must be the same"
+        )
+    return mask.to(values.device) != 0
 
 
 def floats(**tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the widest of their types.
+    """Return the tensors in the widest of their dtypes.
 
     Raises:
-        UsageError: one is neither float32 nor float64, or shapes differ.
+        UsageError: a tensor is neither float32 nor float64, or shapes differ.
     """
-    (first, shape), *_ = ((name, one.shape) for name, one in tensors.items())
-    for name, one in tensors.items():
-        if one.dtype not in FLOATS:
+    (first, shape), *_ = ((name, tensor.shape) for name, tensor in tensors.items())
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS:
             raise UsageError(
-                f"{name} is {one.dtype}: float32 or float64 is needed, {name}.float() gives it"
+                f"{name} is {tensor.dtype}: float32 or float64 is needed, such as {name}.float()"
             )
-        if one.shape != shape:
+        if tensor.shape != shape:
             raise UsageError(
-                f"{name} of shape {tuple(one.shape)} beside {first} of {tuple(shape)}: "
+                f"{name} of shape {tuple(tensor.shape)} and {first} of shape {tuple(shape)}: "
                 "they must be the same"
             )
     widest = torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else FLOATS[0]
-    return tuple(one.to(widest) for one in tensors.values())
+    return tuple(tensor.to(widest) for tensor in tensors.values())
 
 
 def per_response(name: str, numbers: Tensor, count: int) -> Tensor:
-    """One number per response, [N]; raises UsageError where there are not N of them."""
+    """Return the numbers [N].
+
+    Raises:
+        UsageError: there is not one number for each response.
+    """
     if numbers.shape != (count,):
         raise UsageError(
-            f"{name} of shape {tuple(numbers.shape)}: one number for each of {count} responses "
-            "is needed"
+            f"{name} of shape {tuple(numbers.shape)}: ({count},) is needed, one number for each "
+            "response"
         )
     return numbers
 
 
+def one_of(name: str, value: str, values: Sequence[str]) -> None:
+    """Check that a value is one of several.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value not in values:
+        raise UsageError(f"{name} {value!r} is none of {', '.join(values)}")
+
+
 def finite(name: str, numbers: Tensor) -> Tensor:
-    """The numbers in float64, out of the graph; raises DataError where one is NaN or infinite."""
-    found = numbers.detach().to(torch.float64)
-    bad = int((~torch.isfinite(found)).sum())
+    """Return the numbers in float64, detached from the graph.
+
+    Raises:
+        DataError: a number is NaN or infinite.
+    """
+    values = numbers.detach().to(torch.float64)
+    bad = int((~torch.isfinite(values)).sum())
     if bad:
         raise DataError(
-            f"{name}: {bad} of {found.numel()} numbers are NaN or infinite; leave those responses "
-            "out, or give them a number"
+            f"{name}: {bad} of {values.numel()} numbers are NaN or infinite; leave those responses "
+            "out, or set a number"
         )
-    return found
+    return values
 
 
 def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tensor, int]:
-    """Codes of groups from 0 without gaps, [N], and how many groups there are.
+    """Return codes of the groups, from 0 without gaps, [N], and the number of groups.
 
     Raises:
         UsageError: there is not one id for each reward.
@@ -112,30 +142,29 @@ def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tens
         labels, codes = torch.unique(groups.to(rewards.device), return_inverse=True)
         count = labels.numel()
     else:
-        places: dict[Hashable, int] = {}
-        found = [places.setdefault(name, len(places)) for name in groups]
-        codes, count = torch.tensor(found, dtype=torch.int64, device=rewards.device), len(places)
+        seen: dict[Hashable, int] = {}
+        indices = [seen.setdefault(name, len(seen)) for name in groups]
+        codes, count = torch.tensor(indices, dtype=torch.int64, device=rewards.device), len(seen)
     if rewards.dim() != 1 or codes.shape != rewards.shape:
         raise UsageError(
-            f"groups of shape {tuple(codes.shape)} for rewards of {tuple(rewards.shape)}: "
+            f"groups of shape {tuple(codes.shape)} for rewards of shape {tuple(rewards.shape)}: "
             "one id and one reward for each response are needed, [N]"
         )
     return codes, count
 
 
 def on_policy_tokens(
-    function: Callable[..., tuple[Tensor, ...]], where: Ragged, *columns: Tensor
+    function: Callable[..., tuple[Tensor, ...]], responses: Ragged, *columns: Tensor
 ) -> tuple[Tensor, ...]:
-    """Run a function on the policy's tokens alone, and put 0 on the others.
+    """Apply a function to the policy tokens, and return its results with 0 on the others.
 
     Args:
-        function: takes columns of M tokens and offsets [N+1]; gives tensors of [M].
-        where: the responses.
-        columns: [T] each; what stands on observations is never looked at.
+        function: of columns [M] of policy tokens and their offsets [N+1]; returns tensors [M].
+        responses: offsets and mask.
+        columns: [T] each; values of observation tokens are not used.
     """
-    chosen = where.mask.nonzero().squeeze(1)
-    found = function(
-        *(column[chosen] for column in columns), compact_offsets(where.mask, where.offsets)
-    )
-    size = where.mask.numel()
-    return tuple(one.new_zeros(size).index_copy(0, chosen, one) for one in found)
+    policy = responses.mask.nonzero().squeeze(1)
+    offsets = compact_offsets(responses.mask, responses.offsets)
+    results = function(*(column[policy] for column in columns), offsets)
+    size = responses.mask.numel()
+    return tuple(result.new_zeros(size).index_copy(0, policy, result) for result in results)

@@ -1,8 +1,8 @@
-"""Advantages of whole responses from their rewards and groups, one number each.
+"""Functions of rewards and groups: one advantage per response.
 
-Rewards are [N], float32 or float64, in any order; groups are N ids, a tensor of whole numbers or
-any sequence (of strings, say). Sums are taken in float64 and the result has the type of the
-rewards. Nothing here is differentiable: advantages are constants of a policy gradient.
+Rewards are [N], float32 or float64, in any order. Groups are N ids: a tensor of integers or any
+sequence, such as of strings. Sums are computed in float64; results have the dtype of the rewards
+and are constants: no gradient flows through them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlpost.estimators.opo import opo as _opo
 from rlpost.estimators.rloo import rloo as _rloo
 from rlpost.functional.arguments import codes_of, finite, floats, per_response
 from rlpost.kernels.moments import canonical_order, group_offsets, keyed_moments
-from rlpost.kernels.rewards import z_scores
+from rlpost.kernels.rewards import standardise, z_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -41,34 +41,55 @@ def grpo(
     norm_std: str = "group",
     norm_eps: float = 1e-6,
 ) -> Tensor:
-    """(r - mean) / (std + ε) within each group; Bessel's correction (GRPO, arXiv 2402.03300).
+    """Return rewards normalised within their group.
+
+        Aᵢ = (rᵢ - mean) / (std + ε)
 
     Args:
-        rewards: [N].
-        groups: N ids.
-        norm_mean: mean of the `group`, of the `others` of it, or `none`.
-        norm_std: deviation of the same.
-        norm_eps: ε.
+        rewards: [N] reward of each response.
+        groups: N group ids.
+        norm_mean: mean of the `group`, of the `others` of the group (leave-one-out), or `none`.
+        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_eps: ε, added to the standard deviation.
 
     Returns:
-        [N]. A group of one, and one of equal rewards, gets 0 where anything is divided.
+        [N]. With a norm_std, a single-response group and a group of equal rewards get 0. With
+        `others`, a response whose others have equal rewards is not divided.
 
     Raises:
-        UsageError: shapes or types do not fit.
+        UsageError: a shape or a dtype is wrong.
         DataError: a reward is NaN or infinite.
+
+    Source: GRPO, arXiv 2402.03300. TRL has ε = 1e-4; open-instruct divides by n (ddof 0); NeMo-RL
+    uses `others` for both.
 
     >>> grpo(torch.tensor([0.0, 1.0, 5.0]), ["a", "a", "b"])
     tensor([-0.7071,  0.7071,  0.0000])
     """
     codes, _ = codes_of(groups, rewards)
     norm = {"norm_mean": norm_mean, "norm_std": norm_std}
-    (given,) = floats(rewards=rewards)
-    found = z_scores(finite("rewards", given), codes, norm_eps=norm_eps, **norm)
-    return found.to(given.dtype)
+    (rewards,) = floats(rewards=rewards)
+    scores = z_scores(finite("rewards", rewards), codes, norm_eps=norm_eps, **norm)
+    return scores.to(rewards.dtype)
 
 
 def dr_grpo(rewards: Tensor, groups: Groups) -> Tensor:
-    """Reward less the mean of the group, [N] (Dr. GRPO, arXiv 2503.20783); raises as `grpo`.
+    """Return rewards minus the mean of their group.
+
+        Aᵢ = rᵢ - mean
+
+    Args:
+        rewards: [N] reward of each response.
+        groups: N group ids.
+
+    Returns:
+        [N]. A single-response group and a group of equal rewards get 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: Dr. GRPO, arXiv 2503.20783.
 
     >>> dr_grpo(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-0.5000,  0.5000])
@@ -77,9 +98,22 @@ def dr_grpo(rewards: Tensor, groups: Groups) -> Tensor:
 
 
 def rloo(rewards: Tensor, groups: Groups) -> Tensor:
-    """Reward less the mean of the others of the group, [N] (RLOO, arXiv 2402.14740).
+    """Return rewards minus the mean of the other rewards of their group.
 
-    A group of one gets 0. Raises as `grpo`.
+        Aᵢ = rᵢ - Σⱼ≠ᵢ rⱼ / (n - 1)
+
+    Args:
+        rewards: [N] reward of each response.
+        groups: N group ids.
+
+    Returns:
+        [N]. A single-response group and a group of equal rewards get 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: RLOO, arXiv 2402.14740. verl's `rloo` gives a single-response group its raw reward.
 
     >>> rloo(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
@@ -88,14 +122,24 @@ def rloo(rewards: Tensor, groups: Groups) -> Tensor:
 
 
 def opo(rewards: Tensor, tokens: Tensor, groups: Groups) -> Tensor:
-    """Reward less Σ n·r / Σ n over the group, [N] (OPO, arXiv 2505.23585).
+    """Return rewards minus the mean of their group, weighted by length.
+
+        Aᵢ = rᵢ - Σⱼ nⱼ·rⱼ / Σⱼ nⱼ
 
     Args:
-        rewards: [N].
-        tokens: [N] policy tokens of each response, n.
-        groups: N ids.
+        rewards: [N] reward of each response.
+        tokens: [N] number of policy tokens of each response, n.
+        groups: N group ids.
 
-    Raises as `grpo`.
+    Returns:
+        [N]. A single-response group and a group of equal rewards get 0. In a group without policy
+        tokens the baseline is 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: OPO, arXiv 2505.23585. verl gives a single-response group its raw reward.
 
     >>> opo(torch.tensor([0.0, 1.0]), torch.tensor([3, 1]), torch.tensor([7, 7]))
     tensor([-0.2500,  0.7500])
@@ -106,15 +150,25 @@ def opo(rewards: Tensor, tokens: Tensor, groups: Groups) -> Tensor:
 def gpg(
     rewards: Tensor, groups: Groups, batch: Groups | None = None, *, f_norm: float = 1.0
 ) -> Tensor:
-    """α·(r - mean of the group) / f, α = responses of the batch / those with r ≠ 0, [N].
+    """Return rewards minus the mean of their group, scaled up for the rewards of 0 in the batch.
+
+        Aᵢ = α·(rᵢ - mean) / f,  α = responses of the batch / responses with r ≠ 0
 
     Args:
-        rewards: [N].
-        groups: N ids.
-        batch: N ids of batches; None for one batch.
-        f_norm: f.
+        rewards: [N] reward of each response.
+        groups: N group ids.
+        batch: N batch ids; None for one batch.
+        f_norm: f, above 0.
 
-    Raises as `grpo`. Source: GPG, arXiv 2504.02546.
+    Returns:
+        [N]. A single-response group, a group of equal rewards and a batch without non-zero rewards
+        get 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: GPG, arXiv 2504.02546, eq. 7.
 
     >>> gpg(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
@@ -126,15 +180,24 @@ def gpg(
 def grpo_passk(
     rewards: Tensor, groups: Groups, *, norm_std: str = "group", norm_eps: float = 1e-6
 ) -> Tensor:
-    """The best of a group: (r - second best) / (std + ε); the others 0, [N] (arXiv 2503.19595).
+    """Return the lead of the best response of each group over the second best, 0 for the others.
+
+        A_best = (r_best - r_second) / (std + ε)
 
     Args:
-        rewards: [N].
-        groups: N ids.
-        norm_std: `none` divides by nothing.
-        norm_eps: ε.
+        rewards: [N] reward of each response.
+        groups: N group ids.
+        norm_std: `none` does not divide.
+        norm_eps: ε, added to the standard deviation (Bessel's correction, ddof 1).
 
-    Raises as `grpo`.
+    Returns:
+        [N]. A group whose best reward is a tie, and a single-response group, get 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: Pass@k GRPO, arXiv 2503.19595. verl raises an error for a single-response group.
 
     >>> grpo_passk(torch.tensor([3.0, 0.0, 1.0]), torch.tensor([7, 7, 7]), norm_std="none")
     tensor([2., 0., 0.])
@@ -143,9 +206,23 @@ def grpo_passk(
 
 
 def max_rl(rewards: Tensor, groups: Groups) -> Tensor:
-    """(r - mean) / mean of the group, 0 where the mean is not above 0, [N] (arXiv 2602.02710).
+    """Return rewards relative to the mean of their group.
 
-    Raises as `grpo`.
+        Aᵢ = (rᵢ - mean) / mean
+
+    Args:
+        rewards: [N] reward of each response, 0 or more.
+        groups: N group ids.
+
+    Returns:
+        [N]. A group whose mean is 0 or less, a single-response group and a group of equal rewards
+        get 0.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a reward is NaN or infinite.
+
+    Source: MaxRL, arXiv 2602.02710.
 
     >>> max_rl(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
@@ -163,30 +240,37 @@ def gdpo(
     norm_eps: float = 1e-6,
     batch_eps: float = 1e-6,
 ) -> Tensor:
-    """Σₖ wₖ·(cₖ - mean) / (std + ε) over the group, then normalised over all N.
+    """Return the weighted sum of group-normalised reward components, normalised over the batch.
+
+        sᵢ = Σₖ wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) over the group
+        Aᵢ = (sᵢ - mean) / (std + ε_batch) over all N
 
     Args:
-        components: [N, K] rewards of several kinds.
-        groups: N ids.
-        component_weights: K weights; none: 1 each.
-        norm_mean: mean of the `group`, of the `others` of it, or `none`.
-        norm_std: deviation of the same.
-        norm_eps: ε within groups.
-        batch_eps: ε over all of them.
+        components: [N, K] reward components.
+        groups: N group ids.
+        component_weights: K weights; empty: 1 each.
+        norm_mean: mean of the `group`, of the `others` of the group (leave-one-out), or `none`.
+        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_eps: ε, added to the standard deviation of the group.
+        batch_eps: ε_batch, added to the standard deviation of the batch.
 
     Returns:
-        [N]; 0 throughout where all sums are equal.
+        [N]; all 0 if all sums are equal.
 
-    Raises as `grpo`. Source: GDPO, arXiv 2601.05242.
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+        DataError: a component is NaN or infinite.
+
+    Source: GDPO, arXiv 2601.05242. NeMo-RL has ε_batch = 0, TRL 1e-4.
 
     >>> gdpo(torch.tensor([[0.0, 5.0], [2.0, 5.0]]), torch.tensor([7, 7]))
     tensor([-0.7071,  0.7071])
     """
-    (given,) = floats(components=components)
-    columns = finite("components", given).unbind(1)
-    codes, count = codes_of(groups, given[:, 0])
+    (components,) = floats(components=components)
+    columns = finite("components", components).unbind(1)
+    codes, count = codes_of(groups, components[:, 0])
     order = canonical_order(codes, *columns)
-    credit = _gdpo(
+    sums = _gdpo(
         torch.stack(columns, dim=1)[order],
         group_offsets(codes, count),
         component_weights=component_weights,
@@ -194,19 +278,20 @@ def gdpo(
         norm_std=norm_std,
         norm_eps=norm_eps,
     ).advantages
-    moments = keyed_moments(credit.cpu(), torch.zeros(len(credit), dtype=torch.int64), 1)
-    mean, std = float(moments.mean), float(moments.std)
-    found = (credit - mean) / (std + batch_eps) if std > 0 else torch.zeros_like(credit)
-    return torch.empty_like(found).index_copy(0, order, found).to(given.dtype)
+    one_batch = torch.zeros(len(sums), dtype=torch.int64)
+    moments = keyed_moments(sums.cpu(), one_batch, 1).at(one_batch)
+    scores = standardise(sums.cpu(), moments, eps=batch_eps).to(sums.device)
+    return torch.empty_like(scores).index_copy(0, order, scores).to(components.dtype)
 
 
 def _grouped(
     function: Callable[..., Credit], groups: Groups, rewards: Tensor, *columns: Tensor
 ) -> Tensor:
-    """Run an estimator of groups on rows in any order, [N] in the order and type of the rewards."""
+    """Return the advantages of an estimator, [N] in the order and dtype of the rewards."""
     codes, count = codes_of(groups, rewards)
-    (given,) = floats(rewards=rewards)
-    values = [finite("rewards", given), *(x.to(given.device, torch.float64) for x in columns)]
+    (rewards,) = floats(rewards=rewards)
+    numbers = (column.to(rewards.device, torch.float64) for column in columns)
+    values = [finite("rewards", rewards), *numbers]
     order = canonical_order(codes, *values)
     credit = function(*(x[order] for x in values), group_offsets(codes, count)).advantages
-    return torch.empty_like(credit).index_copy(0, order, credit).to(given.dtype)
+    return torch.empty_like(credit).index_copy(0, order, credit).to(rewards.dtype)

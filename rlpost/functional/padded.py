@@ -1,8 +1,9 @@
-"""The same functions for padded tensors: [B, T] and a mask that is 0 on padding and observations.
+"""The functions of tokens for padded tensors [B, T], with a mask that is 0 on padding.
 
-Padding may be left, right or between; what stands on it is never looked at. Names, knobs and
-errors are those of rlpost.functional. Functions of rewards and groups have no padded twin: they
-take one number per response as it is. `whiten` and `kl` take any shape.
+The mask is 0 on observation tokens too. Padding may be at the left, at the right or in between, and
+may have any value. Names, options and errors are those of rlpost.functional. The functions of
+rewards and groups are not here: their numbers are [N] for padded tensors, too. `whiten` and `kl`
+work on any shape.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
-from rlpost.functional import policy, scans, tokens
+from rlpost.functional import policy, tokens
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, whiten
 from rlpost.kernels.corrections import Weights
@@ -21,8 +22,6 @@ from rlpost.kernels.corrections import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-MATRIX = 2
 
 __all__ = [
     "aggregate",
@@ -37,48 +36,48 @@ __all__ = [
 ]
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, **knobs: float) -> Credit:
-    """`rlpost.functional.gae` of [B, T] tensors: advantages and returns, [B, T] each.
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, **options: float) -> Credit:
+    """Return `rlpost.functional.gae` of [B, T] tensors: advantages and returns, [B, T] each.
 
     >>> rewards, values = torch.tensor([[0.0, 1.0, 7.0]]), torch.tensor([[0.5, 0.5, 7.0]])
     >>> gae(rewards, values, torch.tensor([[1, 1, 0]]), lam=1.0).returns
     tensor([[1., 1., 0.]])
     """
     offsets = _offsets(mask, rewards=rewards, values=values)
-    found = scans.gae(rewards.flatten(), values.flatten(), offsets, mask.flatten(), **knobs)
-    return Credit(*(one.view(mask.shape) for one in found))
+    credit = tokens.gae(rewards.flatten(), values.flatten(), offsets, mask.flatten(), **options)
+    return Credit(*(part.view(mask.shape) for part in credit))
 
 
 def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
-    """`rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
+    """Return `rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
     offsets = _offsets(mask, rewards=rewards)
-    found = scans.discounted_returns(rewards.flatten(), offsets, mask.flatten(), gamma=gamma)
-    return found.view(mask.shape)
+    returns = tokens.discounted_returns(rewards.flatten(), offsets, mask.flatten(), gamma=gamma)
+    return returns.view(mask.shape)
 
 
 def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """`rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
-    return scans.place_rewards(rewards, _offsets(mask), mask.flatten()).view(mask.shape)
+    """Return `rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
+    return tokens.place_rewards(rewards, _offsets(mask), mask.flatten()).view(mask.shape)
 
 
 def to_tokens(numbers: Tensor, mask: Tensor) -> Tensor:
-    """`rlpost.functional.to_tokens` of [B] numbers, [B, T].
+    """Return `rlpost.functional.to_tokens` of [B] numbers, [B, T].
 
     >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([[1, 1], [1, 0]]))
     tensor([[1., 1.],
             [2., 0.]])
     """
-    return scans.to_tokens(numbers, _offsets(mask), mask.flatten()).view(mask.shape)
+    return tokens.to_tokens(numbers, _offsets(mask), mask.flatten()).view(mask.shape)
 
 
 def importance_weights(
-    old_log_probs: Tensor, infer_log_probs: Tensor, mask: Tensor, **knobs: Any
+    old_log_probs: Tensor, infer_log_probs: Tensor, mask: Tensor, **options: Any
 ) -> Weights:
-    """`rlpost.functional.importance_weights` of [B, T] log-probs, [B, T] each."""
+    """Return `rlpost.functional.importance_weights` of [B, T] log-probs, [B, T] each."""
     offsets = _offsets(mask, old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
     old, infer = old_log_probs.flatten(), infer_log_probs.flatten()
-    found = tokens.importance_weights(old, infer, offsets, mask.flatten(), **knobs)
-    return Weights(*(one.view(mask.shape) for one in found))
+    weights = tokens.importance_weights(old, infer, offsets, mask.flatten(), **options)
+    return Weights(*(part.view(mask.shape) for part in weights))
 
 
 def policy_loss(
@@ -92,35 +91,35 @@ def policy_loss(
     is_weight: Tensor | None = None,
     **options: Any,
 ) -> PolicyLoss:
-    """`rlpost.functional.policy_loss` of [B, T] tensors; its tokens and clip are [B, T].
+    """Return `rlpost.functional.policy_loss` of [B, T] tensors; its tokens and clip are [B, T].
 
-    The longest response, by which seq-mean-token-sum-norm divides, is T long: give `agg_length`
-    where batches are padded to widths of their own.
+    The default length of seq-mean-token-sum-norm is T, padding included; set `agg_length` if the
+    width differs between batches.
     """
     optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
     optional["is_weight"] = is_weight
-    given = {name: one for name, one in optional.items() if one is not None}
-    named = {"log_probs": log_probs, "old_log_probs": old_log_probs, "advantages": advantages}
-    offsets = _offsets(mask, **named, **given)
-    flat: dict[str, Any] = {name: one.flatten() for name, one in (named | given).items()}
-    found = policy.policy_loss(**flat, offsets=offsets, mask=mask.flatten(), **options)
-    return PolicyLoss(found.loss, found.tokens.view(mask.shape), found.clip.view(mask.shape))
+    columns = {"log_probs": log_probs, "old_log_probs": old_log_probs, "advantages": advantages}
+    columns |= {name: column for name, column in optional.items() if column is not None}
+    offsets = _offsets(mask, **columns)
+    flat: dict[str, Any] = {name: column.flatten() for name, column in columns.items()}
+    result = policy.policy_loss(**flat, offsets=offsets, mask=mask.flatten(), **options)
+    return PolicyLoss(result.loss, result.tokens.view(mask.shape), result.clip.view(mask.shape))
 
 
-def aggregate(values: Tensor, mask: Tensor, **knobs: Any) -> Tensor:
-    """`rlpost.functional.aggregate` of [B, T] values; the longest response is T long."""
+def aggregate(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
+    """Return `rlpost.functional.aggregate` of [B, T] values; its default `length` is T."""
     offsets = _offsets(mask, values=values)
-    return policy.aggregate(values.flatten(), offsets, mask.flatten(), **knobs)
+    return policy.aggregate(values.flatten(), offsets, mask.flatten(), **options)
 
 
 def _offsets(mask: Tensor, **columns: Tensor) -> Tensor:
-    """Offsets [B+1] of rows of T tokens; raises UsageError where a shape is another than [B, T]."""
-    if mask.dim() != MATRIX:
+    """Return the offsets [B+1] of rows of T tokens; raises UsageError if a shape is not [B, T]."""
+    if mask.dim() != 2:  # noqa: PLR2004
         raise UsageError(f"mask of shape {tuple(mask.shape)}: [B, T] is needed")
     for name, column in columns.items():
         if column.shape != mask.shape:
             raise UsageError(
-                f"{name} of shape {tuple(column.shape)} beside a mask of {tuple(mask.shape)}: "
+                f"{name} of shape {tuple(column.shape)} and mask of shape {tuple(mask.shape)}: "
                 "they must be the same"
             )
     rows, width = mask.shape

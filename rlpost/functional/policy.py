@@ -1,4 +1,4 @@
-"""Policy losses, differentiable in the log-probs of the policy being trained."""
+"""Policy losses, differentiable in the log-probs of the current policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import torch
 
 from rlpost.errors import UsageError
-from rlpost.functional.arguments import floats, per_response, ragged
+from rlpost.functional.arguments import floats, one_of, per_response, ragged
 from rlpost.kernels.aggregate import denominator
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 AGGREGATIONS = get_args(Aggregation)
-OF_REFERENCE = ("ref_kl",)
+NEED_REFERENCE = ("ref_kl",)
 
 
 class PolicyLoss(NamedTuple):
-    """What a policy loss comes to."""
+    """A policy loss, and the loss and clip state of each token."""
 
     loss: Tensor
-    """Scalar: the aggregated loss, and the KL loss where one is asked for."""
+    """Scalar: the aggregated loss, plus kl_loss_coef times the KL loss."""
     tokens: Tensor
-    """[T] loss of each token before any mean; 0 where the mask is 0."""
+    """[T] loss of each token before aggregation; 0 on observation tokens."""
     clip: Tensor
-    """[T] uint8: 0, or 1, 2, 3 where the lower, the upper or the dual clip is active."""
+    """[T] uint8: 1, 2 or 3 if the lower, upper or dual clip is active, else 0."""
 
 
 def policy_loss(
@@ -47,88 +47,88 @@ def policy_loss(
     sample_weight: Tensor | None = None,
     **options: Any,
 ) -> PolicyLoss:
-    """The loss that `rlpost loss` tells of, for a backward pass.
+    """Return the policy loss that `rlpost loss` reports, for a backward pass.
 
     Args:
-        log_probs: [T] of the policy being trained.
-        old_log_probs: [T] of the policy before its update.
+        log_probs: [T] log-probs of the current policy.
+        old_log_probs: [T] log-probs of the policy before the update.
         advantages: [T].
-        offsets: [N+1] where responses begin.
-        mask: [T], 0 on tokens that are not the policy's; None for none.
-        loss: a name that `rlpost loss` knows, or options, as `recipe.presets.loss_preset` has
-            those of a framework.
-        infer_log_probs: [T] of the rollout engine, for `behaviour="infer"`.
-        ref_log_probs: [T] of the reference policy, for a KL loss.
-        rewards: [N] for losses that tell good responses from bad ones.
-        is_weight: [T] weights that multiply the loss.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+        loss: a name that `rlpost losses` lists, or options such as those of a framework from
+            `rlpost.loss_preset`.
+        infer_log_probs: [T] log-probs of the rollout engine, for `behaviour="infer"`.
+        ref_log_probs: [T] log-probs of the reference policy, for a KL loss.
+        rewards: [N] reward of each response, for losses that depend on its sign (topr).
+        is_weight: [T] importance weights that multiply the loss.
         sample_weight: [N] weights of responses.
-        options: fields of LossOptions, as `pg_clip=0.1` or `kl_loss_coef=0.01`; with those in
-            `loss` they take their place.
+        options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`; they override
+            those of `loss`.
 
     Returns:
-        PolicyLoss; differentiable in `log_probs` alone.
+        PolicyLoss; differentiable in `log_probs` only.
 
     Raises:
-        UsageError: shapes, types, names or values do not fit.
+        UsageError: a shape, a dtype, a name or a value is wrong, or log-probs are missing.
 
     >>> new = torch.tensor([-1.0, -2.0], requires_grad=True)
-    >>> found = policy_loss(new, new.detach(), torch.tensor([1.0, -1.0]), torch.tensor([0, 2]))
-    >>> found.loss.backward()
-    >>> found.loss.item(), new.grad
+    >>> result = policy_loss(new, new.detach(), torch.tensor([1.0, -1.0]), torch.tensor([0, 2]))
+    >>> result.loss.backward()
+    >>> result.loss.item(), new.grad
     (0.0, tensor([-0.5000,  0.5000]))
     """
-    given = loss.model_dump() if isinstance(loss, LossOptions) else {"loss": loss}
-    chosen = LossOptions.of({**given, **options}, "policy_loss")
-    named = {"old_log_probs": old_log_probs, "advantages": advantages}
+    base = loss.model_dump() if isinstance(loss, LossOptions) else {"loss": loss}
+    resolved = LossOptions.of({**base, **options}, "policy_loss")
+    required = {"old_log_probs": old_log_probs, "advantages": advantages}
     optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
     optional["is_weight"] = is_weight
-    asked = {name: x for name, x in optional.items() if x is not None}
-    _needed(chosen, asked)
-    new, *others = floats(log_probs=log_probs, **named, **asked)
-    columns = dict(zip([*named, *asked], (x.detach() for x in others), strict=True))
-    where = ragged(offsets, mask, new)
-    count = where.offsets.numel() - 1
+    present = {name: x for name, x in optional.items() if x is not None}
+    _check_present(resolved, present)
+    new, *others = floats(log_probs=log_probs, **required, **present)
+    columns = dict(zip([*required, *present], (x.detach() for x in others), strict=True))
+    responses = ragged(offsets, mask, new)
+    count = responses.offsets.numel() - 1
     tokens = Tokens(
         new=new,
         old=columns["old_log_probs"],
         advantages=columns["advantages"],
-        mask=where.mask,
-        offsets=where.offsets,
+        mask=responses.mask,
+        offsets=responses.offsets,
         infer=columns.get("infer_log_probs"),
         ref=columns.get("ref_log_probs"),
         rewards=None if rewards is None else per_response("rewards", rewards, count).detach(),
         weights=columns.get("is_weight"),
     )
-    return _aggregated(tokens, chosen, sample_weight)
+    return _aggregated(tokens, resolved, sample_weight)
 
 
-def _needed(options: LossOptions, there: dict[str, Tensor]) -> None:
-    """Raise UsageError where an option asks for log-probs that were not given."""
+def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
+    """Raise UsageError if an option needs log-probs that are missing."""
     reasons = (
         (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs"),
         (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs"),
-        (options.loss in OF_REFERENCE, f"loss={options.loss!r}", "ref_log_probs"),
+        (options.loss in NEED_REFERENCE, f"loss={options.loss!r}", "ref_log_probs"),
     )
-    for wanted, why, name in reasons:
-        if wanted and name not in there:
+    for needed, why, name in reasons:
+        if needed and name not in present:
             raise UsageError(f"policy_loss: {why} needs {name}=, [T] log-probs")
 
 
 def _aggregated(tokens: Tokens, options: LossOptions, weights: Tensor | None) -> PolicyLoss:
-    one = loss_named(options.loss)
-    found = one(tokens, options)
+    function = loss_named(options.loss)
+    surrogate = function(tokens, options)
     how: dict[str, Any] = {
-        "how": options.aggregation or one.aggregation,
+        "how": options.aggregation or function.aggregation,
         "weights": weights,
         "count_rows": options.agg_rows,
         "norm": options.agg_norm,
         "length": options.agg_length,
     }
-    total = aggregate(found.values, tokens.offsets, tokens.mask, **how)
+    total = aggregate(surrogate.values, tokens.offsets, tokens.mask, **how)
     if options.kl_loss_coef > 0:
         penalty = aggregate(kl_loss(tokens, options), tokens.offsets, tokens.mask, **how)
         total = total + options.kl_loss_coef * penalty
-    return PolicyLoss(total, found.values, found.clip)
+    return PolicyLoss(total, surrogate.values, surrogate.clip)
 
 
 def aggregate(
@@ -142,47 +142,48 @@ def aggregate(
     norm: str = "length",
     length: int | None = None,
 ) -> Tensor:
-    """From the losses of tokens to one number, differentiable.
+    """Return the aggregated loss of the policy tokens.
 
-        token-mean               Σ tokens / tokens
-        seq-mean-token-sum       Σ rows Σ tokens / rows
-        seq-mean-token-mean      Σ rows (Σ tokens / tokens of the row) / rows
-        seq-mean-token-sum-norm  Σ rows Σ tokens / length [/ rows]
+        token-mean               Σᵢ wᵢ Σₜ lossᵢₜ / policy tokens
+        seq-mean-token-sum       Σᵢ wᵢ Σₜ lossᵢₜ / responses
+        seq-mean-token-mean      Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of i) / responses
+        seq-mean-token-sum-norm  Σᵢ wᵢ Σₜ lossᵢₜ / length [/ responses]
 
     Args:
-        values: [T].
-        offsets: [N+1] where responses begin.
-        mask: [T], 0 on tokens that are not the policy's; None for none.
+        values: [T] loss of each token.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
         how: one of the four.
-        weights: [N] weights of responses; denominators take no notice of them.
-        count_rows: a mean over rows counts those with a policy token (`valid`) or `all`.
-        norm: seq-mean-token-sum-norm divides by `length`, or by `rows` times it.
-        length: that divisor; None for the longest response's tokens, observations with them.
+        weights: [N] weights w of responses; None for 1. They do not change denominators.
+        count_rows: which responses denominators count: those with a policy token (`valid`), or
+            `all`.
+        norm: seq-mean-token-sum-norm divides by `length` (verl, ROLL), or by length and number of
+            responses (`rows`; Dr. GRPO, arXiv 2503.20783).
+        length: the length of seq-mean-token-sum-norm, in tokens; None for that of the longest
+            response, observation tokens included.
 
     Returns:
-        Scalar; 0 where nothing counts.
+        Scalar; 0 if there is no policy token. Differentiable in `values`.
 
     Raises:
-        UsageError: shapes, types or a name do not fit.
+        UsageError: a shape, a dtype or a name is wrong.
 
     >>> values, offsets = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 3])
     >>> aggregate(values, offsets, how="seq-mean-token-mean")
     tensor(3.7500)
     """
-    if how not in AGGREGATIONS:
-        raise UsageError(f"how {how!r} is none of {', '.join(AGGREGATIONS)}")
+    one_of("how", how, AGGREGATIONS)
     (values,) = floats(values=values)
-    where = ragged(offsets, mask, values)
-    count = where.offsets.numel() - 1
-    tokens = count_true(where.mask, where.offsets)
-    owners = torch.repeat_interleave(lengths(where.offsets), output_size=values.numel())
-    inside = torch.where(where.mask, values, 0.0).to(torch.float64)
+    responses = ragged(offsets, mask, values)
+    sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)
+    count = sizes.numel()
+    owners = torch.repeat_interleave(sizes, output_size=values.numel())
+    inside = torch.where(responses.mask, values, 0.0).to(torch.float64)
     sums = inside.new_zeros(count).index_add(0, owners, inside)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clamp(min=1)
     if weights is not None:
         sums = sums * per_response("weights", weights, count).detach()
-    sizes = lengths(where.offsets)
     below = denominator(
         how=how,
         tokens=tokens.sum(),

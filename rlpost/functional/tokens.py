@@ -1,24 +1,184 @@
-"""Numbers of tokens: whitening, KL estimates, and weights for a policy that is not the sampler."""
+"""Functions of tokens: returns, GAE, whitening, KL, importance weights, placement of rewards."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from rlpost.errors import UsageError
-from rlpost.functional.arguments import floats, ragged
+from rlpost.estimators import Credit
+from rlpost.estimators.gae import gae as _gae
+from rlpost.functional.arguments import (
+    floats,
+    mask_of,
+    on_policy_tokens,
+    one_of,
+    per_response,
+    ragged,
+)
 from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
+from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.segments import add_at, last_true, lengths
+from rlpost.recipe.recipe import Level
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
-LEVELS = ("token", "segment", "geometric", "sequence")
+LEVELS = get_args(Level)
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    mask: Tensor | None = None,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    lambda_policy: float | None = None,
+    lambda_value: float | None = None,
+    length_adaptive_alpha: float = 0.0,
+) -> Credit:
+    """Return generalised advantage estimates and returns of the policy tokens.
+
+        δₜ = rₜ + γ·Vₜ₊₁ - Vₜ,  V = 0 after the last policy token
+        Aₜ = δₜ + γλ·Aₜ₊₁
+        Rₜ = Aₜ + Vₜ
+
+    t+1 is the next policy token of the response: observation tokens are skipped.
+
+    Args:
+        rewards: [T] reward of each token; `place_rewards` makes it from rewards of responses.
+        values: [T] value of the state before each token, in units of reward.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+        gamma: discount γ per policy token, in [0, 1].
+        lam: λ in [0, 1]; 0 gives one-step TD errors, 1 the return minus the value.
+        lambda_policy: λ of the advantages; None for `lam`.
+        lambda_value: λ of the returns; None for `lam`.
+        length_adaptive_alpha: with α > 0, λ of the advantages is max(0, 1 - 1/(α·n)) for a response
+            of n policy tokens (VAPO).
+
+    Returns:
+        Credit of advantages and returns, [T] each; 0 on observation tokens. Differentiable in
+        rewards and values. A response without policy tokens has no credit.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+
+    Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. ROLL,
+    OpenRLHF and slime apply γλ at observation tokens too (`observations` of `rlpost.Numerics`).
+
+    >>> rewards, values = torch.tensor([0.0, 9.0, 1.0]), torch.tensor([0.5, 9.0, 0.5])
+    >>> mask, offsets = torch.tensor([1, 0, 1]), torch.tensor([0, 3])
+    >>> gae(rewards, values, offsets, mask, lam=1.0).advantages
+    tensor([0.5000, 0.0000, 0.5000])
+    """
+    rewards, values = floats(rewards=rewards, values=values)
+    function = partial(
+        _gae,
+        gamma=gamma,
+        lam=lam,
+        lambda_policy=lambda_policy,
+        lambda_value=lambda_value,
+        length_adaptive_alpha=length_adaptive_alpha,
+    )
+    responses = ragged(offsets, mask, rewards)
+    advantages, returns = on_policy_tokens(function, responses, rewards, values)
+    return Credit(advantages, returns)
+
+
+def discounted_returns(
+    rewards: Tensor, offsets: Tensor, mask: Tensor | None = None, *, gamma: float = 1.0
+) -> Tensor:
+    """Return the discounted return-to-go of the policy tokens.
+
+        Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last policy token
+
+    t+1 is the next policy token of the response. Whitened over a batch these are the advantages of
+    REINFORCE++; minus the reward of the greedy response, those of ReMax.
+
+    Args:
+        rewards: [T] reward of each token.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+        gamma: discount γ per policy token, in [0, 1].
+
+    Returns:
+        [T]; 0 on observation tokens. Differentiable.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+
+    Source: Williams, Machine Learning 8, 1992.
+
+    >>> rewards, offsets = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 2, 3])
+    >>> discounted_returns(rewards, offsets, gamma=0.5)
+    tensor([0.5000, 1.0000, 2.0000])
+    """
+    (rewards,) = floats(rewards=rewards)
+
+    def scan(chosen: Tensor, compact: Tensor) -> tuple[Tensor]:
+        return (reverse_scan(chosen, compact, gamma),)
+
+    return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
+
+
+def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return token rewards: the reward of each response on its last policy token, 0 elsewhere.
+
+    Args:
+        rewards: [N] reward of each response.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+
+    Returns:
+        [T]; differentiable. The reward of a response without policy tokens is lost.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+
+    verl and ROLL use the last token, even if it is an observation (`terminal_reward`).
+
+    >>> place_rewards(torch.tensor([1.0]), torch.tensor([0, 3]), torch.tensor([1, 1, 0]))
+    tensor([0., 1., 0.])
+    """
+    (rewards,) = floats(rewards=rewards)
+    tokens = rewards.new_zeros(int(offsets[-1]) if offsets.numel() else 0)
+    responses = ragged(offsets, mask, tokens)
+    per_response("rewards", rewards, responses.offsets.numel() - 1)
+    return add_at(tokens, last_true(responses.mask, responses.offsets), rewards)
+
+
+def to_tokens(numbers: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the number of each response on all its policy tokens, 0 on observation tokens.
+
+    Args:
+        numbers: [N] number of each response, such as the advantages of `grpo`.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+
+    Returns:
+        [T]; differentiable.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+
+    >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]))
+    tensor([1., 0., 2.])
+    """
+    (numbers,) = floats(numbers=numbers)
+    tokens = numbers.new_zeros(int(offsets[-1]) if offsets.numel() else 0)
+    responses = ragged(offsets, mask, tokens)
+    per_response("numbers", numbers, responses.offsets.numel() - 1)
+    owners = torch.repeat_interleave(lengths(responses.offsets), output_size=tokens.numel())
+    return torch.where(responses.mask, numbers[owners], 0.0)
 
 
 def whiten(
@@ -29,35 +189,39 @@ def whiten(
     whiten_ddof: int = 1,
     shift_mean: bool = True,
 ) -> Tensor:
-    """(x - mean) / √(var + ε) over all that the mask keeps.
+    """Return values with mean 0 and variance 1 over the elements whose mask is not 0.
+
+        yₜ = (xₜ - mean) / √(var + ε)
 
     Args:
-        values: any shape, ragged or padded; what the mask drops is never looked at.
-        mask: the same shape; None keeps everything.
-        whiten_eps: ε, added to the variance.
-        whiten_ddof: 1 is Bessel's correction, 0 the population's variance.
-        shift_mean: without it the mean is added again, so that the scale alone changes.
+        values: any shape, ragged or padded; elements whose mask is 0 may have any value.
+        mask: the same shape; None for all elements.
+        whiten_eps: ε, added to the variance inside the square root.
+        whiten_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
+        shift_mean: if false, the mean is added again, so that only the scale changes.
 
     Returns:
-        The same shape, 0 where the mask is 0; moments are taken in float64. Under two values are
-        left as they are. Differentiable.
+        The same shape; 0 where the mask is 0. Mean and variance are computed in float64. Fewer than
+        two elements are returned unchanged. Differentiable.
 
     Raises:
-        UsageError: shapes or types do not fit.
+        UsageError: a shape or a dtype is wrong.
+
+    OpenRLHF divides by n and uses ε as the lower bound of the variance.
 
     >>> whiten(torch.tensor([1.0, 3.0, 99.0]), torch.tensor([1, 1, 0]))
     tensor([-0.7071,  0.7071,  0.0000])
     """
     (values,) = floats(values=values)
-    kept = _kept(values, mask)
+    kept = mask_of(values, mask)
     inside = values[kept].to(torch.float64)
     if inside.numel() <= 1:
         return torch.where(kept, values, 0.0)
     mean = inside.mean()
     variance = (inside - mean).square().sum() / (inside.numel() - whiten_ddof)
-    found = (inside - mean) * (variance + whiten_eps).rsqrt()
-    found = found if shift_mean else found + mean
-    return torch.zeros_like(values).masked_scatter(kept, found.to(values.dtype))
+    whitened = (inside - mean) * (variance + whiten_eps).rsqrt()
+    whitened = whitened if shift_mean else whitened + mean
+    return torch.zeros_like(values).masked_scatter(kept, whitened.to(values.dtype))
 
 
 def kl(
@@ -71,37 +235,42 @@ def kl(
     kl_clamps: str = "k3",
     ratio: Tensor | float = 1.0,
 ) -> Tensor:
-    """KL of a policy from a reference at each sampled token.
+    """Return the estimated KL of a policy from a reference at each sampled token, in nats.
 
-    With d = log π - log π_ref: k1 d; abs |d|; k2 d²/2; k3 exp(-d) + d - 1; k4 ratio·d.
+    With d = log π - log π_ref, clamped to ±log_ratio_clamp:
+
+        k1   d
+        abs  |d|
+        k2   d²/2
+        k3   exp(-d) + d - 1
+        k4   ratio·d
 
     Args:
-        log_probs: any shape, ragged or padded: of the policy.
-        ref_log_probs: the same shape: of the reference.
-        mask: the same shape; None keeps everything.
+        log_probs: log-probs of the policy; any shape, ragged or padded.
+        ref_log_probs: log-probs of the reference; the same shape.
+        mask: the same shape; None for all tokens.
         kl_estimator: k1, abs, k2, k3 or k4.
-        log_ratio_clamp: bound on |d|, nats.
-        kl_clamp: bound on the estimate, nats.
-        kl_clamps: what that binds: `k3`, which alone explodes, or `all`.
-        ratio: for k4, of the policy being trained to the one that sampled.
+        log_ratio_clamp: bound on |d|, in nats.
+        kl_clamp: bound on the absolute value of the estimate, in nats.
+        kl_clamps: estimators that are clamped: `k3`, which grows exponentially, or `all`.
+        ratio: for k4, the importance ratio of the current to the sampling policy.
 
     Returns:
-        The same shape, 0 where the mask is 0. Differentiable.
+        The same shape; 0 where the mask is 0, NaN there or not. Differentiable.
 
     Raises:
-        UsageError: shapes, types or the estimator's name do not fit.
+        UsageError: a shape, a dtype or the name of the estimator is wrong.
 
     Source: Schulman, "Approximating KL divergence", 2020.
 
     >>> kl(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]), kl_estimator="k2")
     tensor([0.1250, 0.0000])
     """
-    if kl_estimator not in KL_ESTIMATORS:
-        raise UsageError(f"kl_estimator {kl_estimator!r} is none of {', '.join(KL_ESTIMATORS)}")
+    one_of("kl_estimator", kl_estimator, KL_ESTIMATORS)
     policy, ref = floats(log_probs=log_probs, ref_log_probs=ref_log_probs)
-    kept = _kept(policy, mask)
-    # What is masked out may be NaN, and would reach the gradient through a product with 0.
-    found = token_kl(
+    kept = mask_of(policy, mask)
+    # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
+    estimate = token_kl(
         torch.where(kept, policy, 0.0),
         torch.where(kept, ref, 0.0),
         estimator=kl_estimator,
@@ -110,7 +279,7 @@ def kl(
         clamps=kl_clamps,
         ratio=ratio,
     )
-    return torch.where(kept, found, 0.0)
+    return torch.where(kept, estimate, 0.0)
 
 
 def importance_weights(
@@ -125,50 +294,46 @@ def importance_weights(
     bounds: tuple[float, float] = (0.0, math.inf),
     clamp: float = 40.0,
 ) -> Weights:
-    """Weights for tokens that the rollout engine sampled and the trainer scores.
+    """Return importance weights of the trainer's over the rollout engine's probabilities.
 
-    With d = old - infer, exp of: token d; segment the mean of d over the run of policy tokens;
-    geometric its mean over the response; sequence its sum. Then at least `floor`, at most `cap`
-    (truncated importance sampling), and 0 where the ratio is outside `bounds` (IcePop).
+    With d = old - infer, the ratio of a token is the exponential of:
+
+        token      d
+        segment    mean of d over the run of policy tokens that contains it
+        geometric  mean of d over the response's policy tokens
+        sequence   sum of d over the response's policy tokens
+
+    The weight is min(max(ratio, floor), cap) (truncated importance sampling), and 0 if the ratio is
+    outside `bounds` (IcePop, arXiv 2510.18855).
 
     Args:
-        old_log_probs: [T] of the trainer, before its update.
-        infer_log_probs: [T] of the rollout engine.
-        offsets: [N+1] where responses begin.
-        mask: [T], 0 on tokens that are not the policy's; None for none.
+        old_log_probs: [T] log-probs of the trainer before the update.
+        infer_log_probs: [T] log-probs of the rollout engine.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
         level: token, segment, geometric or sequence.
         cap: largest weight.
         floor: smallest weight.
-        bounds: smallest and largest ratio whose weight is not 0.
-        clamp: bound on |log| of a ratio, nats.
+        bounds: smallest and largest ratio whose weight is not 0, inclusive.
+        clamp: bound on the absolute log ratio at the level, in nats.
 
     Returns:
-        Weights: `values`, and where they were `truncated` or `masked`, [T] each; 0 and false on
-        observations. Constants for gradients.
+        Weights: `values`, and whether they were `truncated` or `masked`, [T] each; 0 and false on
+        observation tokens. Constants: no gradient flows through them.
 
     Raises:
-        UsageError: shapes, types or the level do not fit.
+        UsageError: a shape, a dtype or the level is wrong.
 
     >>> old, infer = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0])
     >>> importance_weights(old, infer, torch.tensor([0, 2]), cap=2.0).values
     tensor([1., 2.])
     """
-    if level not in LEVELS:
-        raise UsageError(f"level {level!r} is none of {', '.join(LEVELS)}")
+    one_of("level", level, LEVELS)
     old, infer = floats(old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
-    where = ragged(offsets, mask, old)
-    kept = where.mask
+    responses = ragged(offsets, mask, old)
+    kept = responses.mask
     old, infer = (torch.where(kept, x.detach(), 0.0).to(torch.float64) for x in (old, infer))
-    logs = log_weights(old, infer, kept, where.offsets, level=level, clamp=clamp)
-    found = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
-    values = torch.where(kept, found.values, 0.0).to(old_log_probs.dtype)
-    return Weights(values, found.truncated & kept, found.masked & kept)
-
-
-def _kept(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask as bool, in the shape of the values; raises UsageError where it has another."""
-    if mask is None:
-        return torch.ones_like(values, dtype=torch.bool)
-    if mask.shape != values.shape:
-        raise UsageError(f"mask of shape {tuple(mask.shape)} for values of {tuple(values.shape)}")
-    return mask.to(values.device) != 0
+    logs = log_weights(old, infer, kept, responses.offsets, level=level, clamp=clamp)
+    weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
+    values = torch.where(kept, weights.values, 0.0).to(old_log_probs.dtype)
+    return Weights(values, weights.truncated & kept, weights.masked & kept)
