@@ -1,4 +1,4 @@
-"""GPG: centred rewards, scaled up for the rewards of 0 in the batch."""
+"""GPG: centred rewards, divided by the share of non-zero rewards in the batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def gpg(
     rewards: Tensor, batch: Tensor, offsets: Tensor, *, f_norm: float = 1.0, single: str = "zero"
 ) -> Credit:
-    """Return rewards minus the mean of their group, scaled up for groups without a gradient.
+    """Return centred rewards, divided by the share of non-zero rewards in the batch.
 
         Aᵢ = α·(rᵢ - mean of the group) / f,  α = responses of the batch / responses with r ≠ 0
 

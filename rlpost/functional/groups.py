@@ -150,7 +150,7 @@ def opo(rewards: Tensor, tokens: Tensor, groups: Groups) -> Tensor:
 def gpg(
     rewards: Tensor, groups: Groups, batch: Groups | None = None, *, f_norm: float = 1.0
 ) -> Tensor:
-    """Return rewards minus the mean of their group, scaled up for the rewards of 0 in the batch.
+    """Return centred rewards, divided by the share of non-zero rewards in the batch.
 
         Aᵢ = α·(rᵢ - mean) / f,  α = responses of the batch / responses with r ≠ 0
 

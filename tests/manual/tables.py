@@ -206,7 +206,9 @@ def functions() -> str:
 
 
 def _first_line(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n\n")[0].rstrip(".")
+    """The first sentence of a docstring, without `Return`."""
+    line = (inspect.getdoc(thing) or "").partition("\n\n")[0].rstrip(".").removeprefix("Return ")
+    return line[:1].upper() + line[1:]
 
 
 def options() -> str:
