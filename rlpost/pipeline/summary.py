@@ -16,8 +16,8 @@ import torch
 from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.kernels.segments import offsets_of
-from rlpost.pipeline.groups import group_statistics
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
+from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.roles import LOG_PROBS
 

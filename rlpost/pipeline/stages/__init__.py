@@ -1,8 +1,8 @@
-"""The pipeline as a list of values: what each stage measures, settles and does to tokens.
+"""The stages of a recipe: a list of values with up to three parts each.
 
-A stage may `measure` numbers per response from tokens, `settle` them on the table of all
-responses, and then `apply` the outcome to the tokens of any batch. The engine decides in which
-pass over the file each of these happens; see `rlpost.pipeline.engine.plan`.
+A stage may `map` the tokens of a batch to numbers per response, `reduce` the table of all
+responses, and `apply` the result to the tokens of any batch. `rlpost.pipeline.plan` assigns these
+parts to passes over the input, and the engine runs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
-from rlpost.pipeline.stages import tokens as on_positions
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
@@ -36,23 +35,23 @@ class Stage:
 
     name: str
     reads: frozenset[str] = frozenset()
-    """Token roles, besides the mask, that `measure` and `apply` read from the file."""
+    """Token roles that `map` and `apply` read from the file, besides the mask."""
     map: Callable[[Batch], dict[str, Tensor]] | None = None
-    """Numbers per response, [n] each; they become columns of Responses."""
+    """Returns numbers per response, [n] each; they become columns of Responses."""
     in_first_pass: bool = False
-    """`measure` reads columns of the file alone, so it can share the first pass."""
+    """`map` reads only columns of the file, so that it can run in the first pass."""
     gather: Callable[[Responses, Iterable[dict[str, Tensor]]], Responses] | None = None
-    """What becomes of the measurements of all batches, where they are no columns."""
+    """Merges the mapped numbers of all batches, if they are not columns of Responses."""
     reduce: Callable[[Responses], Responses] | None = None
     apply: Callable[[Batch], Batch] | None = None
 
 
 def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
-    """The stages of a recipe, in order; stages that would do nothing are left out.
+    """Return the stages of a recipe, in order, without those that would do nothing.
 
     Args:
         resolved: from `resolve_recipe`.
-        running: where each domain's running reward moments stand.
+        running: running reward statistics of each domain at the start.
     """
     recipe = resolved.recipe
     kl = _kl_stages(resolved)
@@ -91,14 +90,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
 def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
-    mean_of, std_of = resolved.norm
-    normalise = partial(
-        on_rewards.normalise_rewards,
-        recipe=recipe,
-        mean_of=mean_of,
-        std_of=std_of,
-        running=running,
-    )
+    normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=running)
     return [
         *([Stage("step rewards", reduce=made)] if estimator.rewards else []),
         *([] if estimator.normalises else [Stage("reward normalisation", reduce=normalise)]),
@@ -111,13 +103,13 @@ def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if not resolved.kl:
         return []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
-    measured = early or recipe.kl_target is not None
+    maps = early or recipe.kl_target is not None
     reduce = on_responses.charge_kl if early else on_responses.kl_coefficients
     return [
         Stage(
             "kl",
             resolved.kl_reads,
-            map=partial(on_tokens.measure_kl, recipe=recipe) if measured else None,
+            map=partial(on_tokens.map_kl, recipe=recipe) if maps else None,
             in_first_pass=True,
             reduce=partial(reduce, recipe=recipe),
             apply=partial(on_tokens.add_kl, recipe=recipe),
@@ -168,13 +160,13 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
 def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
-        Stage("position layout", reduce=partial(on_positions.lay_out, recipe=recipe)),
+        Stage("position layout", reduce=partial(on_tokens.add_slots, recipe=recipe)),
         Stage(
             "position baselines",
-            on_positions.reads(recipe, estimator),
-            map=partial(on_positions.measure, recipe=recipe, estimator=estimator),
-            gather=partial(on_positions.gather, recipe=recipe),
-            apply=partial(on_positions.add_baselines, recipe=recipe),
+            on_tokens.weight_roles(recipe, estimator),
+            map=partial(on_tokens.map_slots, recipe=recipe, estimator=estimator),
+            gather=partial(on_tokens.gather_baselines, recipe=recipe),
+            apply=partial(on_tokens.add_baselines, recipe=recipe),
         ),
     ]
 
@@ -203,23 +195,23 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
 def _whitening(recipe: Recipe, column: str) -> Stage:
     return Stage(
         f"{column.rpartition('_')[2].removesuffix('s')} whitening",
-        map=partial(on_tokens.measure_moments, column=column),
+        map=partial(on_tokens.map_moments, column=column),
         reduce=partial(on_responses.token_whitening, recipe=recipe, column=column),
         apply=partial(on_tokens.whiten, column=column),
     )
 
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Every token role, besides the mask, that any stage of the recipe reads."""
+    """Return the token roles that any stage of the recipe reads, besides the mask."""
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
-    weights = on_positions.reads(resolved.recipe, resolved.estimator)
+    weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:
-    """What distillation reads: the teachers' columns and the student's."""
+    """Return the roles that distillation reads: the teachers' columns and the student's."""
     if not resolved.distilled:
         return frozenset()
     current = resolved.recipe.numerics.kl_policy == "current"

@@ -1,10 +1,10 @@
-"""Stage 11: weigh and reject what the trainer sees otherwise than the rollout engine did.
+"""The stage of the off-policy correction: importance weights and filters of tokens and responses.
 
-A filter that judges whole responses drops them as a sample mask does: `kept` and `sample_mask`
-turn false. One that judges tokens or segments, or only tokens of some advantages, takes tokens
-out of the final response mask. Advantages, returns and weights are 0 wherever that mask is, so
-nothing rejected reaches a loss, whichever of the columns it is made of. Statistics of earlier
-stages (normalisation, whitening) count what is rejected here: they come first.
+A filter of whole responses drops them like a sample mask: `kept` and `sample_mask` become false. A
+filter of tokens or segments, or only of tokens of some advantages, removes tokens from the final
+response mask. Advantages, returns and weights are 0 outside that mask, so that rejected tokens
+reach no loss, whichever columns it uses. Statistics of earlier stages (normalisation, whitening)
+count rejected tokens: these stages run before this one.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 ROLES = frozenset({"old_log_probs", "infer_log_probs"})
 
 
-def passed(place: int) -> str:
-    """The column of responses that says which of them a filter lets stay."""
-    return f"is:passed:{place}"
+def passed(number: int) -> str:
+    """Return the name of the column of responses that a filter accepts."""
+    return f"is:passed:{number}"
 
 
-def rejected(place: int) -> str:
-    """The column of tokens that says which of them a filter rejects."""
-    return f"is:rejected:{place}"
+def rejected(number: int) -> str:
+    """Return the name of the column of tokens that a filter rejects."""
+    return f"is:rejected:{number}"
 
 
 def drops_responses(recipe: Recipe, one: Filter) -> bool:
-    """Whether a filter judges whole responses, whatever their advantages."""
+    """Return whether a filter accepts or rejects whole responses, whatever their advantages."""
     return one.by_response and recipe.is_filter_where == "any"
 
 
 def parts(recipe: Recipe) -> dict[str, Any]:
-    """The stage, by field; it measures and reduces only what the recipe cannot do without."""
+    """Return the fields of the stage; it maps and reduces only if the recipe needs it."""
     reduces = recipe.rejects_responses or recipe.is_normalise
     return {
         "name": "off-policy correction",
@@ -65,10 +65,10 @@ def parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """What is settled on all responses: which ones filters let stay, sums for the mean weight."""
+    """Return which responses filters accept, and sums for the mean weight."""
     found = {
-        passed(place): _inside(batch, one, recipe)
-        for place, one in enumerate(recipe.filters)
+        passed(number): _inside(batch, one, recipe)
+        for number, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
     if not recipe.is_normalise:
@@ -84,13 +84,13 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
 
 
 def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Drops the responses that filters reject; adds what a batch's weights are divided by.
+    """Drop the responses that filters reject; add the mean that a batch's weights are divided by.
 
-    The mean is over policy tokens, or over responses with one where a weight is a response's, of
-    all responses that the sample masks let stay: filters do not change it.
+    The mean is over policy tokens (over responses with one, if a response has one weight) of all
+    responses that sample masks keep: filters do not change it.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no response is left.
     """
     reached = responses["kept"]
     if recipe.is_normalise:
@@ -100,25 +100,25 @@ def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
         mean = total / exact_sums(units, codes, count).clamp(min=1)
         responses = responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
     flags = {
-        str(one): responses[passed(place)]
-        for place, one in enumerate(recipe.filters)
+        str(one): responses[passed(number)]
+        for number, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
     if not flags:
         return responses
     stays = torch.stack([*flags.values()]).all(0)
     kept = reached & stays
-    responses = some_left(responses, kept, flags, "widen the bounds of is_filter")
+    responses = some_left(responses, kept, flags, "widen the bounds of --is-filter")
     return responses.with_(
         **{"mask:off_policy": stays}, reached=reached, kept=kept, sample_mask=kept
     )
 
 
 def correct(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `accepted` where tokens are filtered, and `is_weight`; rejected credit becomes 0.
+    """Add `is_weight`, and `accepted` if tokens are filtered; set rejected credit to 0.
 
-    Weights are 0 on rejected tokens and in dropped responses; on observations they are what the
-    recipe's numerics say.
+    Weights are 0 on rejected tokens and in dropped responses. The recipe's numerics set them on
+    observations.
     """
     batch = _filtered(batch, recipe)
     if recipe.is_weight is None:
@@ -138,13 +138,13 @@ def correct(batch: Batch, *, recipe: Recipe) -> Batch:
 
 
 def _filtered(batch: Batch, recipe: Recipe) -> Batch:
-    """Adds `accepted`, and where each filter of tokens rejects."""
+    """Add `accepted`, and a column of rejected tokens for each filter."""
     hits: dict[str, Tensor] = {}
-    for place, one in enumerate(recipe.filters):
+    for number, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
             inside = _inside(batch, one, recipe)
             inside = spread(inside, batch.offsets) if one.by_response else inside
-            hits[rejected(place)] = batch.mask & ~inside & _rejectable(batch, recipe)
+            hits[rejected(number)] = batch.mask & ~inside & _rejectable(batch, recipe)
     if not hits:
         return batch
     accepted = ~torch.stack([*hits.values()]).any(0)
@@ -157,7 +157,7 @@ def _filtered(batch: Batch, recipe: Recipe) -> Batch:
 
 
 def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:
-    """Tokens that filters may reject; off-policy sequence masking spares A >= 0, VACO A·d <= 0."""
+    """Return tokens that filters may reject: all, only those with A < 0, or with A·d > 0 (VACO)."""
     if recipe.is_filter_where == "any":
         return batch.mask
     if "advantages" in batch:
@@ -170,7 +170,7 @@ def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:
 
 
 def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
-    """What a filter lets stay: [T] bool, or [n] where it judges responses."""
+    """Return what a filter accepts: [T] bool, or [n] for a filter of responses."""
     values = divergence(
         batch["old_log_probs"],
         batch["infer_log_probs"],
@@ -184,7 +184,7 @@ def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
 
 
 def _weights(batch: Batch, recipe: Recipe) -> Weights:
-    """Weights of all tokens, not yet divided by a mean."""
+    """Return the weights of all tokens, before they are divided by a mean."""
     assert recipe.is_weight is not None
     numerics = recipe.numerics
     logs = log_weights(

@@ -1,4 +1,7 @@
-"""What stages settle on the table of all responses; every function is pure."""
+"""Stages of the table of all responses: masks, KL, estimators, whitening and weights.
+
+Every function is pure.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,12 @@ from rlpost.kernels.moments import (
     pooled_moments,
 )
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
-from rlpost.pipeline.groups import group_statistics, per_group
-from rlpost.pipeline.stages.rewards import batch_moments, counted
+from rlpost.pipeline.stages.rewards import (
+    batch_moments,
+    counted,
+    group_statistics,
+    per_group,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def leave_out_nonfinite(responses: Responses) -> Responses:
-    """Marks responses with a number that is not finite; their reward counts as 0 from here on."""
+    """Set `valid` to false for responses with a non-finite number, and their reward to 0."""
     valid = responses["valid"] & responses["finite"]
     return responses.with_(
         valid=valid, reward=torch.where(valid, responses["reward"], 0.0), kept=valid
@@ -39,16 +46,16 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
 
 
 def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds a flag column per mask that is on (true: keep), and all of them together as `kept`.
+    """Add a flag column for each mask (true: keep), and `kept`, which all of them keep.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no response is left.
     """
     flags = _sample_flags(responses, recipe)
     kept = responses["valid"]
     for flag in flags.values():
         kept = kept & flag
-    advice = "loosen a mask" if flags else "mend the file"
+    advice = "loosen a mask" if flags else "correct the file"
     return some_left(responses, kept, flags, advice).with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
     )
@@ -57,25 +64,25 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
 def some_left(
     responses: Responses, kept: Tensor, flags: Mapping[str, Tensor], advice: str
 ) -> Responses:
-    """The same responses, if any are kept.
+    """Return the same responses if any are kept.
 
-    Of those of some steps only (where `part` is noted) none need be left: that is noted, with
-    what each mask keeps, for who sees all parts.
+    A part of the steps (with `part` in its notes) may have none left. That is noted, with the
+    number that each mask keeps, and the driver checks all parts together.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no response is left.
     """
     if bool(kept.any()):
         return responses
     counts = {name: int(flag.sum()) for name, flag in flags.items()}
     if not responses.notes.get("part"):
         raise nothing_left(counts, len(responses), advice)
-    found = {**responses.notes.get("nothing_left", {}), advice: counts}
-    return responses.noting(nothing_left=found)
+    counts_of = {**responses.notes.get("nothing_left", {}), advice: counts}
+    return responses.noting(nothing_left=counts_of)
 
 
 def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataError:
-    """The error where masks together drop every response, with what each of them keeps."""
+    """Return the error for masks that together drop all responses, with the number each keeps."""
     rates = ", ".join(f"{name} keeps {number}" for name, number in counts.items())
     return DataError(
         f"no response is left of {count}: {rates or 'none has finite numbers'}; {advice}"
@@ -108,7 +115,7 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
 
 
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds size, mean, deviation and pass rate of each response's group, by raw reward."""
+    """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
     rows, reward = responses["valid"], responses["reward"]
     moments, _ = group_statistics(responses, reward, rows=rows)
     passed = (reward >= recipe.pass_threshold).to(torch.float64)
@@ -122,7 +129,7 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
 
 
 def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `beta`, the KL coefficient of each response's batch."""
+    """Add `beta`, the KL coefficient of each response's batch."""
     count = responses.count("batch")
     if recipe.kl_target is None:
         beta = torch.full((count,), recipe.kl_coef, dtype=torch.float64)
@@ -141,16 +148,16 @@ def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
 
 
 def charge_kl(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `beta`, and takes the KL of a whole response from its `rewards`."""
+    """Add `beta`, and subtract β times the KL of a whole response from its `rewards`."""
     responses = kl_coefficients(responses, recipe=recipe)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
     return responses.with_(rewards=responses["rewards"] - charge)
 
 
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
-    """Adds `credit` and `credit_returns`, the advantage and return of all tokens of a response.
+    """Add `credit` and `credit_returns`, the advantage and return of all tokens of a response.
 
-    An estimator of tokens is asked for here only where its return-to-go is one terminal reward.
+    An estimator of tokens is computed here only if its return-to-go is one terminal reward.
     """
     values = responses["score"] if "score" in responses else responses["rewards"]
     if estimator.level == "token":
@@ -177,14 +184,14 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
 
 
 def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:
-    """The columns that an estimator reads, `components` one by one."""
+    """Return the columns that an estimator reads, `components` one by one."""
     parts = [f"component:{name}" for name in recipe.reward_components or ()]
     named = [(parts if name == "components" else [name]) for name in estimator.columns]
     return {name: responses[name] for names in named for name in names}
 
 
 def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:
-    """The same with components as one column, [N, K]."""
+    """Return the columns with all components as one column, [N, K]."""
     if "components" not in estimator.columns:
         return columns
     parts = [x for name, x in columns.items() if name.startswith("component:")]
@@ -193,7 +200,7 @@ def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tens
 
 
 def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
-    """Codes of (group, domain) in these domains and of (batch, domain) in the others, [N]."""
+    """Return codes of (group, domain) in these domains, of (batch, domain) in others, [N]."""
     labels = [str(label) for label in responses.labels["domain"]]
     listed = torch.tensor([label in episode_domains for label in labels])
     domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
@@ -202,7 +209,7 @@ def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
 
 
 def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Normalises `credit` over the responses of each batch; equal ones become 0."""
+    """Normalise `credit` over the responses of each batch; equal ones become 0."""
     credit, rows = responses["credit"], counted(responses, recipe)
     moments = batch_moments(responses, credit, rows)
     scores = standardise(credit, moments, eps=recipe.numerics.batch_eps)
@@ -211,7 +218,7 @@ def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
 
 
 def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
-    """Whitens `credit` over the kept policy tokens of each batch."""
+    """Whiten `credit` over the kept policy tokens of each batch."""
     credit = responses["credit"]
     count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
     parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
@@ -224,9 +231,9 @@ def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Res
 
 
 def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
-    """Adds the mean and scale of a token column over each response's batch.
+    """Add the mean and scale of a token column over each response's batch.
 
-    `unwhitened` says where a batch has a single token that counts: it stays as it is.
+    `unwhitened` is true for the response with the only token of its batch, which stays as it is.
     """
     parts = TokenMoments(*(responses[f"{column}:{name}"] for name in TokenMoments._fields))
     mean, scale, lone = _scales(responses, parts, recipe)
@@ -238,9 +245,9 @@ def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Res
 def _scales(
     responses: Responses, parts: TokenMoments, recipe: Recipe
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and 1/√(var + ε) of each row's batch; 0 and 1 where under two tokens count.
+    """Return mean and 1/√(var + ε) of each response's batch; 0 and 1 with under two tokens.
 
-    And which rows have the one token that counts in their batch.
+    The third result is true for responses that have the only token of their batch.
     """
     codes, numerics = responses["batch"], recipe.numerics
     moments = pooled_moments(parts, codes, responses.count("batch"))
@@ -259,7 +266,7 @@ def _scales(
 
 
 def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Clamps `credit`; `credit_clipped` says where."""
+    """Clamp `credit`; add `credit_clipped`, true if it changed."""
     bound = recipe.advantage_clip
     assert bound is not None
     credit = responses["credit"]
@@ -270,7 +277,7 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
 
 
 def weights(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `sample_weight`, scaled so that a batch sums to its number of responses."""
+    """Add `sample_weight`, scaled so that a batch sums to its number of responses."""
     if not (recipe.difficulty_weight or recipe.length_weight):
         return responses
     codes, count = responses["batch"], responses.count("batch")

@@ -1,4 +1,7 @@
-"""What stages do to the reward of each response; every function is pure."""
+"""Stages of rewards: shaping, normalisation and clipping, and statistics of groups and batches.
+
+Every function is pure. Statistics do not depend on the order of the responses.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,35 @@ import torch
 from torch import Tensor
 
 from rlpost.kernels import rewards
-from rlpost.kernels.moments import Moments, keyed_moments
+from rlpost.kernels.moments import (
+    Moments,
+    canonical_order,
+    first_values,
+    group_moments,
+    group_offsets,
+    keyed_moments,
+    last_values,
+)
 from rlpost.kernels.rewards import divisor, others_moments
-from rlpost.pipeline.groups import group_statistics, per_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rlpost.estimators import Estimator
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
-    from rlpost.recipe.recipe import Recipe, Scope
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
 
 
 def counted(responses: Responses, recipe: Recipe) -> Tensor:
-    """Which responses take part in reward statistics, [N] bool."""
+    """Return which responses reward statistics count, [N] bool."""
     rows = responses["kept"] if recipe.mask_before_norm else responses["valid"]
     return rows & (responses["tokens"] > 0) if recipe.numerics.empty == "leave_out" else rows
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `rewards`: the raw reward, rescaled, and what length and truncation cost."""
+    """Add `rewards`: the raw reward, rescaled, minus penalties for length and truncation."""
     shaped, numerics = responses["reward"], recipe.numerics
     if recipe.reward_scale is not None:
         shaped = rewards.rescale(shaped, scale=recipe.reward_scale)
@@ -58,15 +69,15 @@ def _group_length_penalty(responses: Responses, shaped: Tensor, recipe: Recipe) 
     turns = responses["turn"] + 1 if "turn" in responses else torch.ones_like(row)
     columns = {"rewards": shaped, "output": policy, "input": row - policy, "turns": turns}
 
-    def penalty(found: dict[str, Tensor], offsets: Tensor) -> Tensor:
-        lengths = torch.stack([found[name] for name in ("output", "input", "turns")], dim=1)
-        return rewards.group_length_penalty(found["rewards"], lengths, offsets, weights=weights)
+    def penalty(columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
+        lengths = torch.stack([columns[name] for name in ("output", "input", "turns")], dim=1)
+        return rewards.group_length_penalty(columns["rewards"], lengths, offsets, weights=weights)
 
     return per_group(responses, columns, penalty, rows=counted(responses, recipe))
 
 
 def make_rewards(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
-    """Replaces `rewards` by what the estimator makes of the columns of steps."""
+    """Replace `rewards` by those that the estimator computes from columns of steps."""
     assert estimator.rewards is not None
     rows = counted(responses, recipe)
     columns = {name: responses[name][rows] for name in estimator.reward_columns}
@@ -78,38 +89,44 @@ def make_rewards(responses: Responses, *, recipe: Recipe, estimator: Estimator) 
 def normalise_rewards(
     responses: Responses,
     *,
-    recipe: Recipe,
-    mean_of: Scope,
-    std_of: Scope,
+    resolved: ResolvedRecipe,
     running: Mapping[str, RunningMoments],
 ) -> Responses:
-    """Replaces `rewards` by (r - mean) / (std + ε); responses that do not count get 0."""
+    """Replace `rewards` by (r - mean) / (std + ε); responses that do not count get 0.
+
+    Args:
+        responses: all.
+        resolved: has the scopes of mean and deviation, and the numerics.
+        running: running reward statistics of each domain at the start.
+    """
+    mean_of, std_of = resolved.norm
     if mean_of == std_of == "none":
         return responses
+    recipe = resolved.recipe
     values, rows, numerics = responses["rewards"], counted(responses, recipe), recipe.numerics
-    found: dict[str, Moments] = {}
+    moments: dict[str, Moments] = {}
     scopes = {mean_of, std_of}
     if "batch" in scopes:
-        found["batch"] = batch_moments(responses, values, rows)
+        moments["batch"] = batch_moments(responses, values, rows)
     if "running" in scopes:
-        responses, found["running"] = _running(responses, values, rows, running)
+        responses, moments["running"] = _running(responses, values, rows, running)
     if "others" in scopes:
-        found["others"] = _others(responses, values, rows)
+        moments["others"] = _others(responses, values, rows)
     single = constant = torch.zeros(len(responses), dtype=torch.bool)
     if scopes & {"group", "others"} or numerics.single == "zero_always":
-        found["group"], constant = group_statistics(responses, values, rows=rows)
-        single = found["group"].number == 1
-    out = values if mean_of == "none" else values - found[mean_of].mean
+        moments["group"], constant = group_statistics(responses, values, rows=rows)
+        single = moments["group"].number == 1
+    out = values if mean_of == "none" else values - moments[mean_of].mean
     if std_of != "none":
         out = out / divisor(
-            found[std_of],
+            moments[std_of],
             std_of,
             norm_eps=numerics.norm_eps,
             norm_floor=numerics.norm_floor,
             norm_ddof=numerics.norm_ddof,
         )
     if numerics.constant == "zero":
-        flat = constant if std_of in ("none", "others") else constant | (found[std_of].std == 0)
+        flat = constant if std_of in ("none", "others") else constant | (moments[std_of].std == 0)
         out = torch.where(flat & ~single, 0.0, out)
     if numerics.single in ("zero", "zero_always"):
         out = torch.where(single, 0.0, out)
@@ -126,7 +143,7 @@ def _others(responses: Responses, values: Tensor, rows: Tensor) -> Moments:
 
 
 def batch_moments(responses: Responses, values: Tensor, rows: Tensor) -> Moments:
-    """Moments of each row's own batch, over the rows that count."""
+    """Return the moments of each response's batch, of the responses that count."""
     codes = responses["batch"]
     return keyed_moments(values[rows], codes[rows], responses.count("batch")).at(codes)
 
@@ -134,7 +151,7 @@ def batch_moments(responses: Responses, values: Tensor, rows: Tensor) -> Moments
 def _running(
     responses: Responses, values: Tensor, rows: Tensor, start: Mapping[str, RunningMoments]
 ) -> tuple[Responses, Moments]:
-    """Running moments of each row's domain as they stand once its batch is folded in."""
+    """Return running moments of each response's domain, its own batch included."""
     domains = responses.count("domain")
     both = responses["batch"] * domains + responses["domain"]
     sets, codes = torch.unique(both, return_inverse=True)
@@ -147,10 +164,97 @@ def _running(
 
 
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Clamps `rewards`; `reward_clipped` says where."""
+    """Clamp `rewards`; add `reward_clipped`, true if the reward changed."""
     bounds = recipe.reward_bounds
     if bounds is None:
         return responses
     values = responses["rewards"]
     clipped = values.clamp(*bounds)
     return responses.with_(rewards=clipped, reward_clipped=clipped != values)
+
+
+def per_group(
+    responses: Responses,
+    columns: dict[str, Tensor],
+    function: Callable[[dict[str, Tensor], Tensor], Tensor],
+    *,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Call a function once for all groups, and return its numbers in the order of the responses.
+
+    Responses of one rollout (if `rollout` is a column) count once, with the mean of their values,
+    and get the same number.
+
+    Args:
+        responses: have the codes of groups and rollouts.
+        columns: [N] float64 each; the first is the reward.
+        function: its arguments are the columns sorted by group, [M], and group offsets [G+1]; it
+            returns [M] or [M, k].
+        rows: [N] bool, the responses that count; the others get 0. None: all.
+
+    Returns:
+        [N] or [N, k] float64.
+    """
+    chosen = torch.arange(len(responses)) if rows is None else rows.nonzero().squeeze(1)
+    codes = responses["group"][chosen]
+    values = {name: column[chosen] for name, column in columns.items()}
+    unit: Tensor | None = None
+    if "rollout" in responses:
+        codes, values, unit = _by_rollout(codes, responses["rollout"][chosen], values)
+    order = canonical_order(codes, *values.values())
+    offsets = group_offsets(codes, responses.count("group"))
+    results = function({name: column[order] for name, column in values.items()}, offsets)
+    unsorted = torch.empty_like(results)
+    unsorted[order] = results
+    out = results.new_zeros(len(responses), *results.shape[1:])
+    out[chosen] = unsorted if unit is None else unsorted[unit]
+    return out
+
+
+def _by_rollout(
+    codes: Tensor, rollout: Tensor, values: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Return group codes and mean values of each rollout of a group, and each row's rollout."""
+    both, unit = torch.unique(torch.stack([codes, rollout]), dim=1, return_inverse=True)
+    count = both.shape[1]
+    offsets = group_offsets(unit, count)
+    means = {}
+    for name, column in values.items():
+        order = canonical_order(unit, column)
+        means[name] = group_moments(column[order].to(torch.float64), offsets).mean
+    return both[0], means, unit
+
+
+def group_statistics(
+    responses: Responses, values: Tensor, *, rows: Tensor | None = None
+) -> tuple[Moments, Tensor]:
+    """Return the moments of each response's group, and whether its values are all equal, [N]."""
+    own = _from_zero(responses["group"])
+    groups, equal = _by_group(own, responses, values, rows)
+    moments = groups.at(own)
+    if rows is None or bool(rows.all()):
+        return moments, equal[own]
+    return Moments(*(torch.where(rows, part, 0.0) for part in moments)), equal[own] & rows
+
+
+def _from_zero(codes: Tensor) -> Tensor:
+    """Return the codes minus the smallest: in one file of thousands they may not begin at 0."""
+    low = int(codes.min()) if codes.numel() else 0
+    return codes - low if low else codes
+
+
+def _by_group(
+    codes: Tensor, responses: Responses, values: Tensor, rows: Tensor | None
+) -> tuple[Moments, Tensor]:
+    """Return the moments of each group, and whether its values are all equal, [G]."""
+    count, taken = int(codes.max()) + 1 if codes.numel() else 0, values
+    if rows is not None and not bool(rows.all()):
+        codes, taken = codes[rows], values[rows]
+    if "rollout" in responses:
+        rollout = responses["rollout"] if rows is None else responses["rollout"][rows]
+        codes, means, _ = _by_rollout(codes, rollout, {"values": taken})
+        taken = means["values"]
+    offsets = group_offsets(codes, count)
+    ascending = taken[canonical_order(codes, taken)]
+    equal = first_values(ascending, offsets) == last_values(ascending, offsets)
+    return group_moments(ascending, offsets, equal), equal

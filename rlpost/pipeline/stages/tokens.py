@@ -1,9 +1,6 @@
-"""What stages do to the tokens of one batch; every function is pure and sees no other batch.
+"""Stages of tokens: KL, token rewards, estimators, whitening, clipping, baselines per position.
 
-Baselines per group and position of a token, in one flat array that no padding enters.
-
-A group has as many slots as its longest response has positions. What is summed over the input is
-one number per slot, far fewer than there are tokens.
+Every function is pure, and uses one batch only.
 """
 
 from __future__ import annotations
@@ -39,102 +36,33 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-def lay_out(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Adds `slot`, the first slot of each response's group, and who `counted`."""
-    by_row = recipe.numerics.otb_position == "token"
-    size, group = responses["length" if by_row else "tokens"], responses["group"]
-    longest = torch.zeros(responses.count("group"), dtype=torch.int64)
-    longest = longest.scatter_reduce(0, group, size, "amax")
-    first = (longest.cumsum(0) - longest)[group]
-    rows = counted(responses, recipe)
-    if recipe.numerics.single == "raw":  # a group of one then has no baseline
-        rows = rows & (torch.bincount(group, rows)[group] > 1)
-    responses = responses.with_(slot=first, counted=rows)
-    return responses.noting(slots=int(longest.sum()))
-
-
-def measure(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
-    """Slot, return times weight, and weight of each policy token that counts."""
-    assert estimator.token_weights is not None
-    mask, offsets = batch.mask, compact_offsets(batch.mask, batch.offsets)
-    returns = reverse_scan(batch["token_level_rewards"][mask], offsets, recipe.gamma)
-    columns = {name: batch[name][mask] for name in reads(recipe, estimator)}
-    weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
-    there = spread(batch.responses["counted"], offsets)
-    slot = _slots(batch, recipe)[mask]
-    return {
-        "slot": slot[there],
-        "above": (returns * weights)[there],
-        "below": weights[there],
-    }
-
-
-def reads(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """The token roles that weights are made of; the engine's log-probs only where they weigh."""
-    unused = set() if recipe.otb_is_cap is not None else {"infer_log_probs"}
-    return frozenset(estimator.weight_columns) - unused
-
-
-def gather(
-    responses: Responses, parts: Iterable[dict[str, Tensor]], *, recipe: Recipe
-) -> Responses:
-    """Adds the baselines of all slots to what batches share."""
-    numerics = recipe.numerics
-    above, below, number = torch.zeros(3, responses.notes["slots"], dtype=torch.float64)
-    for part in parts:
-        above.index_add_(0, part["slot"], part["above"])
-        below.index_add_(0, part["slot"], part["below"])
-        number.index_add_(0, part["slot"], torch.ones_like(part["below"]))
-    baselines = above / (below + numerics.otb_eps)
-    if numerics.otb_lone == "none":
-        baselines = torch.where(number > 1, baselines, 0.0)
-    return responses.sharing(position_baselines=baselines)
-
-
-def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `position_baseline`, per token; 0 on observations."""
-    baselines = batch.shared["position_baselines"]
-    found = baselines[torch.where(batch.mask, _slots(batch, recipe), 0)] if len(baselines) else 0.0
-    return batch.with_(position_baseline=torch.where(batch.mask, found, 0.0))
-
-
-def _slots(batch: Batch, recipe: Recipe) -> Tensor:
-    """The slot of each token, [T]; of observations only where positions are those of the row."""
-    first = spread(batch.responses["slot"], batch.offsets)
-    if recipe.numerics.otb_position == "token":
-        place = torch.arange(batch.mask.numel(), device=batch.mask.device)
-        return first + place - spread(batch.offsets[:-1], batch.offsets)
-    before = compact_offsets(batch.mask, batch.offsets)[:-1]
-    return first + batch.mask.cumsum(0) - 1 - spread(before, batch.offsets)
-
-
 def finite(batch: Batch) -> dict[str, Tensor]:
-    """Whether all masked-in numbers of a response are finite."""
+    """Return whether all numbers at policy tokens of each response are finite."""
     bad = torch.zeros_like(batch.mask)
     for column in batch.tokens.values():
         bad |= ~torch.isfinite(column)
     return {"finite": count_true(bad & batch.mask, batch.offsets) == 0}
 
 
-def measure_kl(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """Mean KL over each response's policy tokens; 0 where there are none."""
+def map_kl(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the mean KL over each response's policy tokens; 0 without any."""
     return {"kl_mean": mean_kl(add_kl(batch, recipe=recipe))}
 
 
 def mean_kl(batch: Batch) -> Tensor:
-    """Mean of the `kl` column over each response's policy tokens, [n]; 0 where there are none."""
+    """Return the mean of `kl` over each response's policy tokens, [n]; 0 without any."""
     return segment_sum(batch["kl"], batch.offsets) / batch.policy_tokens.clamp(min=1)
 
 
 def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `kl`, per token, 0 on observations; `row_kl` is not, where they count as policy's."""
+    """Add `kl`, 0 on observations; add `row_kl` with them if they count as policy tokens."""
     kl = _kl(batch, "ref_log_probs", recipe)
     masked = batch.with_(kl=batch.only(kl))
     return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
 
 
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
-    """KL from the log-probs in a column, per token."""
+    """Return the KL from the log-probs in a column, per token."""
     numerics, estimator = recipe.numerics, recipe.kl_estimator
     bounded = numerics.log_ratio_clamps in (estimator, "all")
     ratio: Tensor | float = 1.0
@@ -152,7 +80,7 @@ def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
 
 
 def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `distillation`: the weighted KL from all teachers, per token."""
+    """Add `distillation`: the weighted KL from all teachers, per token."""
     total = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
     for name, weight in recipe.teachers.items():
         total = total + weight * _kl(batch, f"teacher:{name}", recipe)
@@ -160,9 +88,9 @@ def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
 
 
 def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Adds `token_level_rewards`: the response's reward on its last token, process rewards, KL.
+    """Add `token_level_rewards`: process rewards, the reward on the last token, minus β·KL.
 
-    Also `token_reward_clipped`, bool, where there is a bound.
+    With a bound, also add `token_reward_clipped`, bool.
     """
     rewards = _process_rewards(batch)
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
@@ -180,7 +108,7 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
 
 def _process_rewards(batch: Batch) -> Tensor:
-    """New tensor of the rewards that tokens have of their own, [T]; one 0 where there are none."""
+    """Return a new tensor of process rewards, [T]; a single 0 if the input has none."""
     rewards = batch.tokens.get("token_rewards")
     if rewards is None:
         return torch.zeros(1, dtype=torch.float64, device=batch.mask.device)
@@ -188,20 +116,20 @@ def _process_rewards(batch: Batch) -> Tensor:
 
 
 def _last(batch: Batch, recipe: Recipe) -> Tensor:
-    """Where each response's reward lands; -1 where there is no such token."""
+    """Return the position of each response's reward; -1 if it has no such token."""
     if recipe.numerics.terminal_reward == "last_policy_token" and not batch.full:
         return last_true(batch.mask, batch.offsets)
     return torch.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
 
 
 def score(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """The sum of each response's token rewards; its reward where no token is there to hold it."""
+    """Return the sum of each response's token rewards; its reward if it has no token for it."""
     total = segment_sum(batch["token_level_rewards"], batch.offsets)
     return {"score": torch.where(_last(batch, recipe) < 0, batch.responses["rewards"], total)}
 
 
 def kept_mask(batch: Batch) -> Tensor:
-    """The response mask, false in dropped responses and on tokens that a filter rejected, [T]."""
+    """Return the response mask, false in dropped responses and on rejected tokens, [T]."""
     kept = batch.responses["kept"]
     mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
     if bool(kept.all()):
@@ -210,75 +138,75 @@ def kept_mask(batch: Batch) -> Tensor:
 
 
 def partial_mask(batch: Batch) -> Tensor | None:
-    """As `kept_mask`, or None where it would be true throughout."""
+    """Return `kept_mask`, or None if it is true for all tokens."""
     whole = batch.full and "accepted" not in batch and bool(batch.responses["kept"].all())
     return None if whole else kept_mask(batch)
 
 
 def inside(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The values where a mask is true, 0 elsewhere; all of them without a mask."""
+    """Return the values if the mask is true, else 0; all values without a mask."""
     return values if mask is None else torch.where(mask, values, 0.0)
 
 
-class _Scanned(NamedTuple):
-    """What an estimator of tokens sees of a batch."""
+class _Segments(NamedTuple):
+    """The tokens of a batch that an estimator gets, in segments."""
 
     offsets: Tensor
-    """Of the stretches that it scans."""
+    """Of the segments that it scans."""
     chosen: Tensor | None = None
-    """Positions of the tokens that it sees; None: all."""
+    """Positions of the tokens that it gets; None: all."""
     owners: Tensor | None = None
-    """The response that each stretch belongs to; None: stretches are responses."""
+    """The response of each segment; None: segments are responses."""
 
 
-def _scanned(batch: Batch, how: str) -> _Scanned:
+def _segments(batch: Batch, how: str) -> _Segments:
     mask, offsets = batch.mask, batch.offsets
     if batch.full or how in ("states", "zero_states", "policy"):
-        return _Scanned(offsets)
+        return _Segments(offsets)
     if how == "cut":
         bounds = offsets_of_starts(starts_after_observations(mask, offsets))
-        return _Scanned(bounds, None, segment_owners(bounds, offsets))
+        return _Segments(bounds, None, segment_owners(bounds, offsets))
     policy, compact = mask.nonzero().squeeze(1), compact_offsets(mask, offsets)
     if how == "skip":
-        return _Scanned(compact, policy)
+        return _Segments(compact, policy)
     bounds = offsets_of_starts(policy_starts(mask, offsets)[policy])
-    return _Scanned(bounds, policy, segment_owners(bounds, compact))
+    return _Segments(bounds, policy, segment_owners(bounds, compact))
 
 
 def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
-    """Adds `advantages` and `returns`, per token.
+    """Add `advantages` and `returns`, per token.
 
-    Observations are taken out before the estimator sees the tokens and get 0, or they stay in,
-    as the recipe's numerics say, or because the estimator asks for the mask.
+    Observations are removed before the estimator and get 0. They stay if the recipe's numerics keep
+    them, or if the estimator has a parameter `mask`.
     """
     how = recipe.numerics.observations
     masked = "mask" in estimator.parameters
-    seen = _Scanned(batch.offsets) if masked else _scanned(batch, how)
-    columns = {name: _column(batch, name, how, seen) for name in estimator.columns}
-    credit = estimator(columns, seen.offsets, recipe, mask=batch.mask)
-    if seen.chosen is None:
+    segments = _Segments(batch.offsets) if masked else _segments(batch, how)
+    columns = {name: _column(batch, name, how, segments) for name in estimator.columns}
+    credit = estimator(columns, segments.offsets, recipe, mask=batch.mask)
+    if segments.chosen is None:
         return batch.with_(advantages=credit.advantages, returns=credit.returns)
     nothing = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
-    advantages = nothing.index_copy(0, seen.chosen, credit.advantages)
+    advantages = nothing.index_copy(0, segments.chosen, credit.advantages)
     returns = advantages
     if credit.returns is not credit.advantages:
-        returns = nothing.index_copy(0, seen.chosen, credit.returns)
+        returns = nothing.index_copy(0, segments.chosen, credit.returns)
     return batch.with_(advantages=advantages, returns=returns)
 
 
-def _column(batch: Batch, name: str, how: str, seen: _Scanned) -> Tensor:
-    """A column of the tokens that the estimator sees, or of their stretches."""
+def _column(batch: Batch, name: str, how: str, segments: _Segments) -> Tensor:
+    """Return a column of the tokens that the estimator gets, or of their segments."""
     if name in batch.responses:
         values = batch.responses[name]
-        return values if seen.owners is None else values[seen.owners]
+        return values if segments.owners is None else values[segments.owners]
     values = batch["token_level_rewards" if name == "token_rewards" else name]
     if how == "zero_states" or (name == "token_rewards" and how != "policy"):
         values = batch.only(values)
-    return values if seen.chosen is None else values[seen.chosen]
+    return values if segments.chosen is None else values[segments.chosen]
 
 
 def spread_credit(batch: Batch) -> Batch:
-    """Adds `advantages` and `returns`: the one number of each response on all its tokens."""
+    """Add `advantages` and `returns`: each response's number on all of its policy tokens."""
     rows = batch.responses
     advantages, returns = (
         batch.only(spread(rows[name], batch.offsets)) for name in ("credit", "credit_returns")
@@ -287,9 +215,9 @@ def spread_credit(batch: Batch) -> Batch:
 
 
 def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
-    """Takes from each token's advantage its own KL and what the teachers hold against it.
+    """Subtract each token's own β·KL and its distillation KL from its advantage.
 
-    Returns are charged the KL, too, with `returns`.
+    With `returns`, subtract β·KL from returns too.
     """
     advantages, charged = batch["advantages"], batch["returns"]
     if recipe.numerics.kl_credit == "token" and recipe.kl_coef > 0:
@@ -301,14 +229,14 @@ def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
     return batch.with_(advantages=advantages, returns=charged)
 
 
-def measure_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
-    """Count, sum and squared deviation of a column over each response's kept policy tokens."""
+def map_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
+    """Return count, sum and squared deviation of a column over kept policy tokens, [n] each."""
     moments = token_moments(batch[column], partial_mask(batch), batch.offsets)
     return {f"{column}:{name}": part for name, part in moments._asdict().items()}
 
 
 def whiten(batch: Batch, *, column: str) -> Batch:
-    """(x - mean)·scale with the batch's numbers."""
+    """Replace a column x by (x - mean)·scale, with mean and scale of its batch."""
     shift = spread_or_scalar(batch.responses[f"{column}:mean"], batch.offsets)
     scale = spread_or_scalar(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
@@ -317,12 +245,12 @@ def whiten(batch: Batch, *, column: str) -> Batch:
 
 
 def returns_as_advantages(batch: Batch) -> Batch:
-    """Replaces returns by the advantages."""
+    """Replace returns by the advantages."""
     return batch.with_(returns=batch["advantages"])
 
 
 def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Clamps advantages, and sets advantages and returns to 0 outside the kept policy tokens."""
+    """Clamp advantages, and set advantages and returns to 0 outside kept policy tokens."""
     mask, advantages, returns = partial_mask(batch), batch["advantages"], batch["returns"]
     added = {"raw_advantages": inside(batch.tokens.get("raw_advantages", advantages), mask)}
     same = returns is advantages
@@ -335,3 +263,77 @@ def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     advantages = inside(advantages, mask)
     returns = advantages if same else inside(returns, mask)
     return batch.with_(**added, advantages=advantages, returns=returns)
+
+
+def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Add `slot`, the first slot of each response's group, and `counted`.
+
+    A baseline of optimal_token_baseline is one number for each group and token position. A group
+    has as many slots as its longest response has positions, all groups in one flat array without
+    padding, which is much shorter than the tokens.
+    """
+    by_row = recipe.numerics.otb_position == "token"
+    size, group = responses["length" if by_row else "tokens"], responses["group"]
+    longest = torch.zeros(responses.count("group"), dtype=torch.int64)
+    longest = longest.scatter_reduce(0, group, size, "amax")
+    first = (longest.cumsum(0) - longest)[group]
+    rows = counted(responses, recipe)
+    if recipe.numerics.single == "raw":  # a group of one then has no baseline
+        rows = rows & (torch.bincount(group, rows)[group] > 1)
+    responses = responses.with_(slot=first, counted=rows)
+    return responses.noting(slots=int(longest.sum()))
+
+
+def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
+    """Return slot, return times weight, and weight of each policy token that counts."""
+    assert estimator.token_weights is not None
+    mask, offsets = batch.mask, compact_offsets(batch.mask, batch.offsets)
+    returns = reverse_scan(batch["token_level_rewards"][mask], offsets, recipe.gamma)
+    columns = {name: batch[name][mask] for name in weight_roles(recipe, estimator)}
+    weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
+    there = spread(batch.responses["counted"], offsets)
+    slot = _slots(batch, recipe)[mask]
+    return {
+        "slot": slot[there],
+        "above": (returns * weights)[there],
+        "below": weights[there],
+    }
+
+
+def weight_roles(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
+    """Return the token roles that weights need; the engine's log-probs only with --otb-is-cap."""
+    unused = set() if recipe.otb_is_cap is not None else {"infer_log_probs"}
+    return frozenset(estimator.weight_columns) - unused
+
+
+def gather_baselines(
+    responses: Responses, parts: Iterable[dict[str, Tensor]], *, recipe: Recipe
+) -> Responses:
+    """Add the baselines of all slots to the numbers that batches share."""
+    numerics = recipe.numerics
+    above, below, number = torch.zeros(3, responses.notes["slots"], dtype=torch.float64)
+    for part in parts:
+        above.index_add_(0, part["slot"], part["above"])
+        below.index_add_(0, part["slot"], part["below"])
+        number.index_add_(0, part["slot"], torch.ones_like(part["below"]))
+    baselines = above / (below + numerics.otb_eps)
+    if numerics.otb_lone == "none":
+        baselines = torch.where(number > 1, baselines, 0.0)
+    return responses.sharing(position_baselines=baselines)
+
+
+def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
+    """Add `position_baseline`, per token; 0 on observations."""
+    baselines = batch.shared["position_baselines"]
+    values = baselines[torch.where(batch.mask, _slots(batch, recipe), 0)] if len(baselines) else 0.0
+    return batch.with_(position_baseline=torch.where(batch.mask, values, 0.0))
+
+
+def _slots(batch: Batch, recipe: Recipe) -> Tensor:
+    """Return the slot of each token, [T]; for observations only if their positions count."""
+    first = spread(batch.responses["slot"], batch.offsets)
+    if recipe.numerics.otb_position == "token":
+        place = torch.arange(batch.mask.numel(), device=batch.mask.device)
+        return first + place - spread(batch.offsets[:-1], batch.offsets)
+    before = compact_offsets(batch.mask, batch.offsets)[:-1]
+    return first + batch.mask.cumsum(0) - 1 - spread(before, batch.offsets)
