@@ -123,21 +123,21 @@ def _masked(
 DPPO = Loss(
     "dppo",
     dppo,
-    formula="-A·r + κ(log r)²; masked where π moved > δ along A",
+    formula="-A·r + κ(log r)²; masked if π moved > δ along A",
     source="prime-rl",
     aggregation="token-mean",
 )
 IPO = Loss(
     "ipo",
     ipo,
-    formula="-A·r + κ(log r)²; masked where |Δπ| > δ",
+    formula="-A·r + κ(log r)²; masked if |Δπ| > δ",
     source="prime-rl",
     aggregation="token-mean",
 )
 REF_KL = Loss(
     "ref_kl",
     ref_kl,
-    formula="-stop(log π_ref - log π)·r + κ(log r)²; masked where Δπ < -δ",
+    formula="-stop(log π_ref - log π)·r + κ(log r)²; masked if Δπ < -δ",
     source="prime-rl",
     aggregation="token-mean",
     own_advantages=_reference_ratio,

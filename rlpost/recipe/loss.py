@@ -1,8 +1,6 @@
-"""Options of policy losses, as `rlpost loss` and the presets' [loss] tables have them.
+"""Options of policy losses, with a line about each loss and its defaults.
 
-What policy losses there are, in a line each, and their defaults: what is known without torch.
-
-`rlpost --help` and the errors of LossOptions need it; the losses themselves are in rlpost.losses.
+Help, completion and errors need them without torch; the loss functions are in `rlpost.losses`.
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ from rlpost.recipe.roles import closest
 
 ABOUT = {
     "ppo": "PPO's clipped surrogate, with separate bounds and dual clip",
-    "pg": "the plain policy gradient: no ratio, nothing clipped",
+    "pg": "plain policy gradient: no ratio, nothing clipped",
     "gspo": "PPO's surrogate with one ratio for a whole response",
-    "cispo": "policy gradient whose importance weights are clipped; every token learns",
+    "cispo": "policy gradient with clipped importance weights; keeps all gradients",
     "tis": "policy gradient with truncated importance weights",
-    "topr": "plain gradient for good responses, truncated weights for the others",
-    "kimi15": "plain gradient, held back by the squared log ratio",
+    "topr": "plain gradient if reward > 0, truncated importance weights otherwise",
+    "kimi15": "plain policy gradient with a penalty on the squared log ratio",
     "geo_mean": "PPO's surrogate of the geometric mean of a response's clipped ratios",
-    "sapo": "a smooth gate on the ratio in place of a clip",
-    "gpg": "the plain policy gradient as a mean over all tokens",
-    "dppo": "masks tokens whose probability moved far in the advantage's direction",
-    "ipo": "masks tokens whose probability moved far in any direction",
-    "ref_kl": "dppo with the log ratio to the reference in place of advantages",
+    "sapo": "smooth gate on the ratio in place of a clip",
+    "gpg": "plain policy gradient, as a mean over all tokens",
+    "dppo": "masks tokens whose probability moved too far along the advantage",
+    "ipo": "masks tokens whose probability moved too far in any direction",
+    "ref_kl": "dppo with the log ratio to the reference as the advantage",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -51,7 +49,7 @@ ABOUT_AGGREGATIONS = {
     "seq-mean-token-mean": "mean over each response's tokens, then the mean over responses",
     "seq-mean-token-sum-norm": "sum over all tokens / agg_length (agg_norm rows: / responses, too)",
 }
-# The values of options that a loss takes where nothing is asked for, as `resolved` has them.
+# The default options of each loss, in the form of `LossConfig.resolved`.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": {
         "pg_clip": 0.2,
@@ -131,25 +129,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def word(value: Any) -> str:
-    """A value as it stands on a command line."""
+    """Return a value as it is written on a command line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def defaults_of(option: str) -> str:
-    """What the losses take for an option: `ppo 0.2; geo_mean 0.4`; empty where none has its own.
+    """Return the defaults of an option by loss; empty if no loss has its own.
 
     >>> defaults_of("kimi_tau"), defaults_of("prob_mask"), defaults_of("agg_rows")
     ('0.1', 'dppo, ref_kl 0.2; ipo 0.1', '')
     """
-    found: dict[str, list[str]] = {}
+    losses: dict[str, list[str]] = {}
     for name, values in DEFAULTS.items():
         if option in values:
-            found.setdefault(word(values[option]), []).append(name)
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{', '.join(names)} {value}" for value, names in found.items())
+            losses.setdefault(word(values[option]), []).append(name)
+    if len(losses) == 1:
+        return next(iter(losses))
+    return "; ".join(f"{', '.join(names)} {value}" for value, names in losses.items())
 
 
 Aggregation = Literal[
@@ -177,9 +175,9 @@ AGGREGATIONS = get_args(Aggregation)
 
 
 class LossOptions(OptionModel):
-    """Every option of a policy loss; a field left at None takes the loss's own default.
+    """The options of all policy losses; None is the default of the loss.
 
-    Raises UsageError (through `LossOptions.of`) naming options that do not fit together.
+    `LossOptions.of` raises UsageError if options do not fit together.
     """
 
     model_config = ConfigDict(
@@ -190,78 +188,78 @@ class LossOptions(OptionModel):
     )
 
     loss: str = "ppo"
-    """What is made of ratios and advantages; --list tells of each."""
+    """Policy loss; --list prints all of them."""
     behaviour: Literal["old", "infer"] = "old"
-    """Whose log-probs the ratio divides by: the trainer's before the update, or the engine's."""
+    """Policy that the ratio divides by: old, or the rollout engine."""
     pg_clip: Bound | None = None
-    """Clip range ε: ratios count up to 1 ± ε; of geo_mean the log ratio, up to ± ε."""
+    """Clip range ε: ratio in 1 ± ε; geo_mean: log ratio in ± ε."""
     pg_clip_low: Bound | None = None
-    """ε below 1, where it differs; never: no lower bound."""
+    """ε below 1, in place of pg_clip; never: no lower bound."""
     pg_clip_high: Bound | None = None
-    """ε above 1, where it differs; never: no upper bound."""
+    """ε above 1, in place of pg_clip; never: no upper bound."""
     dual_clip: DualClip | None = None
-    """Largest ratio that counts where the advantage is negative; twice: 1 + 2·pg_clip."""
+    """Upper bound on the ratio if A < 0; twice: 1 + 2·pg_clip."""
     ratio_clamp: Bound | None = None
-    """|log ratio| is clamped to this before it is exponentiated; never: it is not."""
+    """Bound on |log ratio| before exp, nats; never: no bound."""
     ratio_cap: Bound | None = None
-    """A log ratio of gspo is at most this; never: it is not bounded."""
+    """Upper bound on the log ratio of gspo, nats; never: no bound."""
 
     cispo_bounds: Literal["offset", "ratio"] | None = None
-    """What clip bounds of cispo are: an offset from 1, or the ratio itself."""
+    """Unit of the clip bounds of cispo: offset from 1, or ratio."""
     cispo_mask: bool | None = None
-    """Leave out tokens that the clip range of ppo would leave without gradient."""
+    """Mask tokens of cispo that ppo would clip."""
     tis_low: NonNegative | None = None
-    """Least importance weight of tis and topr."""
+    """Lowest importance weight of tis and topr."""
     tis_high: Positive | None = None
-    """Greatest importance weight of tis and topr."""
+    """Highest importance weight of tis and topr."""
     topr_positive: NonNegative | None = None
-    """Weight of topr's responses with a reward above 0."""
+    """Weight of responses in topr if reward > 0."""
     topr_negative: NonNegative | None = None
-    """Weight of topr's other responses."""
+    """Weight of the other responses in topr."""
     kimi_tau: NonNegative | None = None
-    """τ of kimi15's squared log ratio."""
+    """Coefficient τ of the squared log ratio in kimi15."""
     sapo_tau_pos: Positive | None = None
-    """How steep sapo's gate is where the advantage is positive."""
+    """Steepness τ of the gate of sapo if A > 0."""
     sapo_tau_neg: Positive | None = None
-    """How steep sapo's gate is elsewhere."""
+    """Steepness τ of the gate of sapo otherwise."""
     prob_mask: Unit | None = None
-    """Change of a token's probability beyond which dppo and ipo leave it out."""
+    """Largest change of probability that dppo and ipo do not mask."""
     prob_mask_low: Unit | None = None
-    """That of dppo for falling probabilities, where it differs."""
+    """prob_mask of dppo for falling probabilities."""
     prob_mask_high: Unit | None = None
-    """That of dppo for rising probabilities, where it differs."""
+    """prob_mask of dppo for rising probabilities."""
     square_coef: NonNegative | None = None
-    """Coefficient of the squared log ratio that dppo and ipo add."""
+    """Coefficient κ of the squared log ratio in dppo and ipo."""
 
     aggregation: Aggregation | None = None
-    """How the losses of tokens become one number."""
+    """Aggregation of token losses to one number."""
     agg_length: Count | None = None
-    """Divides in seq-mean-token-sum-norm; by default the longest response's length."""
+    """Divisor of seq-mean-token-sum-norm; default: longest response."""
     agg_rows: Literal["valid", "all"] = "valid"
-    """What a mean over responses divides by: those with a policy token, or all."""
+    """Responses in a mean: with a policy token (valid), or all."""
     agg_norm: Literal["length", "rows"] = "length"
-    """seq-mean-token-sum-norm divides by agg_length alone, or by the number of responses, too."""
+    """Divide seq-mean-token-sum-norm by length, or by rows, too."""
 
     kl_loss_coef: NonNegative = 0.0
-    """Coefficient of the KL loss, from the reference; at 0 it is only measured."""
+    """Coefficient of the KL loss; 0: only measured."""
     kl_loss_estimator: KlEstimator = "k3"
-    """Per-token KL of current against reference log-probs."""
+    """Estimator of KL(current ‖ reference) per token."""
     kl_loss_log_ratio_clamp: Bound = 40.0
-    """|new - ref| is clamped to this before anything is exponentiated; never: it is not."""
+    """Bound on |new - ref| before exp, nats; never: no bound."""
     kl_loss_log_ratio_clamps: Literal["all", "k3"] = "all"
-    """Which KL estimators see the clamped log ratio: all, or k3 alone."""
+    """KL estimators that use the clamped log ratio: all, or k3."""
     kl_loss_clamp: Bound = 10.0
-    """KL estimates are clamped to this on both sides; never: they are not."""
+    """Bound on |KL| per token, nats; never: no bound."""
     kl_loss_clamps: Literal["k3", "all"] = "k3"
-    """Which KL estimates are clamped: k3, which alone explodes, or all."""
+    """KL estimators that are clamped: k3, or all."""
     kl_loss_ratio: bool = False
-    """Multiply the KL loss by the importance ratio, which makes its gradient unbiased."""
+    """Multiply the KL loss by the ratio, for an unbiased gradient."""
 
     @field_validator("loss")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in ABOUT:
-            hint = closest(name, ABOUT) or f"; there are {', '.join(ABOUT)}"
+            hint = closest(name, ABOUT) or f"; the losses are {', '.join(ABOUT)}"
             raise ValueError(f"no policy loss {name!r}{hint}")
         return name
 
@@ -275,5 +273,5 @@ class LossOptions(OptionModel):
 
     @classmethod
     def called(cls, loc: tuple[int | str, ...]) -> str:
-        """The field: what follows in `loc` is which of its kinds did not take the value."""
+        """Return the field of an error; the rest of `loc` is the type that rejects the value."""
         return str(loc[0]) if loc else ""

@@ -465,7 +465,7 @@ def test_data_that_rlpost_did_not_write_is_never_overwritten(tmp_path):
     for command in ("loss", "advantages"):
         ran = run(command, first, second, "--overwrite", "--replace")
         assert ran.code == 2
-        assert "looks like an input" in ran.err
+        assert "OUT is a Parquet file that rlpost did not write" in ran.err
         assert second.read_bytes() == before
     for command in ("loss", "advantages"):
         out = tmp_path / f"{command}.parquet"
