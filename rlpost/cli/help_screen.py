@@ -64,9 +64,9 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(_in_usage(one) for one in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the short help."""
+        """Print the short help; the whole one if the command has no `--help-all`."""
         del formatter
-        show_help(self, ctx, every=False)
+        show_help(self, ctx, every=not any(ALL in one.opts for one in self.params))
 
 
 class Group(TyperGroup):
@@ -223,15 +223,16 @@ def _end(target: Any, *, every: bool) -> Iterable[str]:
     """Return the lines below the panels: examples, and how to set or list other options."""
     yield from (line for line in (target.epilog or "").split("\n") if line.strip())
     options = [one for one in target.params if isinstance(one, TyperOption)]
-    if not (every or all(map(_is_common, options))):
-        yield ""
-        yield f"These are the common options; {ALL} prints all {len(options)}."
-    elif any(one.envvar for one in options):
-        yield ""
+    if not any(ALL in one.opts for one in options):
+        return
+    yield ""
+    if every:
         yield (
-            "Most flags have a `--no-` form, and most options an environment variable, for "
-            "example RLPOST_DEVICE for --device."
+            "Flags of a recipe have a `--no-` form. Environment variables set options, too: "
+            "RLPOST_KL_COEF=0.1 is --kl-coef 0.1."
         )
+    else:
+        yield f"These are the common options; {ALL} prints all {len(options)}."
 
 
 def _in_usage(argument: TyperArgument) -> str:

@@ -175,7 +175,7 @@ def test_a_column_that_was_dropped_or_has_another_type_is_found(enriched):
     ran = run("verify", enriched)
     assert ran.code == 1
     told = " ".join(ran.out.split())  # lines end where the terminal does
-    assert "it is list<element: double>, and should be list<element: float>" in told
+    assert "the type is list<element: double>, and should be list<element: float>" in told
     rewritten(enriched, lambda table: table.drop_columns(["returns"]))
     ran = run("verify", enriched)
     assert (ran.code, "the column is missing" in ran.out) == (1, True)

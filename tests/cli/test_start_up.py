@@ -1,7 +1,8 @@
-"""No run imports pandas, for which pyarrow reaches wherever it is installed: that takes 0.5 s."""
+"""Start-up: no run imports pandas, which takes pyarrow 0.5 s, and the summary has its time."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+import rlpost
+from rlpost.cli.main import FIRST_LINE, LONGEST_START, process_start
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 
@@ -75,3 +79,30 @@ def test_nor_do_other_commands(told, command, tmp_path):
 def test_what_pyarrow_does_by_itself_is_told(told):
     """Without this the tests above could not fail where nothing imports pandas any more."""
     assert "pandas" in told(code="import pyarrow as pa; pa.array([])")
+
+
+def run_after_half_a_second(tmp_path, *words):
+    """The summary of a run in a process that began half a second before the command line."""
+    code = "import time; time.sleep(0.5); from rlpost.cli.main import leave; leave()"
+    out = tmp_path / "out.parquet"
+    argv = [sys.executable, "-c", code, *words, str(SAMPLE), str(out), "-q", "--summary-json", "-"]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("command", ["advantages", "loss"])
+def test_the_time_of_a_run_counts_from_the_start_of_its_process(tmp_path, command):
+    seconds = run_after_half_a_second(tmp_path, command)["seconds"]
+    assert seconds["start_up"] > 0.5
+    parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
+    assert seconds["total"] >= parts
+
+
+def test_the_start_of_this_process_was_before_its_first_line():
+    assert FIRST_LINE - LONGEST_START <= process_start() <= FIRST_LINE
+
+
+def test_python_m_rlpost_is_the_program():
+    argv = [sys.executable, "-m", "rlpost", "--version"]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"rlpost {rlpost.__version__}\n"

@@ -37,6 +37,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @with_recipe_options
 def advantages(
+    context: typer.Context,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -154,7 +155,7 @@ def advantages(
         with progress(quiet=quiet) as reporter:
             run = api.Options(
                 device, None, workers, overwrite, state, reporter, resume, verify, engine,
-                ray_address,
+                ray_address, started=context.obj,
             )  # fmt: skip
             summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
         if summary is not None:
@@ -170,7 +171,7 @@ def advantages(
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
         run = api.Options(
             device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
-            ray_address, names if names["preset"] else {},
+            ray_address, names if names["preset"] else {}, context.obj,
         )  # fmt: skip
         summary = api.advantages(inputs, paths[-1], recipe, run)
     if inputs != paths[:-1]:

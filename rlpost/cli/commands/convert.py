@@ -70,9 +70,8 @@ def convert(
         str | None,
         option(
             "--layout",
-            metavar="NAME",
-            complete=completion.words(*LAYOUTS),
-            help=f"Layout of the token lists: {', '.join(LAYOUTS)}.",
+            metavar="|".join(LAYOUTS),
+            help="Layout of the token lists (default: that of the format).",
         ),
     ] = None,
     group_size: Annotated[

@@ -131,8 +131,8 @@ def loss(
         canonical_inputs([source], target, overwrite=overwrite, report=tell) as inputs,
         progress(quiet=quiet) as reporter,
     ):
-        how_run = Options(device, chunk_tokens, workers, overwrite, None, reporter)
-        summary = loss_run.loss(inputs, output, recipe, configs, how_run)
+        run = Options(device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj)
+        summary = loss_run.loss(inputs, output, recipe, configs, run)
     if inputs != [source]:
         summary["inputs"] = [source]  # what was converted for this run is gone
     summary |= requested(options, config, preset)

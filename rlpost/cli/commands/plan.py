@@ -32,6 +32,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @with_recipe_options
 def plan(
+    context: typer.Context,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
@@ -70,7 +71,7 @@ def plan(
         names = requested(options, config, preset)
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,
-            asked=names if names["preset"] else {},
+            asked=names if names["preset"] else {}, started=context.obj,
         )  # fmt: skip
         summary = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
