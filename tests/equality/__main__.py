@@ -22,7 +22,7 @@ from tests.equality.digest import Leaves, differences, digest, fingerprint
 from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 SHOWN = 6  # differing paths of a case
 
@@ -100,6 +100,8 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
         asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")
     different = sum(bool(row.lines) for row in rows)
     broken = sum(bool(row.wrong) for row in rows)
+    if not rows:
+        raise SystemExit(f"no case has {asked.only!r} in its name")
     print(f"\n{len(rows)} cases: {len(rows) - different} equal, {different} different", end="")
     print(f", {broken} with an unexpected exit code" if broken else "")
     return int(bool(different or broken))
@@ -112,7 +114,7 @@ def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
         tree = trees.materialise(asked.new, top / "trees" / f"broken-{number}")
         print(f"broken-{number}: {how.name}, in {trees.broken(tree, how)}")
         sides.append(Tree(f"broken-{number}", tree, top))
-    chosen = chosen_cases(sides[0], asked.only)
+    chosen = chosen_cases(sides[0], asked.only, cases.quick)
     found = {(x.name, one.name): out for x, one, out in outcomes(chosen, sides, asked.jobs)}
     missed = 0
     for side, how in zip(sides[1:], trees.BREAKS, strict=True):
@@ -129,13 +131,15 @@ def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
     return int(bool(missed))
 
 
-def chosen_cases(old: Tree, only: str) -> list[cases.Case]:
+def chosen_cases(
+    old: Tree, only: str, every: Callable[[list[str]], list[cases.Case]] = cases.all_cases
+) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
     listed = [row["estimator"] for row in json.loads(old.output("estimators", "--format", "json"))]
     if gaps := without_case(old, listed):
         raise SystemExit(f"no case in tests/equality/cases.py has {', '.join(gaps)}")
     chosen = []
-    for one in cases.all_cases(listed):
+    for one in every(listed):
         if only not in one.name:
             continue
         if one.needs and importlib.util.find_spec(one.needs) is None:

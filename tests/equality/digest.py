@@ -40,7 +40,7 @@ IGNORED = {
 TEXT = "(text)"  # in place of a text: wording is not compared, that there is one is
 VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
-_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
 
@@ -186,7 +186,8 @@ def _add(state: Any, array: pa.Array) -> None:
 def report(path: Path, name: str) -> Leaves:
     """The numbers in the data of a page, and the lines that its charts draw.
 
-    Texts of a page hold numbers ("8 of 64"); these count, the words about them do not.
+    Texts of a page hold numbers ("8 of 64"); these count, the words about them do not, nor whether
+    it is 0 or 0.00.
     """
     text = path.read_text(encoding="utf-8")
     block = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", text, re.DOTALL)
@@ -210,7 +211,7 @@ def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:
             drawn = "\n".join(_PATHS.findall(data))
             yield path, hashlib.sha256(drawn.encode()).hexdigest()[:16]
         elif found := _NUMBER.findall(data):
-            yield path, found
+            yield path, [float(one.replace(",", "")) for one in found]
     else:
         yield path, data
 
