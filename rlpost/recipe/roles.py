@@ -1,4 +1,4 @@
-"""Roles: what a recipe needs, and which column of a file serves for it."""
+"""Roles: the meanings of columns, and the column of a file for each role."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-_NEAR = 0.6
+_SIMILAR = 0.6  # similarity of two names from which one is suggested for the other
 Kind = Literal["key", "number", "flag", "tokens"]
-_FITTING: dict[Kind, tuple[str, ...]] = {
+_CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
     "number": ("number",),
     "flag": ("number", "text"),
@@ -25,7 +25,7 @@ LOG_PROBS = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
 
 @dataclass(frozen=True)
 class Role:
-    """What a column means: `tokens` are lists, the other kinds one value per response."""
+    """The meaning of a column: `tokens` is a list per response, the other kinds one value."""
 
     name: str
     kind: Kind
@@ -36,8 +36,8 @@ def _role(name: str, kind: Kind, *aliases: str) -> Role:
     return Role(name, kind, aliases)
 
 
-# Canonical names come first; aliases in the order in which they are tried. `logprobs` and
-# `rewards` mean different things in different frameworks and so are no aliases.
+# The canonical name first, then aliases in the order in which they are tried. `logprobs` and
+# `rewards` have different meanings in different frameworks, so they are not aliases.
 ROLES: dict[str, Role] = {
     "group": _role(
         "group", "key", "prompt_id", "group_id", "uid", "prompt_idx", "group_index", "group_idx",
@@ -94,9 +94,9 @@ ROLES: dict[str, Role] = {
     "episode_score": _role("episode_score", "number", "episode_score"),
 }  # fmt: skip
 
-# Names that mean one thing in one framework and another elsewhere. They serve a role that nothing
-# else serves, beside columns that tell the framework; no other role has them then.
-TELLING: tuple[tuple[str, str, frozenset[str]], ...] = (
+# Role, column name, and columns that only the framework has in which the name has that role. The
+# column is used for a role that has no other column, and for no other role.
+FRAMEWORK_ALIASES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("reward", "rewards", frozenset({"token_loss_mask", "generation_logprobs"})),  # NeMo-RL
     ("reward", "rewards", frozenset({"base_action_log_probs"})),  # SkyRL: tokens, which are summed
     ("reward", "rewards", frozenset({"prox_logp", "versions"})),  # AReaL
@@ -113,13 +113,13 @@ TELLING: tuple[tuple[str, str, frozenset[str]], ...] = (
 
 
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean a or b?` with the nearest known names, each after the prefix, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=_NEAR)
-    return f"; did you mean {' or '.join(prefix + one for one in near)}?" if near else ""
+    """Return `; did you mean a or b?` with the closest names, each after the prefix, or nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=_SIMILAR)
+    return f"; did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 
 
 def kind_of(role: str) -> Kind:
-    """What a column means; roles that a recipe names are those of components, teachers and ids."""
+    """Return the kind of a role, or of a `component:`, `teacher:` or id column of a recipe."""
     if role in ROLES:
         return ROLES[role].kind
     kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens"}
@@ -128,13 +128,13 @@ def kind_of(role: str) -> Kind:
 
 @dataclass(frozen=True)
 class ColumnMap:
-    """Which column serves each role, and how it was found (`name`, `alias`, `map`)."""
+    """The column of each role, and how it was found (`name`, `alias`, `map`)."""
 
     columns: dict[str, str]
     how: dict[str, str]
 
     def column(self, role: str) -> str:
-        """The column of a role that is known to be there."""
+        """Return the column of a role that has one."""
         return self.columns[role]
 
     def __contains__(self, role: object) -> bool:
@@ -147,75 +147,75 @@ def resolve(
     where: str,
     more: Mapping[str, str] | None = None,
 ) -> ColumnMap:
-    """Find the column of every role in these names.
+    """Return the column of every role that has one.
 
     Args:
-        available: the column names of the input.
-        chosen: role to column, as the user says; it beats names and aliases.
+        available: column names of the input.
+        chosen: the user's columns by role, which override names and aliases; `none` for no column.
         where: the input's name, for errors.
-        more: roles of no fixed name, as those of reward components, and their columns.
+        more: columns of roles without a fixed name, such as reward components.
 
     Raises:
-        UsageError: `chosen` names an unknown role.
-        DataError: `chosen` or `more` name columns that are not there; a line for each.
+        UsageError: a role in `chosen` does not exist.
+        DataError: columns in `chosen` or `more` do not exist; one line for each.
     """
     columns: dict[str, str] = {}
     how: dict[str, str] = {}
-    gone: list[tuple[str, str]] = []
+    absent: list[tuple[str, str]] = []
     for role, column in chosen.items():
         if role in ROLES and column == "none" and column not in available:
-            continue  # the role is left empty, whatever names there are
+            continue  # the role has no column, whatever the names
         if role not in ROLES:
             raise UsageError(f"--map {role}={column}: no role {role!r}{closest(role, ROLES)}")
         if column not in available:
-            gone.append((f"--map {role}={column}: ", column))
+            absent.append((f"--map {role}={column}: ", column))
         columns[role], how[role] = column, "map"
-    gone += [("", column) for column in (more or {}).values() if column not in available]
-    if gone:
-        raise _no_columns(gone, available, where)
+    absent += [("", column) for column in (more or {}).values() if column not in available]
+    if absent:
+        raise _absent_columns(absent, available, where)
     for name, meaning in ROLES.items():
-        found = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in chosen and found is not None:
-            columns[name] = found
-            how[name] = "name" if found == meaning.aliases[0] else "alias"
-    _tell(available, chosen, columns, how)
+        alias = next((alias for alias in meaning.aliases if alias in available), None)
+        if name not in chosen and alias is not None:
+            columns[name] = alias
+            how[name] = "name" if alias == meaning.aliases[0] else "alias"
+    _use_framework_aliases(available, chosen, columns, how)
     named = more or {}
     return ColumnMap({**columns, **named}, {**how, **dict.fromkeys(named, "map")})
 
 
-def _no_columns(
-    gone: Sequence[tuple[str, str]], available: Collection[str], where: str
+def _absent_columns(
+    absent: Sequence[tuple[str, str]], available: Collection[str], where: str
 ) -> DataError:
-    """The error for columns that are named and not there: what named each, and the column."""
-    near = [closest(column, available) for _, column in gone]
+    """Return the error for columns that do not exist: the option that names each, the column."""
+    hints = [closest(column, available) for _, column in absent]
     lines = [
-        f"{where}: {by}no column {column!r}{hint}"
-        for (by, column), hint in zip(gone, near, strict=True)
+        f"{where}: {option}no column {column!r}{hint}"
+        for (option, column), hint in zip(absent, hints, strict=True)
     ]
-    return _said(lines, where, [] if all(near) else available)
+    return _error(lines, where, [] if all(hints) else available)
 
 
-def _tell(
+def _use_framework_aliases(
     available: Collection[str],
     chosen: Mapping[str, str],
     columns: dict[str, str],
     how: dict[str, str],
 ) -> None:
-    """Fill roles that are still empty with names that only a framework's other columns explain."""
-    for role, column, beside in TELLING:
+    """Add columns whose names have a meaning in the framework of the input only."""
+    for role, column, marks in FRAMEWORK_ALIASES:
         if role in columns or role in chosen or column not in available:
             continue
-        if beside.isdisjoint(available) or column in chosen.values():
+        if marks.isdisjoint(available) or column in chosen.values():
             continue
-        for other in [other for other, serving in columns.items() if serving == column]:
+        for other in [other for other, its_column in columns.items() if its_column == column]:
             del columns[other], how[other]
         columns[role], how[role] = column, "alias"
 
 
 def fits(role: str, holds: str) -> bool:
-    """Whether a column that holds this (as `rlpost.io.arrow.content_kind` says it) can serve."""
-    wanted = _FITTING[kind_of(role)]
-    return holds in wanted or (role == "mask" and holds == "integers")
+    """Return whether a column of this content (of `rlpost.io.arrow.content_kind`) fits the role."""
+    contents = _CONTENTS[kind_of(role)]
+    return holds in contents or (role == "mask" and holds == "integers")
 
 
 def missing(
@@ -225,29 +225,29 @@ def missing(
     dumps: Mapping[str, str],
     holds: Mapping[str, str],
 ) -> DataError:
-    """The error for roles that no column serves, a line each, with the nearest names there are.
+    """Return the error for roles that have no column, a line each, with the closest column.
 
     Args:
-        needs: what is missing, and what needs it.
-        available: the columns.
-        where: the input.
-        dumps: why the dump that the input was converted from lacks a role, where it is known.
-        holds: what each column holds, so that none is suggested that can't serve.
+        needs: the missing roles, and what needs each.
+        available: column names of the input.
+        where: the input's name.
+        dumps: by role, why the dump from which the input was converted lacks it.
+        holds: the content of each column, so that only fitting columns are suggested.
     """
     lines = [
         f"{where}: no column for {role} ({why}): "
         + (
-            f"{dumps[role]}; where another column holds it, --map {role}=COLUMN names it"
+            f"{dumps[role]}; if a column has it, use --map {role}=COLUMN"
             if role in dumps
-            else _named(role, available, holds)
+            else _expected(role, available, holds)
         )
         for role, why in needs.items()
     ]
-    return _said(lines, where, available)
+    return _error(lines, where, available)
 
 
-def _said(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:
-    """An error of these lines, and what columns there are, if they are to be told."""
+def _error(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:
+    """Return an error of these lines, with the first available columns, if there are any."""
     names = sorted(available)
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
     here = f"Columns here: {', '.join(names[:12])}{more}"
@@ -258,20 +258,20 @@ def _said(lines: Sequence[str], where: str, available: Collection[str]) -> DataE
     return DataError("\n".join([*lines, f"{where}: {here}"]))
 
 
-def _named(role: str, available: Collection[str], held: Mapping[str, str]) -> str:
-    """What a missing role would be called, and the column that may have been meant."""
+def _expected(role: str, available: Collection[str], holds: Mapping[str, str]) -> str:
+    """Return the expected names of a missing role, and the column that is probably meant."""
     aliases = ROLES[role].aliases
-    # A column that has a role of its own is no candidate, however much its name looks like one.
+    # A column with a role of its own is not suggested, however similar its name is.
     taken = {alias for other in ROLES.values() for alias in other.aliases}
-    fitting = [name for name in available if name not in held or fits(role, held[name])]
+    fitting = [name for name in available if name not in holds or fits(role, holds[name])]
     free = [name for name in fitting if name not in taken]
-    near = max(free, key=lambda name: _likeness(name, aliases), default="")
-    hint = f"--map {role}=COLUMN names another one"
-    if near and _likeness(near, aliases) >= _NEAR:
-        hint = f"did you mean {near}? then say --map {role}={near}"
-    return f"it would be called {' or '.join(aliases[:4])}; {hint}"
+    similar = max(free, key=lambda name: _similarity(name, aliases), default="")
+    hint = f"use --map {role}=COLUMN for another name"
+    if similar and _similarity(similar, aliases) >= _SIMILAR:
+        hint = f"did you mean {similar}? use --map {role}={similar}"
+    return f"expected {' or '.join(aliases[:4])}; {hint}"
 
 
-def _likeness(name: str, aliases: Sequence[str]) -> float:
-    """How much a name looks like the nearest of some others, 0 to 1."""
+def _similarity(name: str, aliases: Sequence[str]) -> float:
+    """Return the similarity of a name to the closest of several, 0 to 1."""
     return max(difflib.SequenceMatcher(None, name, alias).ratio() for alias in aliases)

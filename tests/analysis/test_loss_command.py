@@ -520,7 +520,7 @@ def test_a_near_miss_of_a_column_is_answered_with_it(tmp_path):
     path = save(table.rename_columns(names), tmp_path / "in.parquet")
     ran = run("loss", path)
     assert ran.code == 3
-    assert "did you mean logprobs_now? then say --map log_probs=logprobs_now" in ran.err
+    assert "did you mean logprobs_now? use --map log_probs=logprobs_now" in ran.err
     assert run("loss", path, "--map", "log_probs=logprobs_now").code == 0
 
 

@@ -83,7 +83,7 @@ ROW_9 = "bad.parquet, row 9: "
 NAMES = rollout().column_names
 OLD = rollout()["old_log_probs"].to_pylist()[9]
 BAD_TABLES = {
-    "no reward": (without("reward"), "", ["no column for reward", "it would be called reward"]),
+    "no reward": (without("reward"), "", ["no column for reward", "expected reward"]),
     "near rewards": (without(reward="rewards"), "",
         ["no column for reward", "did you mean rewards?", "--map reward=rewards"]),
     "near promt_id": (without(prompt_id="promt_id"), "",

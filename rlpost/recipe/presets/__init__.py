@@ -1,9 +1,8 @@
-"""Presets: recipes that give the numbers of a framework, one small TOML file each.
+"""Presets: recipes that reproduce the numbers of a framework, one small TOML file each.
 
-A file holds the fields of a recipe that differ from rlpost's defaults. `[estimators.NAME]` adds
-what that framework does where NAME is the estimator; its `estimator` says which of rlpost's own
-that is, so that a framework's names and variants can be asked for, too. `[loss]` and
-`[losses.NAME]` do the same for the policy loss.
+A file has the fields of a recipe that differ from rlpost's defaults. `[estimators.NAME]` has the
+fields that differ for the framework's estimator NAME; its `estimator` is the name of rlpost's
+estimator, if that is another one. `[loss]` and `[losses.NAME]` are the same for the policy loss.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from rlpost.recipe.roles import closest
 
 Values = dict[str, Any]
 _HOME = Path(__file__).parent
-DEFAULT = "default"  # rlpost's own choices, which need no file
+DEFAULT = "default"  # rlpost's own choices, which have no file
 PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
 _TABLES = ("numerics", "columns", "teachers")
-_OF_LOSSES = ("loss", "losses")
+_LOSS_TABLES = ("loss", "losses")
 
 
 def file_of(name: str) -> Path:
-    """The file of a preset; raises UsageError with the nearest names if there is none."""
+    """Return the file of a preset; raises UsageError with the closest names if there is none."""
     if name not in PRESETS:
         hint = closest(name, PRESETS) or f"; there are {', '.join(PRESETS)}"
         raise UsageError(f"no preset {name!r}{hint}")
@@ -35,19 +34,19 @@ def file_of(name: str) -> Path:
 
 
 def about(name: str) -> str:
-    """The first line of a preset's file: what it stands for."""
+    """Return the first line of a preset's file: the framework and its commit."""
     if name == DEFAULT:
         return "rlpost's own choices"
     return file_of(name).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
 
 def variants(name: str) -> tuple[str, ...]:
-    """The estimators for which a preset says something of its own."""
+    """Return the estimators for which a preset has a table."""
     return tuple(load_toml(file_of(name)).get("estimators", {}))
 
 
 def merged(*layers: Values) -> Values:
-    """Fields of later layers in place of those of earlier ones; tables are joined."""
+    """Return the fields of all layers; later ones override, and tables are merged."""
     out: Values = {}
     for layer in layers:
         joined = {
@@ -60,82 +59,84 @@ def merged(*layers: Values) -> Values:
 
 
 def values_of(name: str, values: Values | None = None) -> Values:
-    """The fields of a preset, with values of the user's own above them.
+    """Return the fields of a preset, overridden by the user's values.
 
     Args:
         name: one of PRESETS, or `default`.
-        values: fields of a recipe. An estimator among them chooses the preset's variant.
+        values: fields of a recipe. The estimator selects the preset's variant.
 
     Raises:
         UsageError: there is no such preset.
     """
     table = {} if name == DEFAULT else load_toml(file_of(name))
-    recipe = {key: value for key, value in table.items() if key not in _OF_LOSSES}
-    return _chosen(recipe, "estimator", "grpo", "estimators", values)
+    recipe = {key: value for key, value in table.items() if key not in _LOSS_TABLES}
+    return _with_variant(recipe, "estimator", "grpo", "estimators", values)
 
 
 def usual_estimator(name: str) -> str:
-    """The estimator that a preset gives where none is asked for, by the framework's name."""
+    """Return the default estimator of a preset, by the framework's name."""
     table = {} if name == DEFAULT else load_toml(file_of(name))
     return str(table.get("estimator", "grpo"))
 
 
-def _chosen(table: Values, what: str, usual: str, variants: str, values: Values | None) -> Values:
-    """A table's fields, those of the variant that is asked for, and the user's own above them."""
-    above = dict(values or {})
+def _with_variant(
+    table: Values, field: str, default: str, variants: str, values: Values | None
+) -> Values:
+    """Return a table's fields, overridden by those of the selected variant and by the user's."""
+    overrides = dict(values or {})
     tables = table.pop(variants, {})
-    name = above.pop(what, table.get(what, usual))
-    return merged(table, {what: name}, tables.get(name, {}), above)
+    name = overrides.pop(field, table.get(field, default))
+    return merged(table, {field: name}, tables.get(name, {}), overrides)
 
 
 def preset(name: str, **values: Any) -> Recipe:
-    """The recipe of a framework.
+    """Return the recipe of a framework.
 
     Args:
         name: one of PRESETS.
-        values: fields of the recipe that differ from the preset.
+        values: fields of the recipe that override the preset.
 
     Raises:
-        UsageError: there is no such preset, or the values do not fit together.
+        UsageError: there is no such preset, or options exclude each other.
     """
     return Recipe.of(values_of(name, values), f"preset {name}")
 
 
 def loss_values_of(name: str, values: Values | None = None) -> Values:
-    """The fields of a preset's policy loss, with values of the user's own above them.
+    """Return the fields of a preset's policy loss, overridden by the user's values.
 
     Args:
         name: one of PRESETS, or `default`.
-        values: fields of LossOptions. A loss among them chooses the preset's variant.
+        values: fields of LossOptions. The loss selects the preset's variant.
 
     Raises:
         UsageError: there is no such preset.
     """
     table = {} if name == DEFAULT else load_toml(file_of(name))
     loss = {**table.get("loss", {}), "losses": table.get("losses", {})}
-    return _chosen(loss, "loss", "ppo", "losses", values)
+    return _with_variant(loss, "loss", "ppo", "losses", values)
 
 
 def loss_preset(name: str, **values: Any) -> LossOptions:
-    """The policy loss of a framework.
+    """Return the policy loss of a framework.
 
     Args:
         name: one of PRESETS, or `default`.
-        values: fields of LossOptions that differ from the preset.
+        values: fields of LossOptions that override the preset.
 
     Raises:
-        UsageError: there is no such preset, or the values do not fit together.
+        UsageError: there is no such preset, or options exclude each other.
     """
     return LossOptions.of(loss_values_of(name, values), f"preset {name}")
 
 
 def loss_variants(name: str) -> tuple[str, ...]:
-    """The policy losses for which a preset says something of its own."""
+    """Return the policy losses for which a preset has a table."""
     return tuple(load_toml(file_of(name)).get("losses", {}))
 
 
 class Difference(NamedTuple):
-    """A field in which two recipes differ, and what it is about."""
+    """A field in which two recipes differ, and its description."""
 
     field: str
     left: Any
@@ -144,21 +145,21 @@ class Difference(NamedTuple):
 
 
 def differences(left: Recipe, right: Recipe) -> list[Difference]:
-    """Where two recipes differ: options first, then numerics, each in the order of their lists."""
-    found = []
-    for ours, theirs in ((left, right), (left.numerics, right.numerics)):
-        for name, info in type(ours).model_fields.items():
-            pair = getattr(ours, name), getattr(theirs, name)
+    """Return the fields in which two recipes differ: options, then numerics, in field order."""
+    fields = []
+    for one, other in ((left, right), (left.numerics, right.numerics)):
+        for name, info in type(one).model_fields.items():
+            pair = getattr(one, name), getattr(other, name)
             if name != "numerics" and pair[0] != pair[1]:
                 why = " ".join((info.description or "").split())
-                found.append(Difference(name, *pair, why))
-    return found
+                fields.append(Difference(name, *pair, why))
+    return fields
 
 
 def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False) -> Values:
-    """The fields of a recipe, and of a loss, that are not at their default, as plain data.
+    """Return the fields of a recipe, and of a loss, that differ from the defaults, as plain data.
 
-    With `every`, all of the numerics are there.
+    With `every`, all numerics are included.
     """
     values = recipe.model_dump(mode="json", exclude_defaults=True)
     if every:
@@ -170,7 +171,7 @@ def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = Fa
 def toml_lines(
     recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False
 ) -> list[str]:
-    """The same as the lines of a TOML file, with what each of the numerics is about."""
+    """Return the fields of `changed` as lines of a TOML file, with the descriptions of numerics."""
     values = changed(recipe, loss, every=every)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
     fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
