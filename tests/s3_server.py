@@ -1,4 +1,4 @@
-"""An S3 server on loopback, and a TCP proxy that cuts connections; for test_places.py."""
+"""An S3 server on loopback, and a TCP proxy that cuts connections; for tests of remote paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_n
 
 
 class Server:
-    """moto's S3, in a process of its own; it takes parts of any size."""
+    """moto's S3, in its own process; it accepts parts of any size."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -50,13 +50,13 @@ class Server:
         self._process.wait()
 
     def reset(self) -> None:
-        """An empty bucket `lab`, and nothing else; any credentials will do."""
+        """Reset to an empty bucket `lab`; any credentials are valid."""
         self._post("reset")
         self.check_credentials(after="1000000000")
         self.client.create_bucket(Bucket="lab")
 
     def check_credentials(self, after: str = "0") -> None:
-        """Let in, from now on, nobody whom the server does not know."""
+        """Check credentials after so many requests: none are valid then."""
         self._post("reset-auth", after.encode())
 
     def _post(self, what: str, body: bytes = b"") -> None:
@@ -71,21 +71,21 @@ class Server:
         return self.client.get_object(Bucket="lab", Key=key)["Body"].read()
 
     def keys(self) -> list[str]:
-        found = self.client.list_objects_v2(Bucket="lab").get("Contents", [])
-        return [one["Key"] for one in found]
+        objects = self.client.list_objects_v2(Bucket="lab").get("Contents", [])
+        return [item["Key"] for item in objects]
 
     def uploads(self) -> list[str]:
-        """Multipart uploads that are neither completed nor aborted."""
+        """List multipart uploads that are neither completed nor aborted."""
         return self.client.list_multipart_uploads(Bucket="lab").get("Uploads", [])
 
 
 class Proxy:
-    """Passes connections on to a port, and cuts those that `cut` says.
+    """Forwards connections to a port, and cuts some of them.
 
     Args:
-        port: where they go.
-        cut: from a request's head, after how many bytes of the request and of the answer the
-            connection is cut; None: not at all.
+        port: the port to forward to.
+        cut: returns for a request's head after how many bytes of the request and of the response
+            to cut the connection; None to not cut it.
     """
 
     def __init__(self, port: int, cut: Callable[[str], tuple[int, int] | None]) -> None:
@@ -106,7 +106,7 @@ class Proxy:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        """Serve one connection, which the server ends after one request."""
+        """Forward one connection, which the server closes after one request."""
         server = socket.create_connection(("127.0.0.1", self._port))
         with client, server, suppress(OSError):
             first = client.recv(1 << 16)

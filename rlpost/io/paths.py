@@ -260,7 +260,7 @@ def glob_files(pattern: AnyPath) -> list[AnyPath]:
 def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
     """Return a match's path relative to the glob's leading folders without wildcards.
 
-    >>> below(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
+    >>> relative_to_glob(Path("dumps/step=*/*.parquet"), Path("dumps/step=3/a.parquet"))
     PosixPath('step=3/a.parquet')
     """
     parts = pattern.parts

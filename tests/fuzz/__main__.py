@@ -1,8 +1,8 @@
 """Fuzzing: `python -m tests.fuzz [--files N | --seconds S] [--target NAME] [--engine coverage]`.
 
-Each target runs in a process of its own, which is watched: it must not crash, take more than
-2 GB, or stay with one input for more than 10 s. What is found is kept in a folder, an input and a
-text each; the exit code is 1 then. `--replay FILE` runs one input again.
+Each target runs in its own process under a watchdog: it must not crash, use more than 2 GB, or
+spend more than 10 s on one input. Each finding is stored in a folder, as an input and a text, and
+the exit code is 1 then. `--replay FILE` runs one input again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-SLOWEST = 10.0  # seconds of one input, of work: other processes do not count
-STARTING = 900.0  # seconds without a new input, of any cause: it waits for something
-LARGEST = 2 << 30  # bytes of a process
-MOST_TURNS = 50  # a loop that was stopped is begun anew, with other mutants
+SLOWEST = 10.0  # seconds of CPU time for one input
+STARTING = 900.0  # seconds of wall time without a new input
+LARGEST = 2 << 30  # bytes of memory of a process
+MOST_TURNS = 50  # restarts of a stopped loop, each with other mutants
 NAMES = ("parquet", "dumps", "footer", "recipe", "line")
 SHARES = dict(zip(NAMES, (0.6, 0.25, 0.05, 0.05, 0.05), strict=True))
 
 
 def main() -> int:
-    """Run, print a line for each target, and give the exit code."""
+    """Run the targets, print a line for each, and return the exit code."""
     asked = arguments()
     if asked.child:
         return child(asked)
@@ -50,21 +50,21 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--target", choices=NAMES)
     parser.add_argument("--files", type=int, help="inputs in all, shared among the targets")
     parser.add_argument("--seconds", type=float, default=1e6, help="in all, likewise")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("random", "coverage"), default="random")
-    parser.add_argument("--keep", type=Path, help="folder for what is found")
+    parser.add_argument("--keep", type=Path, help="folder for findings")
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def child(asked: argparse.Namespace) -> int:
-    """The loop itself."""
+    """Run the loop of one target, in a child process."""
     watch = nullcontext()
     if asked.engine == "coverage":
         import atheris
@@ -74,7 +74,7 @@ def child(asked: argparse.Namespace) -> int:
         import_everything()
         from fuzz import loops, targets
     log = loops.Log(asked.child, targets.TARGETS[asked.target])
-    warnings.simplefilter("error", RuntimeWarning)  # a number that is none, on its way to a file
+    warnings.simplefilter("error", RuntimeWarning)  # NaN or overflow in a number for a file
     loop = loops.by_coverage if asked.engine == "coverage" else loops.at_random
     try:
         loop(log, asked.seed, asked.files, asked.seconds)
@@ -84,7 +84,7 @@ def child(asked: argparse.Namespace) -> int:
 
 
 def import_everything() -> None:
-    """All modules, so that what commands import late is instrumented too."""
+    """Import all modules, so that lazily imported ones are instrumented, too."""
     from importlib import import_module
     from pkgutil import walk_packages
 
@@ -96,7 +96,7 @@ def import_everything() -> None:
 
 
 def watched(name: str, asked: argparse.Namespace, top: Path) -> dict:
-    """Run a target's loop, again where it was cut short, and tell what happened."""
+    """Run a target's loop, restart it after it was stopped, and return the results."""
     share = 1.0 if asked.target else SHARES[name]
     left = max(1, int((asked.files or 10**9) * share))
     end = time.monotonic() + asked.seconds * share
@@ -121,7 +121,7 @@ def watched(name: str, asked: argparse.Namespace, top: Path) -> dict:
 
 
 def add(result: dict, own: Path, peak: int, seconds: float) -> int:
-    """Add what a loop did to the result; gives how many inputs it ran."""
+    """Add a loop's counts to the result; return how many inputs it ran."""
     counts = [line.split(" ", 1) for line in read(own / "counts").splitlines()]
     for count, outcome in counts:
         result["outcomes"][outcome] = result["outcomes"].get(outcome, 0) + int(count)
@@ -134,12 +134,12 @@ def add(result: dict, own: Path, peak: int, seconds: float) -> int:
 
 
 def read(path: Path) -> str:
-    """A text that may not be there."""
+    """Return a file's text, empty if the file does not exist."""
     return path.read_text(errors="replace") if path.exists() else ""
 
 
 def watch(argv: list[str], own: Path) -> tuple[str | None, int]:
-    """Run a process until it ends or must be ended; gives why, and its peak of memory in bytes."""
+    """Run a process, stop it if necessary; return the reason and its peak memory in bytes."""
     with (own / "log").open("w") as log:
         process = subprocess.Popen(argv, cwd=HERE.parents[1], stdout=log, stderr=log)
     peak, why, begun, spent_then = 0, None, 0.0, 0.0
@@ -150,11 +150,11 @@ def watch(argv: list[str], own: Path) -> tuple[str | None, int]:
             begun, spent_then = changed, cpu_seconds(process.pid)
         spent = cpu_seconds(process.pid) - spent_then
         if peak > LARGEST:
-            why = f"took {peak >> 20} MB"
+            why = f"used {peak >> 20} MB"
         elif (own / "current").exists() and spent > SLOWEST:
-            why = f"took {spent:.0f} s of work"
+            why = f"used {spent:.0f} s of CPU time"
         elif time.time() - begun > STARTING:
-            why = f"stood still for {STARTING:.0f} s"
+            why = f"ran no new input for {STARTING:.0f} s"
         if why:
             process.send_signal(signal.SIGABRT)
             process.wait()
@@ -164,7 +164,7 @@ def watch(argv: list[str], own: Path) -> tuple[str | None, int]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return the resident memory of a process in bytes."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -173,7 +173,7 @@ def resident(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has worked, whatever else the machine does."""
+    """Return the CPU time of a process in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -182,7 +182,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def replay(name: str, path: Path) -> int:
-    """Run one input in this process; errors keep their traceback."""
+    """Run one input in this process, so that errors have a traceback."""
     from fuzz import targets
 
     try:

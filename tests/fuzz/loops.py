@@ -1,4 +1,4 @@
-"""Loops that run inputs in this process, and note what went wrong; `__main__` watches over them."""
+"""Fuzzing loops: run inputs in this process and log findings, for the watchdog in `__main__`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Log:
-    """What a loop did, in a folder that its watcher reads.
+    """The log of a loop: files in a folder that the watchdog reads.
 
-    `current` holds the input that is being run, so that it is there when the process is not.
+    The file `current` is the running input, which must survive a crash of the process.
     """
 
     top: Path
@@ -30,9 +30,9 @@ class Log:
     found: set[str] = field(default_factory=set)
 
     def run(self, data: bytes) -> None:
-        """Run one input; an unexpected error is kept, once for each place where it was raised."""
+        """Run one input; store an unexpected error, once for each code location that raises it."""
         (self.top / "current").write_bytes(data)
-        os.utime(self.top)  # the watcher's clock
+        os.utime(self.top)  # the watchdog reads this time
         try:
             self.outcomes[self.target.check(data)] += 1
         except Exception as error:  # noqa: BLE001 - everything unexpected is a finding
@@ -52,13 +52,13 @@ class Log:
         (self.top / f"{self.target.name}-{name}.txt").write_text(text, errors="replace")
 
     def close(self) -> None:
-        """Write the counts so far."""
+        """Write the counts of outcomes."""
         lines = [f"{count} {outcome}" for outcome, count in self.outcomes.most_common()]
         (self.top / "counts").write_text("\n".join(lines))
 
 
 def at_random(log: Log, seed: int, files: int, seconds: float) -> None:
-    """Mutants of seeds, corpus, and of mutants that had an outcome of their own."""
+    """Run mutants of seeds, of the corpus, and of mutants with a new outcome."""
     rng = random.Random(f"{seed} {log.target.name}")  # noqa: S311
     pool = list(log.target.start)
     for data in pool[:files]:
@@ -78,7 +78,7 @@ def at_random(log: Log, seed: int, files: int, seconds: float) -> None:
 
 
 def by_coverage(log: Log, seed: int, files: int, seconds: float) -> None:
-    """Mutants of inputs that reached new code, as libFuzzer has it; needs `atheris`."""
+    """Run mutants of inputs that reached new code, by libFuzzer; needs `atheris`."""
     import atheris
 
     corpus = log.top / "corpus"

@@ -1,4 +1,4 @@
-"""Mutators: from a good input to a hostile one, by the bytes or by what the bytes mean."""
+"""Mutators: turn valid inputs into hostile ones, by bytes or by their structure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def by_bytes(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
-    """Flip, set, cut, copy, insert and truncate, once or several times."""
+    """Flip, set, cut, copy, insert and truncate bytes, once or several times."""
     out = bytearray(data)
     for _ in range(1 << rng.randrange(4)):
         _edit(out, rng, others)
@@ -75,7 +75,7 @@ def _edit(out: bytearray, rng: Random, others: Sequence[bytes]) -> None:
 
 
 def parquet(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
-    """Mutate the footer's fields, the bytes of the pages, or any bytes."""
+    """Mutate fields of the footer, bytes of pages, or any bytes."""
     parts = _split(data)
     how = rng.random()
     if parts is None or how < 0.15:
@@ -98,7 +98,7 @@ def parquet(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
 
 
 def _split(data: bytes) -> tuple[bytes, Struct] | None:
-    """The data and the footer, if it can be decoded."""
+    """Return the data and the footer, None if the footer cannot be decoded."""
     if len(data) < 12:
         return None
     begin = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
@@ -111,7 +111,7 @@ def _split(data: bytes) -> tuple[bytes, Struct] | None:
 
 
 def _nodes(value: Any) -> list[tuple[Any, Any]]:
-    """Every place of a decoded struct that holds a value: (struct or list, field or index)."""
+    """Return the location of every value of a struct: (struct or list, field or index)."""
     found: list[tuple[Any, Any]] = []
     stack = [value]
     while stack:
@@ -173,7 +173,7 @@ def _changed(value: Any, rng: Random) -> Any:
 
 
 def json_text(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
-    """Change values of JSON, or of lines of it; else any bytes."""
+    """Change values of JSON or JSON lines; if it is neither, any bytes."""
     if rng.random() < 0.25:
         return by_bytes(data, rng, others)
     lines = data.split(b"\n")
@@ -198,7 +198,7 @@ def _dumped(value: Any, rng: Random) -> bytes:
 
 
 def _changed_json(value: Any, rng: Random) -> Any:
-    """The value with one place in it changed; the top may be it."""
+    """Change one value inside a value, or the value itself."""
     places: list[tuple[Any, Any]] = []
     stack = [value]
     while stack:
@@ -232,7 +232,7 @@ def _keys(one: Any) -> Any:
 
 
 def archive(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
-    """Mutate a member of a zip file, store it in another way, or lose it; else any bytes."""
+    """Mutate, recompress or drop a member of a zip file; if it is none, any bytes."""
     if rng.random() < 0.2:
         return by_bytes(data, rng, others)
     try:
@@ -258,7 +258,7 @@ def archive(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
 
 
 def lines_of(vocabulary: Sequence[str]) -> Mutator:
-    """A mutator that swaps, drops, repeats and invents lines; else any bytes."""
+    """Return a mutator that swaps, drops, repeats and adds lines, or changes any bytes."""
 
     def mutate(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
         if rng.random() < 0.25:

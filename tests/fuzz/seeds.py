@@ -1,4 +1,4 @@
-"""Good inputs of every kind, small, that mutation starts from; and the packed corpus."""
+"""Seeds: small valid inputs of every kind to mutate, and the packed corpus."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FORMATS = (
     ("roll-rollout", ".jsonl"), ("verl", ".jsonl"), ("trl", ".parquet"), ("ms-swift", ".jsonl"),
     ("areal", ".jsonl"), ("skyrl-eval", ".jsonl"), ("jsonl", ".jsonl"), ("parquet", ".parquet"),
 )  # fmt: skip
-"""Format and suffix of a dump; the first byte of an input is the place in this list."""
+"""Format and suffix of a dump; the first byte of an input is an index in this list."""
 
 
 def rollout(rows: int = 8) -> pa.Table:
-    """All roles that recipes read, two steps of groups of two, and columns of other kinds."""
+    """Return a table with all roles, two steps with groups of two, and other columns."""
     lengths = [i * 7 % 5 for i in range(1, rows + 1)]
     rng = np.random.default_rng(0)
     floats = [rng.normal(-1, 0.3, n).astype(np.float32).tolist() for n in lengths]
@@ -58,7 +58,7 @@ def rollout(rows: int = 8) -> pa.Table:
 
 
 def parquet_seeds() -> list[bytes]:
-    """The rollout as several writers store it: codecs, dictionaries, indexes, page versions."""
+    """Return the rollout as Parquet files with various codecs, indexes and page versions."""
     small = ["prompt_id", "reward", "response_mask", "old_log_probs"]
     table = rollout()
     options: list[tuple[pa.Table, dict]] = [
@@ -74,7 +74,7 @@ def parquet_seeds() -> list[bytes]:
 
 
 def _enriched() -> bytes:
-    """What rlpost wrote itself, with its recipe and summary in the metadata."""
+    """Return a file that rlpost wrote, with its recipe and summary in the metadata."""
     with tempfile.TemporaryDirectory() as name:
         source, target = Path(name) / "in.parquet", Path(name) / "out.parquet"
         pq.write_table(rollout().drop_columns(["info", "values", "log_probs"]), source)
@@ -89,7 +89,7 @@ def _written(table: pa.Table, options: dict) -> bytes:
 
 
 def dump_seeds() -> list[bytes]:
-    """A small dump of every format, each behind the byte that names it."""
+    """Return a small dump of every format, each after the byte of its format."""
     places = {name: place for place, (name, _) in enumerate(FORMATS)}
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
@@ -130,7 +130,7 @@ _WRITERS = {
 
 
 def packed(target: str) -> list[bytes]:
-    """The corpus of a target: what earlier runs found to reach code that seeds do not."""
+    """Return a target's corpus: inputs of earlier runs that reach code that seeds do not."""
     if not CORPUS.exists():
         return []
     with zipfile.ZipFile(CORPUS) as archive:
@@ -139,7 +139,7 @@ def packed(target: str) -> list[bytes]:
 
 
 def pack(corpora: dict[str, Iterable[bytes]]) -> None:
-    """Write the corpus; the same bytes for the same inputs."""
+    """Write the corpus, deterministically."""
     with zipfile.ZipFile(CORPUS, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for target, inputs in sorted(corpora.items()):
             for place, data in enumerate(sorted(set(inputs))):

@@ -1,7 +1,7 @@
-"""What is fuzzed, and what must hold of every input: an error of rlpost's own, or a right answer.
+"""Fuzz targets: each input must cause an RlpostError, or a correct result.
 
-A target takes bytes, gives the name of the outcome, and raises `WrongError` or whatever rlpost
-let through. Files lie in a folder of their own, which is empty again afterwards.
+A target takes bytes and returns the name of the outcome. It raises `WrongError` for a wrong result,
+and any unexpected exception of rlpost. Its files are in a temporary folder, empty after each input.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ OPTIONS = api.Options(device="cpu", workers=1, overwrite=True, chunk_tokens=16)
 
 
 class WrongError(AssertionError):
-    """An answer is wrong: no error came, and the output is not what the input says."""
+    """A result is wrong: there was no error, and the output does not match the input."""
 
 
 @cache
 def folder() -> Path:
-    """This process's place for files, in memory where the machine has such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+    """Return this process's temporary folder, in memory if possible."""
+    memory = Path("/dev/shm")  # noqa: S108 - the parent of a temporary folder
     parent = memory if memory.is_dir() else None
     return Path(tempfile.mkdtemp(prefix="rlpost-fuzz-", dir=parent))
 
 
 def clean_up() -> None:
-    """Remove this process's files."""
+    """Remove this process's temporary folder."""
     shutil.rmtree(folder(), ignore_errors=True)
     folder.cache_clear()
     _inputs.cache_clear()
@@ -81,15 +81,15 @@ RECIPES = (
 
 
 def check_parquet(data: bytes) -> str:
-    """Run a job on a Parquet file: it is refused, or the output has the input's columns as read."""
+    """Run a command on a Parquet file: an error, or an output with the input's columns."""
     source, target = folder() / "in.parquet", folder() / "out.parquet"
     source.write_bytes(data)
-    job = JOBS[zlib.crc32(data) % len(JOBS)]
+    command = FILE_COMMANDS[zlib.crc32(data) % len(FILE_COMMANDS)]
     try:
-        job(source, target)
+        command(source, target)
     except RlpostError as error:
-        _expect(bool(str(error)), "an error without a text")
-        _expect(sorted(folder().iterdir()) == [source], "a failed run left something behind")
+        _expect(bool(str(error)), "an error without a message")
+        _expect(sorted(folder().iterdir()) == [source], "a failed run left files")
         return type(error).__name__
     else:
         if target.exists():
@@ -118,13 +118,13 @@ MOST_ROWS = 10_000
 
 
 def _splice(source: Path, target: Path) -> None:
-    """Put columns behind the file's own, which nothing computes: that is what is quick."""
+    """Append constant columns: faster than computing them."""
     try:
         footer = read_metadata(source)
     except READ_ERRORS as error:
         raise DataError(str(error)) from None
     if footer.num_rows > MOST_ROWS:
-        raise DataError("more rows than it can have")
+        raise DataError("too many rows")
     sink = open_sink(source, target, FIELDS, drop=FIELDS.names)
     try:
         for group in range(footer.num_row_groups):
@@ -136,7 +136,7 @@ def _splice(source: Path, target: Path) -> None:
     finally:
         sink.abort()
     found = pq.ParquetFile(target).read(["advantages", "kept"], use_threads=False)
-    _expect(found.num_rows == footer.num_rows, "the new columns have another number of rows")
+    _expect(found.num_rows == footer.num_rows, "the new columns have a wrong number of rows")
 
 
 def _inspect(source: Path, target: Path) -> None:  # noqa: ARG001
@@ -151,7 +151,7 @@ def _loss(source: Path, target: Path) -> None:
     loss(source, target, options=OPTIONS)
 
 
-JOBS: tuple[Callable[[Path, Path], None], ...] = (
+FILE_COMMANDS: tuple[Callable[[Path, Path], None], ...] = (
     *(partial(_enrich, recipe) for recipe in RECIPES),
     _inspect,
     _loss,
@@ -161,22 +161,22 @@ JOBS: tuple[Callable[[Path, Path], None], ...] = (
 
 
 def same_columns(source: Path, target: Path, replaced: Collection[str] = ()) -> None:
-    """Every column that the output kept of the input reads the same, or as little."""
+    """Check that kept columns have the same values, or cannot be read in both files."""
     before, after = pq.ParquetFile(source), pq.ParquetFile(target)
-    _expect(before.metadata.num_rows == after.metadata.num_rows, "another number of rows")
+    _expect(before.metadata.num_rows == after.metadata.num_rows, "wrong number of rows")
     for field in before.schema_arrow:
         if field.name in replaced or field.name not in after.schema_arrow.names:
             continue
-        _expect(after.schema_arrow.field(field.name).equals(field), f"{field.name!r}: another type")
+        _expect(after.schema_arrow.field(field.name).equals(field), f"{field.name!r}: wrong type")
         old, new = _column(before, field.name), _column(after, field.name)
         if isinstance(old, str) or isinstance(new, str):
             _expect(isinstance(old, str) == isinstance(new, str), f"{field.name!r}: {old} / {new}")
-        elif not old.equals(new):  # which tells NaN from NaN
+        elif not old.equals(new):  # for `equals`, NaN differs from NaN
             _expect(old.to_pylist().__repr__() == new.to_pylist().__repr__(), f"{field.name!r}")
 
 
 def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray | str:
-    """A column, or why it can't be read."""
+    """Return a column, or the error if it cannot be read."""
     try:
         return file.read([name], use_threads=False)[name]
     except READ_ERRORS as error:
@@ -184,14 +184,14 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray | str:
 
 
 def check_footer(data: bytes) -> str:
-    """Decode and encode a struct: it is refused, or what comes back means the same."""
+    """Decode and encode a struct: an error, or an equal struct."""
     try:
         struct, used = decode(data)
     except FooterError:
         return "FooterError"
-    _expect(0 < used <= len(data), "it used more than there is")
+    _expect(0 < used <= len(data), "more bytes decoded than there are")
     again = encode(struct)
-    _expect(decode(again) == (struct, len(again)), "it does not come back")
+    _expect(decode(again) == (struct, len(again)), "another struct after a round trip")
     return "done"
 
 
@@ -199,7 +199,7 @@ def check_footer(data: bytes) -> str:
 
 
 def check_dump(data: bytes) -> str:
-    """Convert a dump: it is refused, or every row has token lists of one length."""
+    """Convert a dump: an error, or token lists of equal length in each row."""
     name, suffix = seeds.FORMATS[data[0] % len(seeds.FORMATS)] if data else seeds.FORMATS[0]
     source, target = folder() / f"in{suffix}", folder() / "out.parquet"
     source.write_bytes(data[1:])
@@ -210,7 +210,7 @@ def check_dump(data: bytes) -> str:
         lengths = [[len(values) for values in table[one].to_pylist()] for one in lists]
         _expect(all(one == lengths[0] for one in lengths), "token lists differ in length")
     except RlpostError as error:
-        _expect(sorted(folder().iterdir()) == [source], "a failed run left something behind")
+        _expect(sorted(folder().iterdir()) == [source], "a failed run left files")
         return type(error).__name__
     finally:
         for path in folder().iterdir():
@@ -222,7 +222,7 @@ def check_dump(data: bytes) -> str:
 
 
 def check_recipe(data: bytes) -> str:
-    """Read a recipe: it is refused, or it comes back from its own JSON and is what tomllib says."""
+    """Read a recipe: an error, or a recipe with tomllib's fields that survives its own JSON."""
     path = folder() / "recipe.toml"
     path.write_bytes(data)
     try:
@@ -240,7 +240,7 @@ def check_recipe(data: bytes) -> str:
 
 @cache
 def _inputs() -> Path:
-    """A folder with good and bad files under names that are trouble."""
+    """Return a folder with valid and invalid files, some with hostile names."""
     top = folder() / "files"
     top.mkdir()
     pq.write_table(seeds.rollout(), top / "in.parquet")
@@ -257,7 +257,7 @@ def _inputs() -> Path:
 
 
 def check_line(data: bytes) -> str:
-    """Run a command line: it ends with a known exit code and sends no control character."""
+    """Run a command line: it must end with a documented exit code, without control characters."""
     words = [word for word in data.decode(errors="replace").split("\n") if _harmless(word)]
     if not words or words[0] not in COMMANDS or words[0] in ("browse", "report"):
         words = ["inspect", *words]
@@ -269,19 +269,19 @@ def check_line(data: bytes) -> str:
     _expect("Traceback" not in ran.err, "a traceback")
     for text in (ran.out, ran.err):
         found = CONTROLS.search(text)
-        _expect(found is None, f"sent {found and text[found.start() - 20 : found.end() + 5]!r}")
+        _expect(found is None, f"printed {found and text[found.start() - 20 : found.end() + 5]!r}")
     return f"exit {ran.code}"
 
 
 def _harmless(word: str) -> bool:
-    """Whether a word can't lead out of the folder, to the network, or to code of the user's."""
+    """Return whether a word cannot lead to other folders, the network, or user code."""
     loose = "/" in word.replace("@step=3/", "") or ".." in word or ":" in word or "debug" in word
     return not loose and "\0" not in word and not word.startswith(("~", ">"))
 
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Commands, their options, and values for them."""
+    """Return commands, their options, and values."""
     named = [name for name in COMMANDS if name not in ("browse", "report")]
     apps = [get_command(app_of(name)) for name in named]
     options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
@@ -307,11 +307,11 @@ class Target:
     mutate: mutate.Mutator
     good: Callable[[], list[bytes]]
     share: float
-    """Of the inputs of a run over all targets."""
+    """The target's share of the inputs of a run over all targets."""
 
     @cached_property
     def start(self) -> list[bytes]:
-        """What mutation starts from: seeds, and the packed corpus."""
+        """The inputs to mutate: seeds, and the packed corpus."""
         return [*self.good(), *seeds.packed(self.name)]
 
 

@@ -1,4 +1,4 @@
-"""Which files an input means."""
+"""Input files: paths, directories, globs and partitions, and where their outputs go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlpost.io.parquet.source import Source
 
 @pytest.fixture
 def dumps(tmp_path, monkeypatch):
-    """Empty files below a directory, which is the current one; an input is found by its name."""
+    """Create empty files below the current directory."""
     monkeypatch.chdir(tmp_path)
 
     def make(*names):
@@ -39,7 +39,7 @@ def relative(*inputs):
     return [str(file.relative) for file in find_inputs(inputs)]
 
 
-def test_a_file_is_itself_whatever_its_name(dumps):
+def test_a_file_is_an_input_whatever_its_name(dumps):
     dumps("dump.pq", "a/_hidden.parquet")
     assert found("dump.pq") == ["dump.pq"]
     assert found("a/_hidden.parquet") == ["a/_hidden.parquet"]
@@ -51,7 +51,7 @@ def test_several_files_keep_their_order(dumps):
     assert found("b.parquet", "a.parquet") == ["b.parquet", "a.parquet"]
 
 
-def test_a_directory_is_the_parquet_files_below_it_in_sorted_order(dumps):
+def test_a_directory_is_expanded_to_its_parquet_files_in_sorted_order(dumps):
     dumps("d/b.parquet", "d/a.parquet", "d/deep/er/c.parquet", "d/notes.txt", "e.parquet")
     assert found("d") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet"]
     assert relative("d") == ["a.parquet", "b.parquet", "deep/er/c.parquet"]
@@ -65,12 +65,12 @@ def test_hidden_files_and_directories_of_a_directory_are_skipped(dumps):
     assert found("d") == ["d/a.parquet"]
 
 
-def test_a_hidden_directory_is_read_where_it_is_asked_for(dumps):
+def test_a_hidden_directory_is_read_if_it_is_named(dumps):
     dumps(".cache/_d/a.parquet")
     assert found(".cache/_d") == [".cache/_d/a.parquet"]
 
 
-def test_a_glob_is_its_files_in_sorted_order(dumps):
+def test_a_glob_is_expanded_in_sorted_order(dumps):
     dumps("b.parquet", "a.parquet", "c.txt", "d/e.parquet", "d/f/g.parquet")
     assert found("*.parquet") == ["a.parquet", "b.parquet"]
     assert found("?.parquet") == ["a.parquet", "b.parquet"]
@@ -79,7 +79,7 @@ def test_a_glob_is_its_files_in_sorted_order(dumps):
     assert found("*") == ["a.parquet", "b.parquet", "c.txt"]
 
 
-def test_a_glob_keeps_the_folders_below_those_that_it_names(dumps):
+def test_a_glob_keeps_the_folders_that_its_wildcards_match(dumps):
     dumps("h/step=1/a.parquet", "h/step=2/a.parquet", "h/step=2/d/b.parquet")
     for glob, kept in [
         ("h/step=*/a.parquet", ["step=1/a.parquet", "step=2/a.parquet"]),
@@ -129,7 +129,7 @@ def test_a_directory_without_parquet_is_an_error(dumps):
         find_inputs(["d"])
 
 
-def test_two_files_of_one_name_would_have_one_output(dumps):
+def test_two_files_with_one_name_are_an_error(dumps):
     dumps("d/a.parquet", "e/a.parquet", "e/b.parquet")
     with pytest.raises(UsageError, match=r"2 input files are named a\.parquet"):
         find_inputs(["d/a.parquet", "e"])
@@ -149,7 +149,7 @@ def test_hive_partitions_come_from_the_path(dumps):
 
 
 def column(path: Path, name: str) -> tuple[pa.DataType, list]:
-    """A column of every piece that the source reads."""
+    """Return the type and values of a column, from all chunks of a source."""
     source = Source(find_inputs([str(path)]))
     pieces = [
         piece.table.column(name)
@@ -158,27 +158,27 @@ def column(path: Path, name: str) -> tuple[pa.DataType, list]:
     return pieces[0].type, [value for piece in pieces for value in piece.to_pylist()]
 
 
-def test_partition_values_are_whole_numbers_or_text(tmp_path):
+def test_partition_values_are_integers_or_strings(tmp_path):
     save(rollout(2), tmp_path / "step=07" / "domain=math" / "a.parquet")
     save(rollout(1), tmp_path / "step=-3" / "domain=1.5" / "b.parquet")
     assert column(tmp_path, "step") == (pa.int64(), [-3, 7, 7])
     assert column(tmp_path, "domain") == (pa.string(), ["1.5", "math", "math"])
 
 
-def test_partition_values_are_decoded_as_writers_encode_them(tmp_path):
+def test_partition_values_are_url_decoded(tmp_path):
     table = rollout(2).append_column("domain", pa.array(["web search/ü", "web search/ü"]))
     pq.write_to_dataset(table, tmp_path, partition_cols=["domain"])
     assert column(tmp_path, "domain")[1] == ["web search/ü"] * 2
 
 
-def test_a_column_of_the_file_beats_the_partition(tmp_path):
+def test_a_column_of_the_file_overrides_a_partition(tmp_path):
     table = rollout(2).append_column("step", pa.array([1, 2]))
     save(table, tmp_path / "step=3" / "a.parquet")
     assert column(tmp_path, "step") == (pa.int64(), [1, 2])
     assert Source(find_inputs([str(tmp_path)])).columns.count("step") == 1
 
 
-def test_the_columns_of_several_files_are_those_that_all_have(tmp_path):
+def test_the_columns_of_several_files_are_their_common_columns(tmp_path):
     save(rollout(2), tmp_path / "a.parquet")
     save(rollout(2).drop_columns(["ref_log_probs"]).append_column("x", [[1, 2]]), tmp_path / "b.pq")
     files = find_inputs([str(tmp_path / "a.parquet"), str(tmp_path / "b.pq")])
@@ -187,7 +187,7 @@ def test_the_columns_of_several_files_are_those_that_all_have(tmp_path):
     assert Source(files).name == f"{tmp_path}/a.parquet and 1 more"
 
 
-def test_rows_are_counted_over_files_and_pieces_within_them(tmp_path):
+def test_row_numbers_count_over_files_and_chunks_count_within_them(tmp_path):
     save(rollout(12), tmp_path / "a.parquet", rows=5)
     save(rollout(3), tmp_path / "b.parquet", rows=2)
     source = Source(find_inputs([str(tmp_path)]))
@@ -204,7 +204,7 @@ def test_rows_are_counted_over_files_and_pieces_within_them(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
+def test_a_pipe_is_an_error_and_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "p.parquet")
     with pytest.raises(ReadWriteError, match="directory contains no"):
         find_inputs([str(tmp_path)])
@@ -219,7 +219,7 @@ def written(top: Path) -> list[str]:
     return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
 
 
-def test_a_directory_is_mirrored_and_its_steps_are_the_batches(tmp_path):
+def test_the_output_mirrors_a_directory_and_steps_are_batches(tmp_path):
     tables = {step: rollout(step + 2, 2) for step in (2, 10, 3)}
     for step, table in tables.items():
         save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
@@ -233,7 +233,7 @@ def test_a_directory_is_mirrored_and_its_steps_are_the_batches(tmp_path):
         assert out.equals(enrich(table)[0])
 
 
-def test_a_group_may_lie_in_several_files(tmp_path):
+def test_a_group_may_be_in_several_files(tmp_path):
     table = rollout(12)
     save(table.slice(0, 6), tmp_path / "a.parquet")
     save(table.slice(6), tmp_path / "b.parquet")
@@ -255,7 +255,7 @@ def test_a_file_without_rows_among_others_is_written_without_rows(tmp_path):
     assert pq.read_table(tmp_path / "out" / "b.parquet").num_rows == 0
 
 
-def test_one_file_goes_to_a_file_or_into_a_directory_that_is_there(tmp_path):
+def test_one_file_goes_to_a_file_or_into_an_existing_directory(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     (tmp_path / "d").mkdir()
     assert run("advantages", source, tmp_path / "new" / "out.parquet", "-q").code == 0
@@ -263,7 +263,7 @@ def test_one_file_goes_to_a_file_or_into_a_directory_that_is_there(tmp_path):
     assert written(tmp_path) == ["d/in.parquet", "in.parquet", "new/out.parquet"]
 
 
-def test_every_file_holds_the_summary_of_its_own_rows(tmp_path):
+def test_every_file_has_the_summary_of_its_own_rows(tmp_path):
     save(rollout(8), tmp_path / "in" / "a.parquet")
     save(rollout(4), tmp_path / "in" / "b.parquet")
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
@@ -278,11 +278,11 @@ def test_every_file_holds_the_summary_of_its_own_rows(tmp_path):
         assert metadata[b"rlpost.input"].decode() == name
 
 
-# Files that are no Parquet, or no longer
+# Damaged files, and files that are not Parquet
 
 
 def refused(path: Path) -> str:
-    """What is said of a file that cannot be read; nothing may be left beside it."""
+    """Return the error of a file that cannot be read; nothing may be left beside it."""
     ran = run("advantages", path, path.with_name("out.parquet"), "--quiet")
     assert ran.code == 3
     assert ran.err.startswith(f"rlpost: {path}: ")
@@ -291,25 +291,25 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("kept", [1, 4, 8, 12, 0.1, 0.5, 0.9, -9, -8, -5, -4, -1])
-def test_a_truncated_file_is_refused(tmp_path, kept):
+def test_a_truncated_file_is_an_error(tmp_path, kept):
     path = save(rollout(), tmp_path / "cut.parquet")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else kept])
     assert "not a Parquet file, or damaged" in refused(path)
 
 
-def test_an_empty_file_is_refused(tmp_path):
+def test_an_empty_file_is_an_error(tmp_path):
     (tmp_path / "empty.parquet").touch()
     assert "the file is empty (0 bytes)" in refused(tmp_path / "empty.parquet")
 
 
 @pytest.mark.parametrize("content", ["text\n" * 99, "PAR1" * 99, "PAR1" + "\0" * 99 + "PAR1"])
-def test_a_file_of_something_else_is_refused(tmp_path, content):
+def test_a_file_in_another_format_is_an_error(tmp_path, content):
     (tmp_path / "other.parquet").write_text(content)
     assert "not a Parquet file, or damaged" in refused(tmp_path / "other.parquet")
 
 
-def test_one_wrong_byte_is_refused_or_does_not_matter(tmp_path):
+def test_one_changed_byte_is_an_error_or_changes_nothing(tmp_path):
     path, out = save(rollout(), tmp_path / "bad.parquet"), tmp_path / "out.parquet"
     whole = path.read_bytes()
     for at in range(4, len(whole) - 8, 37):

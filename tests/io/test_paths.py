@@ -1,4 +1,4 @@
-"""Inputs and outputs that are URLs: S3 on loopback, and whatever else fsspec knows."""
+"""Inputs and outputs at URLs: an S3 server on loopback, and other stores by fsspec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server():
 
 @pytest.fixture
 def aws(monkeypatch, tmp_path):
-    """An environment that has nothing but what a test sets."""
+    """An environment without AWS settings, for tests to set."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
@@ -57,7 +57,7 @@ def aws(monkeypatch, tmp_path):
 
 @pytest.fixture
 def s3(server, aws):
-    """The server with an empty bucket `lab`; the environment says where it is."""
+    """The server, with an empty bucket `lab`, and the environment that points to it."""
     server.reset()
     aws.setenv("AWS_ENDPOINT_URL", server.url)
     aws.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -69,7 +69,7 @@ def s3(server, aws):
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    """Every loop over parts and ranges goes round several times with little data."""
+    """Small parts and ranges, so that each loop has several iterations with little data."""
     monkeypatch.setattr(ranges, "REQUEST_BYTES", 3000)
     monkeypatch.setattr(uploads, "PART_BYTES", 20_000)
     monkeypatch.setattr(staged, "READ_BYTES", 7000)
@@ -77,7 +77,7 @@ def small_steps(monkeypatch):
 
 
 def long_rollout(count: int = 400) -> pa.Table:
-    """Some 300 kB that do not compress."""
+    """Return some 300 kB of incompressible data."""
     rng = np.random.default_rng(7)
     lengths = rng.integers(20, 160, count)
     lists = [rng.normal(-1, 0.5, n).astype(np.float32) for n in lengths]
@@ -93,13 +93,13 @@ def long_rollout(count: int = 400) -> pa.Table:
 
 
 def local_run(source, tmp_path, *options):
-    """The bytes that a run from disk to disk writes."""
+    """Return the bytes that a run from disk to disk writes."""
     out = tmp_path / "expected" / "out.parquet"
     assert run("advantages", source, out, "-q", "--overwrite", *options).code == 0
     return out.read_bytes()
 
 
-# The same bytes, wherever
+# The same bytes at any place
 
 
 OPTIONS = [[], ["--emit-only"], ["--estimator", "reinforce_pp", "--kl-coef", "0.1"]]
@@ -123,7 +123,7 @@ def test_a_run_on_s3_writes_the_bytes_of_a_local_run(s3, tmp_path, options, rows
 
 
 @pytest.mark.usefixtures("s3")
-def test_from_disk_to_s3_and_back(tmp_path):
+def test_a_file_goes_from_disk_to_s3_and_back(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     assert run("advantages", source, "s3://lab/a.parquet", "-q").code == 0
     words = ["--estimator", "gpg", "--replace", "-q"]
@@ -136,7 +136,7 @@ def test_from_disk_to_s3_and_back(tmp_path):
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_rewrite_on_s3_is_that_on_disk(s3, tmp_path):
+def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path):
     source = save(long_rollout(60), tmp_path / "in.parquet", 17)
     url = s3.put("in.parquet", source.read_bytes())
     new = pa.record_batch({"score": pa.array(range(60), pa.int64())})
@@ -155,7 +155,7 @@ def test_a_rewrite_on_s3_is_that_on_disk(s3, tmp_path):
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("indexed", [False, True])
-def test_columns_that_are_left_out_close_ranks_on_s3(s3, tmp_path, indexed):
+def test_dropped_columns_leave_no_gaps_on_s3(s3, tmp_path, indexed):
     source = tmp_path / "in.parquet"
     pq.write_table(long_rollout(), source, row_group_size=90, write_page_index=indexed)
     url = s3.put("in.parquet", source.read_bytes())
@@ -194,7 +194,7 @@ def test_a_file_url_is_a_local_path(tmp_path):
     assert parse_path("a:b/c.parquet") == Path("a:b/c.parquet")
 
 
-def test_where_files_are_seen_as_they_grow_they_grow_under_another_name(monkeypatch):
+def test_stores_that_show_incomplete_files_get_a_temporary_name(monkeypatch):
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(memory, "store", {})
     monkeypatch.setattr(uploads, "_RENAME", ("memory",))
@@ -213,7 +213,7 @@ def test_where_files_are_seen_as_they_grow_they_grow_under_another_name(monkeypa
     assert [*memory.store] == ["/d/out"]
 
 
-def test_several_files_go_to_a_mirror_of_their_directory(s3, tmp_path):
+def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
     tables = {step: rollout(step + 2, 2) for step in (2, 10, 3)}
     for step, table in tables.items():
         path = save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
@@ -234,7 +234,7 @@ def test_several_files_go_to_a_mirror_of_their_directory(s3, tmp_path):
         assert s3.get(f"out/{name}") == (out / name).read_bytes()
 
 
-# What a URL means
+# Files, directories and globs
 
 
 def found(*inputs):
@@ -282,7 +282,7 @@ def test_a_url_that_ends_in_a_slash_is_a_directory(s3, tmp_path):
     assert s3.keys() == ["new/in.parquet"]
 
 
-def test_an_output_is_kept_unless_it_may_be_replaced(s3, tmp_path):
+def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     url = s3.put("out.parquet", b"kept")
     ran = run("advantages", source, url, "-q")
@@ -337,18 +337,18 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     assert s3.keys() == ["d/a.jsonl", "e/a.parquet", "far.parquet"]
 
 
-# What goes wrong
+# Errors
 
 
 def failed(code, *words):
-    """What is said of a run that fails, in one line."""
+    """Return the error of a run that fails: one line."""
     ran = run("advantages", *words, "-q")
     assert ran.code == code, ran.err
     assert ran.err.count("\n") == 1
     return ran.err.removeprefix("rlpost: ").strip()
 
 
-def test_what_is_not_there(s3, tmp_path):
+def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
     said = "s3://lab/no.parquet: no such object, and no objects below it"
@@ -373,7 +373,7 @@ def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
     assert s3.keys() == ["in.parquet"]
 
 
-def test_credentials_that_the_server_does_not_know(s3, tmp_path):
+def test_wrong_credentials_are_an_error(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     url = s3.put("in.parquet", source.read_bytes())
     s3.check_credentials()
@@ -387,14 +387,14 @@ def test_credentials_that_the_server_does_not_know(s3, tmp_path):
 
 
 @pytest.mark.usefixtures("s3")
-def test_no_credentials_at_all(aws, tmp_path):
+def test_missing_credentials_are_an_error(aws, tmp_path):
     aws.delenv("AWS_ACCESS_KEY_ID")
     aws.delenv("AWS_SECRET_ACCESS_KEY")
     said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
     assert "access denied: Unable to locate credentials; check the credentials" in said
 
 
-def test_a_profile_says_where_and_who(s3, aws, tmp_path):
+def test_a_profile_sets_endpoint_and_credentials(s3, aws, tmp_path):
     aws.delenv("AWS_ENDPOINT_URL")
     aws.delenv("AWS_ACCESS_KEY_ID")
     aws.delenv("AWS_SECRET_ACCESS_KEY")
@@ -407,7 +407,7 @@ def test_a_profile_says_where_and_who(s3, aws, tmp_path):
     assert s3.keys() == ["in.parquet", "out.parquet"]
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
     found = {"s3fs": "s3", "gcsfs": "gcs", "huggingface_hub": "hf"}
     monkeypatch.setattr("rlpost.optional.find_spec", lambda name: None if name in found else name)
     for url, extra in (("s3://b/a", "s3"), ("gs://b/a", "gcs"), ("hf://datasets/a/b", "hf")):
@@ -418,7 +418,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
         parse_path("tape://a")
 
 
-def test_other_clients_that_are_missing_are_named_by_fsspec(monkeypatch):
+def test_other_missing_clients_are_named_by_fsspec(monkeypatch):
     def missing(_):
         raise ImportError("Install adlfs to access Azure")
 
@@ -427,12 +427,12 @@ def test_other_clients_that_are_missing_are_named_by_fsspec(monkeypatch):
         parse_path("az://a/b")
 
 
-# Connections that are cut
+# Broken connections
 
 
 @pytest.fixture
 def cut(s3, aws):
-    """Put a proxy before the server; it cuts the connections that a function says."""
+    """Start a proxy of the server; a function selects the connections that it cuts."""
     made = []
 
     def put(rule):
@@ -448,7 +448,7 @@ def cut(s3, aws):
 
 
 def first_times(what, up, down):
-    """Each request that `what` is in is cut when it is made for the first time."""
+    """Cut the first attempt of each request that contains `what`."""
     seen = set()
 
     def rule(head):
@@ -465,15 +465,15 @@ def first_times(what, up, down):
 @pytest.mark.parametrize(
     ("what", "up", "down"),
     [
-        ("GET /lab/in.parquet", 1 << 60, 1500),  # in the middle of an answer
+        ("GET /lab/in.parquet", 1 << 60, 1500),  # in the middle of a response
         ("HEAD ", 10, 1 << 60),  # in the middle of a request
         ("partNumber", 9000, 1 << 60),  # in the middle of a part
-        ("partNumber", 1 << 60, 20),  # the part arrived, the answer did not
-        ("POST /lab/out.parquet?uploadId", 1 << 60, 20),  # the file is there, nobody knows
+        ("partNumber", 1 << 60, 20),  # after the part, before its response
+        ("POST /lab/out.parquet?uploadId", 1 << 60, 20),  # after the upload, before its response
     ],
 )
 @pytest.mark.usefixtures("small_steps")
-def test_what_is_cut_now_and_then_is_tried_again(s3, cut, tmp_path, what, up, down):
+def test_requests_that_fail_once_are_retried(s3, cut, tmp_path, what, up, down):
     source = save(long_rollout(), tmp_path / "in.parquet", 90)
     expected = local_run(source, tmp_path)
     url = s3.put("in.parquet", source.read_bytes())
@@ -493,7 +493,7 @@ def test_what_is_cut_now_and_then_is_tried_again(s3, cut, tmp_path, what, up, do
     ],
 )
 @pytest.mark.usefixtures("small_steps")
-def test_what_is_cut_again_and_again_fails_and_leaves_nothing(
+def test_requests_that_always_fail_are_an_error_and_leave_nothing(
     s3, cut, monkeypatch, tmp_path, what, up, down
 ):
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
@@ -507,7 +507,7 @@ def test_what_is_cut_again_and_again_fails_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("s3")
-def test_a_server_that_is_not_there(aws, tmp_path):
+def test_an_unreachable_server_is_an_error(aws, tmp_path):
     aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     aws.setenv("AWS_MAX_ATTEMPTS", "1")
     aws.setattr("s3fs.S3FileSystem.retries", 1)
@@ -516,7 +516,7 @@ def test_a_server_that_is_not_there(aws, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
-def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # noqa: ARG001
+def test_a_framework_dump_in_parquet_is_converted(s3, tmp_path, where):  # noqa: ARG001
     whole = [one for one in writers.made() if 0 not in one.mask]
     dump = writers.grail(tmp_path / "grail", whole)
     parse_path(f"{where}/{dump.name}").client.pipe(f"{where}/{dump.name}", dump.read_bytes())
@@ -531,11 +531,11 @@ def test_parquet_that_a_framework_dumped_is_converted(s3, tmp_path, where):  # n
     assert run("inspect", f"{where}/{dump.name}", "-q").code == 0
 
 
-def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
+def test_a_store_that_does_not_answer_causes_one_warning(aws, caplog):
     caplog.set_level("WARNING", "rlpost")
     aws.setattr("rlpost.io.paths.SLOW_LOOKUP", 0.05)
     aws.setattr(paths._LastWarning, "time", float("-inf"))
-    silent = socket.create_server(("127.0.0.1", 0))  # connections are taken, and never answered
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts connections, never responds
     aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
     aws.setenv("AWS_ACCESS_KEY_ID", "key")
     aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -551,7 +551,7 @@ def test_a_store_that_does_not_answer_is_told_of_once_in_a_while(aws, caplog):
 
 
 @pytest.mark.usefixtures("s3", "small_steps")
-def test_an_upload_that_fails_is_told_before_all_is_written(cut, monkeypatch):
+def test_a_failed_upload_raises_before_everything_is_written(cut, monkeypatch):
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
     monkeypatch.setattr(uploads, "PART_BYTES", 5000)
     cut(lambda head: (200, 1 << 60) if "partNumber" in head else None)
@@ -570,7 +570,7 @@ def test_an_upload_that_fails_is_told_before_all_is_written(cut, monkeypatch):
     assert not begun.path.exists()
 
 
-def test_a_run_that_is_interrupted_leaves_nothing(s3, tmp_path, monkeypatch):
+def test_an_interrupted_run_leaves_nothing(s3, tmp_path, monkeypatch):
     url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
 
     def interrupted(*_):
@@ -581,10 +581,10 @@ def test_a_run_that_is_interrupted_leaves_nothing(s3, tmp_path, monkeypatch):
     assert s3.keys() == ["in.parquet"]
 
 
-# Reading in ranges
+# Ranged reads
 
 
-def test_announced_columns_are_fetched_in_few_requests_and_no_others(s3, cut, tmp_path):
+def test_only_announced_columns_are_fetched_and_in_few_requests(s3, cut, tmp_path):
     table = long_rollout().append_column("text", [["x" * 50] * 400])
     url = s3.put("in.parquet", save(table, tmp_path / "in.parquet", 100).read_bytes())
     proxy = cut(lambda _: None)
@@ -598,7 +598,7 @@ def test_announced_columns_are_fetched_in_few_requests_and_no_others(s3, cut, tm
 
 
 @pytest.mark.parametrize("piece", [700, 3000, 1 << 20])
-def test_ranges_give_the_bytes_of_the_file_in_whatever_order(s3, monkeypatch, piece):
+def test_ranges_are_the_bytes_of_the_file_in_any_order(s3, monkeypatch, piece):
     monkeypatch.setattr(ranges, "REQUEST_BYTES", piece)
     data = np.random.default_rng(1).bytes(40_000)
     file = ranges.PrefetchedFile(ranges.RemoteFile(RemotePath(s3.put("data", data))))
@@ -643,7 +643,7 @@ def test_the_python_interface_takes_urls(s3, tmp_path):
 
 
 def test_local_runs_import_no_client(tmp_path):
-    """fsspec comes with torch; what speaks to stores is imported where a URL asks for it."""
+    """fsspec comes with torch; the clients of stores are imported when a URL needs them."""
     save(rollout(), tmp_path / "in.parquet")
     code = (
         "import sys, rlpost; rlpost.advantages('in.parquet', 'out.parquet');"

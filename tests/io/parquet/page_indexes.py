@@ -1,4 +1,4 @@
-"""Page indexes checked against the pages and the values of a file, by a decoder of their own."""
+"""Checks of page indexes against a file's pages and values, with an independent decoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def varint(data, at):
 
 
 def value(data, at, kind):
-    """A value in Thrift's compact protocol, and where the next begins."""
+    """Decode a value of Thrift's compact protocol; return it and its end."""
     if kind in (1, 2):
         return kind == 1, at
     if kind in (4, 5, 6):
@@ -46,7 +46,7 @@ def value(data, at, kind):
 
 
 def values(data, at):
-    """A list, and what is behind it; booleans are bytes in it."""
+    """Decode a list, whose booleans are bytes; return it and its end."""
     head, at = data[at], at + 1
     count, inner = head >> 4, head & 15
     if count == 15:
@@ -59,7 +59,7 @@ def values(data, at):
 
 
 def fields(data, at=0) -> tuple[dict[int, Any], int]:
-    """A struct as field -> value, and where it ends."""
+    """Decode a struct; return it, as field -> value, and its end."""
     found, field = {}, 0
     while data[at]:
         head, at = data[at], at + 1
@@ -73,7 +73,7 @@ def fields(data, at=0) -> tuple[dict[int, Any], int]:
 
 
 def footer_of(path: Path):
-    """A file's bytes, its footer, and where that begins."""
+    """Return a file's bytes, its footer and the footer's offset."""
     data = path.read_bytes()
     begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     return data, fields(data, begin)[0], begin
@@ -84,7 +84,7 @@ def is_nan(one):
 
 
 def slots(row, names):
-    """What a row has for a leaf: its values, and None for each null or empty list."""
+    """Return a row's values of a leaf column, with None for each null or empty list."""
     if row is None or not names:
         return [row]
     if isinstance(row, list):
@@ -94,7 +94,7 @@ def slots(row, names):
 
 
 class Pages(NamedTuple):
-    """What an OffsetIndex says, and whether there is a ColumnIndex."""
+    """The contents of an OffsetIndex, and whether there is a ColumnIndex."""
 
     begins: list[int]
     firsts: list[int]
@@ -102,7 +102,7 @@ class Pages(NamedTuple):
 
 
 def indexes_of(path: Path) -> list[dict[str, Pages]]:
-    """For each row group, the columns that have page indexes; all of them must be true."""
+    """Return the page indexes of each row group's columns; check that they are correct."""
     data, footer, end = footer_of(path)
     metadata = pq.read_metadata(path)
     file = pq.ParquetFile(path)
@@ -135,7 +135,7 @@ def indexes_of(path: Path) -> list[dict[str, Pages]]:
 
 
 def check_places(data, meta, places, rows):
-    """Every place must be of a data page with its rows, and nothing of the chunk be left over."""
+    """Check that the locations are data pages with their rows, and cover the chunk."""
     starts = [at for at in (meta.get(11, 0), meta[9]) if at > 0]
     stop = min(starts) + meta[7]
     assert places[0][1] == meta[9]
@@ -159,7 +159,7 @@ def check_places(data, meta, places, rows):
 
 
 def check_bounds(index, kind, parts):
-    """Pages of nothing but nulls are told, and all values lie within their page's bounds."""
+    """Check that pages of nulls are marked, and that values are within their page's bounds."""
     assert len(index[1]) == len(index[2]) == len(index[3]) == len(parts)
     for place, part in enumerate(parts):
         here = [one for one in part if one is not None]
@@ -179,7 +179,7 @@ def check_bounds(index, kind, parts):
 
 
 def between_indexes(path: Path) -> int:
-    """How many bytes are between page indexes, which some readers read with them."""
+    """Return the number of bytes between page indexes, which some readers read, too."""
     _, footer, _ = footer_of(path)
     chunks = [chunk for group in footer.get(GROUPS, []) for chunk in group[COLUMNS]]
     begins = [chunk[i] for chunk in chunks for i in (4, 6) if i in chunk]
@@ -192,7 +192,7 @@ def between_indexes(path: Path) -> int:
 
 
 def unused(path: Path) -> list[tuple[int, int]]:
-    """Where bytes are that nothing in the footer points to."""
+    """Return the ranges of bytes that nothing in the footer points to."""
     data, footer, end = footer_of(path)
     used = [(0, 4), (end, len(data))]
     for chunk in (chunk for group in footer.get(GROUPS, []) for chunk in group[COLUMNS]):

@@ -1,4 +1,4 @@
-"""What the tests of splicing share: files by several writers, new columns, three readers."""
+"""Helpers for tests of splicing: new columns, files by several writers, and three readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELDS = pa.schema(
 
 
 def tokens(rows, seed=0):
-    """Lists of floats, of 0 to 5 values."""
+    """Return lists of 0 to 5 floats."""
     rng = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 6, rows))]).astype(np.int32)
     values = rng.normal(size=int(offsets[-1])).astype(np.float32)
@@ -42,7 +42,7 @@ def new_columns(rows, seed=0):
 
 
 def source_table(rows=60):
-    """A table with the kinds of columns that a dump of rollouts has."""
+    """Return a table with the types of columns of rollout dumps."""
     return pa.table(
         {
             "prompt_id": pa.array([f"p{i // 4}" for i in range(rows)]),
@@ -56,14 +56,14 @@ def source_table(rows=60):
 
 
 def copy_by_duckdb(query, path, options=""):
-    """Write a query's rows by DuckDB."""
+    """Write the rows of a query with DuckDB."""
     statement = f"copy ({query}) to '{path}' (format parquet{options})"
     with duckdb.connect() as connection:
         connection.execute(statement)
 
 
 def feed(sink, source, new, sub_rows=13):
-    """Give a sink new columns, row group by row group, in small batches; and close it."""
+    """Write new columns to a sink, row group by row group, in small batches; close it."""
     metadata = pq.read_metadata(source)
     row = 0
     for group in range(metadata.num_row_groups):
@@ -75,7 +75,7 @@ def feed(sink, source, new, sub_rows=13):
 
 
 def enrich(source, target, *, sub_rows=13, new=None, fields=FIELDS, **options):
-    """Enrich a file, and say why it was not spliced."""
+    """Enrich a file; return the reason if it was not spliced."""
     new = new_columns(pq.read_metadata(source).num_rows) if new is None else new
     sink = open_sink(source, target, fields, **options)
     feed(sink, source, new, sub_rows)
@@ -109,7 +109,7 @@ READERS = [by_pyarrow, by_polars, by_duckdb]
 
 
 def readable(read, path):
-    """Whether a reader serves a file at all: not every reader knows every type."""
+    """Return whether a reader can read a file: not every reader supports every type."""
     try:
         read(path)
     except UNREADABLE:
@@ -118,7 +118,7 @@ def readable(read, path):
 
 
 def chunk_bytes(path: Path):
-    """Column path -> the bytes of its chunks, one a row group, by pyarrow's view of the footer."""
+    """Return column path -> bytes of its chunks, one a row group, by pyarrow's footer."""
     data = path.read_bytes()
     chunks: dict[str, list[bytes]] = {}
     metadata = pq.read_metadata(path)
@@ -135,7 +135,7 @@ def chunk_bytes(path: Path):
 
 
 def check_splice(source, folder, **options):
-    """Splice and rewrite a file; kept chunks must be the same bytes and all readers must agree."""
+    """Splice and rewrite a file; check that kept chunks are unchanged and all readers agree."""
     spliced, rewritten = folder / "spliced.parquet", folder / "rewritten.parquet"
     assert enrich(source, spliced, **options) is None
     assert enrich(source, rewritten, force_rewrite=True, **options) is not None

@@ -96,7 +96,7 @@ def by_duckdb(path):
 
 
 @pytest.mark.parametrize("write", [by_pyarrow, by_polars, by_duckdb])
-def test_footers_of_real_writers_come_back_byte_for_byte(tmp_path, write):
+def test_footers_of_real_writers_survive_a_round_trip_byte_for_byte(tmp_path, write):
     path = tmp_path / "file.parquet"
     write(path)
     data = path.read_bytes()
@@ -133,7 +133,7 @@ def test_hostile_structs_raise_footer_error_at_once(data, reason):
         decode(data)
 
 
-def test_more_values_than_any_footer_has_raise_footer_error(monkeypatch):
+def test_too_many_values_raise_footer_error(monkeypatch):
     monkeypatch.setattr("rlpost.io.parquet.footer.MAX_VALUES", 100)
     fields = Struct().put_list(1, Wire.STRUCT, [Struct().put(1, Wire.I32, 0)] * 50)
     with pytest.raises(FooterError, match="more than 100 values"):
@@ -153,7 +153,7 @@ def test_more_values_than_any_footer_has_raise_footer_error(monkeypatch):
         (b"some,text\n" * 9, FooterError, "does not end"),
     ],
 )
-def test_files_that_are_not_parquet_say_why(tmp_path, data, error, reason):
+def test_files_that_are_not_parquet_are_errors_with_a_reason(tmp_path, data, error, reason):
     path = tmp_path / "file.parquet"
     path.write_bytes(data)
     file = os.open(path, os.O_RDONLY)

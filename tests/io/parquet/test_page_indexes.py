@@ -1,4 +1,4 @@
-"""Page indexes: kept where chunks are copied, and made for the new columns beside them."""
+"""Page indexes: kept with copied chunks, and written for new columns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EVERY = ["advantages.list.element", "returns.list.element", "score", "kept"]
 
 
 def check_indexes(source, folder, **options):
-    """Splice and rewrite: columns with page indexes keep them, new columns get them."""
+    """Splice and rewrite; check that columns keep their page indexes and new columns get them."""
     spliced = check_splice(source, folder, **options)
     rewritten = folder / "rewritten.parquet"
     before = indexes_of(source)
@@ -77,7 +77,7 @@ def check_indexes(source, folder, **options):
 )
 @pytest.mark.parametrize("pages", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_page_indexes_by_pyarrow_are_kept_and_new_columns_have_them(
+def test_page_indexes_by_pyarrow_are_kept_and_new_columns_get_them(
     tmp_path, columns, pages, dictionary
 ):
     source = tmp_path / "source.parquet"
@@ -123,7 +123,7 @@ def test_files_without_page_indexes_get_none(tmp_path):
         assert indexes_of(tmp_path / "rewritten.parquet") == [{}]
 
 
-def test_types_without_an_order_keep_an_offset_index_alone(tmp_path):
+def test_types_without_an_order_keep_only_an_offset_index(tmp_path):
     source = tmp_path / "source.parquet"
     table = pa.table({"nan": pa.array([np.nan, np.nan]), "i": [1, 2], "none": pa.nulls(2)})
     pq.write_table(table, source, write_page_index=True)
@@ -145,7 +145,7 @@ def test_bloom_filters_and_page_indexes_move_together(tmp_path):
 
 
 @pytest.mark.parametrize(("window", "gap"), [(30, 0), (10**6, 0), (200, 40), (1, 10**6)])
-def test_indexes_that_lie_apart_are_all_found(tmp_path, monkeypatch, window, gap):
+def test_indexes_that_are_far_apart_are_all_read(tmp_path, monkeypatch, window, gap):
     monkeypatch.setattr(indexes, "_WINDOW", window)
     monkeypatch.setattr(indexes, "_GAP", gap)
     source = tmp_path / "source.parquet"
@@ -153,8 +153,8 @@ def test_indexes_that_lie_apart_are_all_found(tmp_path, monkeypatch, window, gap
     check_indexes(source, tmp_path, drop=["messages"])
 
 
-def test_lists_become_pages_with_true_bounds(tmp_path, monkeypatch):
-    """Several pages a batch; pages of empty lists; both zeros; infinities; and NaN."""
+def test_pages_of_lists_have_correct_bounds(tmp_path, monkeypatch):
+    """Several pages of a batch; pages of empty lists; both zeros; infinities; and NaN."""
     monkeypatch.setattr(page_module, "PAGE_VALUES", 4)
     rows = [[1.0, 2.0, 3.0], [4.0, -5.0], [], [], [], [], [-0.0, 0.0], [0.0, np.inf, -np.inf], []]
     kind = pa.list_(pa.float32())
@@ -170,7 +170,7 @@ def test_lists_become_pages_with_true_bounds(tmp_path, monkeypatch):
         assert found["row"].bounded
 
 
-def test_pages_of_empty_lists_are_told(monkeypatch):
+def test_pages_of_empty_lists_are_marked_empty(monkeypatch):
     monkeypatch.setattr(page_module, "PAGE_VALUES", 2)
     new = pa.record_batch({"x": pa.array([[], [], [0.0], [-0.0]], pa.list_(pa.float32()))})
     pieces = Encoder(new.schema, indexed=True).encode(new).columns
@@ -197,11 +197,11 @@ def test_columns_that_pyarrow_encodes_have_indexes_too(tmp_path):
     assert all(pages.bounded for pages in found.values())
 
 
-def test_without_indexes_nothing_is_noted():
+def test_no_index_entries_are_computed_without_page_indexes():
     assert all(piece.index == [] for piece in Encoder(FIELDS).encode(new_columns(9)).columns)
 
 
-def test_notes_of_pages_survive_packing():
+def test_index_entries_survive_the_transfer_between_processes():
     encoded = Encoder(FIELDS, indexed=True).encode(new_columns(40))
     packer = EncodedWriter()
     packer.add(3, encoded)
@@ -211,14 +211,14 @@ def test_notes_of_pages_survive_packing():
     assert all(piece.index for piece in came.columns)
 
 
-def test_an_index_is_never_made_of_other_pages():
+def test_an_index_of_pages_with_another_size_is_an_error():
     pages = [indexes.PageStats(10, 1, 0, empty=False, low=b"", high=b"")]
     meta = Struct().put(ColumnMeta.COMPRESSED, Wire.I64, 11)
     with pytest.raises(ValueError, match="do not have the size of their column chunk"):
         indexes.new_indexes(Struct().put(ColumnChunk.META, Wire.STRUCT, meta), 4, pages)
 
 
-# Files with indexes for some columns, and with wrong ones
+# Files with indexes for some columns, and with invalid ones
 
 
 def written(folder):
@@ -232,7 +232,7 @@ def chunks_of(footer):
 
 
 def edited(path, change):
-    """The file with each chunk's entry in the footer changed; `change` gets the data, too."""
+    """Change each chunk's entry in the footer of a file; `change` gets the data, too."""
     data, _, begin = footer_of(path)
     footer, body = decode(data[begin:-8])[0], bytearray(data[:begin])
     for place, chunk in enumerate(chunks_of(footer)):
@@ -244,7 +244,7 @@ def edited(path, change):
 @pytest.mark.parametrize("fields", [(4, 5, 6, 7), (6, 7)])
 @pytest.mark.parametrize("columns", [{}, {"drop": ["messages"]}])
 @pytest.mark.parametrize("odd", [0, 1])
-def test_columns_with_an_index_may_be_beside_columns_without(tmp_path, fields, columns, odd):
+def test_columns_with_and_without_an_index_may_be_mixed(tmp_path, fields, columns, odd):
     def some_less(place, chunk, _):
         if place % 2 == odd:
             for field in fields:
@@ -306,7 +306,7 @@ WRONG_POINTERS = [
 @pytest.mark.parametrize("columns", [{}, {"drop": ["messages"]}])
 @pytest.mark.parametrize("change", WRONG_POINTERS)
 @pytest.mark.parametrize("place", [0, 5, -1])
-def test_pointers_to_nowhere_are_left_out_with_all_others(tmp_path, columns, change, place):
+def test_an_invalid_pointer_drops_all_indexes(tmp_path, columns, change, place):
     source = written(tmp_path)
     count = pq.read_metadata(source).num_columns * 3
     edited(source, lambda at, *rest: at in (place % count, 1) and change(*rest))
@@ -317,7 +317,7 @@ def test_pointers_to_nowhere_are_left_out_with_all_others(tmp_path, columns, cha
 
 
 def overwritten(make):
-    """A change that replaces the OffsetIndex of a chunk by other bytes, of the same size."""
+    """Return a change that replaces a chunk's OffsetIndex by other bytes of the same size."""
 
     def change(chunk, data):
         begin, size = (
@@ -359,7 +359,7 @@ WRONG_CONTENT = {
 
 @pytest.mark.parametrize("make", WRONG_CONTENT.values(), ids=WRONG_CONTENT)
 @pytest.mark.parametrize("place", [0, 23])
-def test_where_chunks_move_damaged_indexes_are_left_out(tmp_path, make, place):
+def test_a_damaged_index_of_a_moved_chunk_drops_all_indexes(tmp_path, make, place):
     source = written(tmp_path)
     plain = tmp_path / "plain.parquet"
     shutil.copy(source, plain)
@@ -371,7 +371,7 @@ def test_where_chunks_move_damaged_indexes_are_left_out(tmp_path, make, place):
     assert target.read_bytes() == twin.read_bytes()
 
 
-def test_an_index_of_more_bytes_than_any_has_is_left_out(tmp_path, monkeypatch):
+def test_a_huge_index_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(indexes, "MOST_BYTES", 20)
     source, target = written(tmp_path), tmp_path / "target.parquet"
     assert enrich(source, target, drop=["messages"]) is None
@@ -379,7 +379,7 @@ def test_an_index_of_more_bytes_than_any_has_is_left_out(tmp_path, monkeypatch):
     assert unused(target) == []
 
 
-# Readers that use them
+# Readers that use page indexes
 
 
 SPARK = """
@@ -405,7 +405,7 @@ session.stop()
 
 
 def by_spark(task):
-    """The rows of each query; skips where there is no Spark."""
+    """Return the rows of each query by Spark; skip without Spark."""
     optional = os.environ.get("CI") != "true"
     try:
         import pyspark  # noqa: F401, PLC0415 - tests only
@@ -429,7 +429,7 @@ def by_spark(task):
 
 
 def ordered(rows):
-    """A file's columns whose pages differ, so that a filter has pages to leave out."""
+    """Return columns with different pages, so that a filter can skip pages."""
     table = pa.table({"row": range(rows), "low": [i % 7 for i in range(rows)]})
     table = table.append_column("text", pa.array([f"t{i}" for i in range(rows)]))
     new = pa.record_batch(
@@ -443,7 +443,7 @@ QUERIES = ["row < 130", "score >= 300 and score < 310", "row = 777 and low = 0",
 
 
 def chosen(path, where):
-    """The rows of a query, by pyarrow, which reads all of a file."""
+    """Return the rows of a query by pyarrow, which reads the whole file."""
     table = pq.read_table(path)
     row, low, score = (table[name] for name in ("row", "low", "score"))
     masks = {

@@ -44,7 +44,7 @@ def written(folder, batches, **options):
 
 
 def read_back(folder, batches, **options):
-    """What pyarrow, polars and DuckDB read of the new columns, as plain values."""
+    """Return the new columns as pyarrow, polars and DuckDB read them, as Python values."""
     path = written(folder, batches, **options)
     names = batches[0].schema.names
     table = pq.read_table(path, columns=names)
@@ -61,7 +61,7 @@ def read_back(folder, batches, **options):
 @pytest.mark.parametrize("constant", [["x"], []])
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 @pytest.mark.parametrize("outer", [pa.list_, pa.large_list])
-def test_lists_of_floats_come_back(tmp_path, codec, constant, kind, outer):
+def test_lists_of_floats_survive_a_round_trip(tmp_path, codec, constant, kind, outer):
     lists = tokens(50).cast(outer(kind))
     batch = pa.record_batch({"x": lists})
     table = read_back(tmp_path, [batch, batch[7:20], batch[:0]], codec=codec, constant=constant)
@@ -70,7 +70,7 @@ def test_lists_of_floats_come_back(tmp_path, codec, constant, kind, outer):
 
 @pytest.mark.parametrize("list_null", [True, False])
 @pytest.mark.parametrize("value_null", [True, False])
-def test_lists_of_every_nullability_come_back(tmp_path, list_null, value_null):
+def test_lists_of_every_nullability_survive_a_round_trip(tmp_path, list_null, value_null):
     kind = pa.list_(pa.field("element", pa.float32(), nullable=value_null))
     schema = pa.schema([pa.field("x", kind, nullable=list_null)])
     rows = [[], [1.0], [2.0, 3.0], [], []]
@@ -80,14 +80,14 @@ def test_lists_of_every_nullability_come_back(tmp_path, list_null, value_null):
     assert table.schema.field("x").nullable == list_null
 
 
-def test_nulls_at_either_level_come_back(tmp_path):
+def test_nulls_at_either_level_survive_a_round_trip(tmp_path):
     kind = pa.list_(pa.float32())
     rows = [[[1.0], None, []], [[2.0, None]], [[3.0]], [None], [[]]]
     batches = [pa.record_batch({"x": pa.array(part, kind)}) for part in rows]
     assert read_back(tmp_path, batches)["x"].to_pylist() == [*itertools.chain(*rows)]
 
 
-def test_a_slice_beside_nulls_comes_back(tmp_path):
+def test_a_slice_beside_nulls_survives_a_round_trip(tmp_path):
     lists = pa.array([[None], [1.0, 2.0], None, [], [3.0], [None]], pa.list_(pa.float32()))
     batch = pa.record_batch({"x": lists})
     batches = [batch[1:2], batch[3:5], batch[:1], batch[4:]]
@@ -95,7 +95,7 @@ def test_a_slice_beside_nulls_comes_back(tmp_path):
     assert read_back(tmp_path, batches)["x"].to_pylist() == rows
 
 
-def test_special_floats_come_back_bit_for_bit(tmp_path):
+def test_special_floats_survive_a_round_trip_bit_for_bit(tmp_path):
     bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF], np.uint32)
     lists = pa.ListArray.from_arrays([0, 7], pa.array(bits.view(np.float32)))
     values = read_back(tmp_path, [pa.record_batch({"x": lists})])["x"].combine_chunks().values
@@ -103,7 +103,7 @@ def test_special_floats_come_back_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("constant", [["x"], []])
-def test_long_columns_become_several_pages(tmp_path, monkeypatch, constant):
+def test_long_columns_are_split_in_pages(tmp_path, monkeypatch, constant):
     monkeypatch.setattr(page_module, "PAGE_VALUES", 10)
     lengths = [0, 25, 0, 0, 3, 3, 3, 3, 0, 10, 11, 1] + [0] * 30 + [2, 0]
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
@@ -114,7 +114,7 @@ def test_long_columns_become_several_pages(tmp_path, monkeypatch, constant):
     assert read_back(tmp_path, [batch], constant=constant)["x"].to_pylist() == lists.to_pylist()
 
 
-def test_runs_of_more_than_one_varint_byte_come_back(tmp_path):
+def test_runs_of_more_than_one_varint_byte_survive_a_round_trip(tmp_path):
     lengths = [63, 64, 65, 127, 128, 129, 8191, 8192, 8193, 16385, 300_000, 0, 1]
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     values = np.random.default_rng(0).normal(size=sum(lengths)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_runs_of_more_than_one_varint_byte_come_back(tmp_path):
     st.sampled_from(["none", "zstd"]),
     st.booleans(),
 )
-def test_any_lists_come_back_from_any_batches(tmp_path_factory, parts, codec, constant):
+def test_any_lists_survive_a_round_trip_in_any_batches(tmp_path_factory, parts, codec, constant):
     kind = pa.list_(pa.float32())
     batches = [pa.record_batch({"x": pa.array(part, kind)}) for part in parts]
     folder = tmp_path_factory.mktemp("lists")
@@ -141,7 +141,7 @@ def test_any_lists_come_back_from_any_batches(tmp_path_factory, parts, codec, co
     assert repr(table["x"].to_pylist()) == repr([*itertools.chain(*parts)])
 
 
-def test_other_types_come_back(tmp_path):
+def test_other_types_survive_a_round_trip(tmp_path):
     batch = pa.record_batch(
         {
             "mask": pa.array([[1, 0], [], None], pa.list_(pa.uint8())),
@@ -166,7 +166,7 @@ def test_aliases_are_encoded_once_and_stored_twice(tmp_path):
     assert pq.read_table(path, columns=FIELDS.names).equals(expected)
 
 
-def test_aliases_may_be_missing_in_a_rewrite_too(tmp_path):
+def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(30), source)
     new = new_columns(30).drop_columns(["returns"])
@@ -191,7 +191,7 @@ def test_scalars_keep_their_statistics_over_several_batches(tmp_path):
     assert (step.has_min_max, step.null_count) == (False, 0)
 
 
-def test_threads_may_encode_at_the_same_time():
+def test_encoding_is_thread_safe():
     encoder = Encoder(FIELDS)
     batches = [new_columns(200, seed) for seed in range(20)]
     with ThreadPoolExecutor(4) as pool:
@@ -210,7 +210,7 @@ def test_a_batch_that_does_not_fit_the_schema_raises_value_error():
         encoder.encode(wrong)
 
 
-def test_a_rewrite_reads_bounded_pieces(tmp_path, monkeypatch):
+def test_a_rewrite_reads_batches_of_bounded_size(tmp_path, monkeypatch):
     monkeypatch.setattr(rewrite, "READ_BYTES", 500)
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source, row_group_size=40)
@@ -244,7 +244,7 @@ def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_rewrite_equals_what_pyarrow_would_write(tmp_path, read):
+def test_a_rewrite_equals_pyarrows_own_file(tmp_path, read):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     plain = tmp_path / "plain.parquet"
     pq.write_table(source_table(), source, row_group_size=25)
@@ -258,7 +258,7 @@ def test_a_rewrite_equals_what_pyarrow_would_write(tmp_path, read):
     assert by_polars(target)[0] == by_polars(plain)[0]
 
 
-def test_pages_are_smaller_than_pyarrow_makes_them():
+def test_pages_are_smaller_than_pyarrows():
     batch = pa.record_batch({"x": tokens(20_000)})
     out = io.BytesIO()
     pq.write_table(pa.Table.from_batches([batch]), out, compression="zstd")

@@ -60,7 +60,7 @@ def first_meta(footer):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_the_target_appears_only_when_it_is_complete(source, target, force):
+def test_the_target_appears_when_it_is_complete(source, target, force):
     sink = open_sink(source, target, FIELDS, force_rewrite=force)
     sink.write(0, new_columns(25))
     hidden = [path.name for path in target.parent.iterdir() if path != source]
@@ -82,7 +82,7 @@ def open_files():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_no_thread_and_no_open_file_stays_behind(source, target):
+def test_no_thread_and_no_open_file_is_left(source, target):
     enrich(source, target)
     open_sink(source, target, FIELDS).abort()
     threads, files = threading.active_count(), open_files()
@@ -101,7 +101,7 @@ def test_the_target_may_be_the_source(source):
     assert pq.read_table(source).num_columns == before.num_columns + len(FIELDS)
 
 
-def test_a_name_that_is_taken_is_a_usage_error(source, target):
+def test_an_existing_column_name_is_a_usage_error(source, target):
     fields = pa.schema([("reward", pa.float32())])
     for force in (False, True):
         with pytest.raises(UsageError, match="column `reward` exists already"):
@@ -124,7 +124,7 @@ def test_row_counts_that_do_not_fit_raise_value_error(source, target):
     assert list(target.parent.iterdir()) == [source]
 
 
-def test_rows_of_a_row_group_that_is_not_there_raise_value_error(source, target):
+def test_rows_of_a_missing_row_group_raise_value_error(source, target):
     sink = open_sink(source, target, FIELDS)
     for group, rows in enumerate([25, 25, 10]):
         sink.write(group, new_columns(rows))
@@ -135,7 +135,7 @@ def test_rows_of_a_row_group_that_is_not_there_raise_value_error(source, target)
     sink.abort()
 
 
-def test_encoding_may_run_elsewhere(source, target):
+def test_encoding_may_run_in_other_threads(source, target):
     sink = open_sink(source, target, FIELDS)
     encoded = []
     batches = [new_columns(rows, seed=rows) for rows in (25, 25, 10)]
@@ -150,7 +150,7 @@ def test_encoding_may_run_elsewhere(source, target):
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_copying_works_where_the_kernel_cannot(source, target, monkeypatch, code):
+def test_copying_works_without_kernel_support(source, target, monkeypatch, code):
     def refuse(*_):
         raise OSError(code, os.strerror(code))
 
@@ -242,7 +242,7 @@ def move_elsewhere(footer):
     ("edit", "reason"),
     [(overlap, "overlap"), (move_elsewhere, "other files")],
 )
-def test_what_cannot_be_spliced_is_rewritten_or_a_data_error(source, target, edit, reason):
+def test_files_that_cannot_be_spliced_are_rewritten_or_a_data_error(source, target, edit, reason):
     edited(source, edit)
     try:
         assert reason in enrich(source, target)
@@ -251,7 +251,7 @@ def test_what_cannot_be_spliced_is_rewritten_or_a_data_error(source, target, edi
     assert pq.read_table(target, columns=FIELDS.names).num_rows == 60
 
 
-def test_a_footer_that_the_codec_does_not_know_is_refused(source, target):
+def test_a_footer_with_an_unknown_type_is_an_error(source, target):
     data = source.read_bytes()
     field_100_a_set_of_one_integer = bytes([0x0A, 0xC8, 0x01, 0x15, 0x02, 0x00])
     footer = data[:-9] + field_100_a_set_of_one_integer
@@ -262,7 +262,7 @@ def test_a_footer_that_the_codec_does_not_know_is_refused(source, target):
     assert not target.exists()
 
 
-def test_an_arrow_schema_of_other_columns_is_a_reason_to_rewrite(source, target):
+def test_an_inconsistent_arrow_schema_causes_a_rewrite(source, target):
     def other(footer):
         schema = base64.b64encode(pa.schema([("other", pa.int8())]).serialize())
         footer.structs(FileMeta.KEY_VALUES)[0].put(2, Wire.BINARY, schema)
@@ -293,7 +293,7 @@ def test_hostile_schemas_are_errors(source, target):
 
 
 def survive(source, target):
-    """Enrich a damaged file: it works, or raises one of our errors, and leaves nothing behind."""
+    """Enrich a damaged file: it succeeds, or raises an RlpostError and leaves nothing."""
     try:
         new = new_columns(60)
         sink = open_sink(source, target, FIELDS)

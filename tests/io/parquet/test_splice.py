@@ -58,7 +58,7 @@ def test_files_by_pyarrow_keep_their_chunks_in_every_codec_and_page_version(tmp_
     ],
     ids=lambda options: "-".join(map(str, options)),
 )
-def test_every_option_of_pyarrow_comes_through(tmp_path, options):
+def test_files_with_any_option_of_pyarrow_are_spliced(tmp_path, options):
     source = tmp_path / "source.parquet"
     try:
         pq.write_table(source_table(), source, **{"row_group_size": 25, **options})
@@ -69,7 +69,7 @@ def test_every_option_of_pyarrow_comes_through(tmp_path, options):
     check_splice(source, tmp_path)
 
 
-def test_files_by_polars_come_through(tmp_path):
+def test_files_by_polars_are_spliced(tmp_path):
     frame = pl.DataFrame(
         {
             "id": ["a", None, "b"] * 9,
@@ -90,7 +90,7 @@ def test_files_by_polars_come_through(tmp_path):
 
 
 @pytest.mark.parametrize("options", ["", ", codec zstd, parquet_version v2", ", codec lz4_raw"])
-def test_files_by_duckdb_come_through(tmp_path, options):
+def test_files_by_duckdb_are_spliced(tmp_path, options):
     source = tmp_path / "source.parquet"
     query = (
         "select i, i % 5 as low, 'p' || (i % 50) as id, [i, i + 1] as xs, "
@@ -101,7 +101,7 @@ def test_files_by_duckdb_come_through(tmp_path, options):
     check_splice(source, tmp_path, sub_rows=700)
 
 
-def test_bloom_filters_still_answer(tmp_path):
+def test_bloom_filters_still_work(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     query = "select 'p' || (i % 50) as id from range(5000) t(i)"
     copy_by_duckdb(query, source, ", row_group_size 2048")
@@ -114,7 +114,7 @@ def test_bloom_filters_still_answer(tmp_path):
             assert answers
 
 
-def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
+def test_arrow_types_that_parquet_lacks_are_kept(tmp_path):
     table = pa.table(
         {
             "large": pa.array([["a"], [], None], pa.large_list(pa.large_string())),
@@ -138,7 +138,7 @@ def test_arrow_types_that_parquet_lacks_come_through(tmp_path):
     assert after.equals(table)
 
 
-def test_pandas_metadata_and_key_values_come_through(tmp_path):
+def test_pandas_metadata_and_key_values_are_kept(tmp_path):
     metadata = {
         "pandas": '{"columns": []}',
         "huggingface": "{}",
@@ -162,7 +162,7 @@ def spark_field(name, kind):
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
 
 
-def test_sparks_own_schema_has_the_columns_that_the_file_has(tmp_path):
+def test_sparks_schema_has_the_columns_of_the_file(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     old = [spark_field("a", "date"), spark_field("b", "long"), spark_field("score", "string")]
     value = json.dumps({"type": "struct", "fields": old})
@@ -182,7 +182,7 @@ def test_sparks_own_schema_has_the_columns_that_the_file_has(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["{", "[]", "1", '{"fields": [1]}', '{"fields": []}', "[" * 9999])
-def test_a_schema_of_sparks_that_is_none_is_left_out(tmp_path, value):
+def test_an_invalid_spark_schema_is_dropped(tmp_path, value):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({SPARK: value, "b": "c"}), source)
     assert enrich(source, target) is None
@@ -190,7 +190,7 @@ def test_a_schema_of_sparks_that_is_none_is_left_out(tmp_path, value):
     assert pq.read_metadata(target).metadata[b"b"] == b"c"
 
 
-def test_rows_and_row_groups_of_none_come_through(tmp_path):
+def test_files_and_row_groups_without_rows_are_spliced(tmp_path):
     table = source_table(20)
     source = tmp_path / "source.parquet"
     with pq.ParquetWriter(source, table.schema) as writer:
@@ -199,13 +199,13 @@ def test_rows_and_row_groups_of_none_come_through(tmp_path):
     check_splice(source, tmp_path)
 
 
-def test_a_file_without_row_groups_comes_through(tmp_path):
+def test_a_file_without_row_groups_is_spliced(tmp_path):
     source = tmp_path / "source.parquet"
     pq.ParquetWriter(source, source_table().schema).close()
     assert pq.read_table(check_splice(source, tmp_path)).num_rows == 0
 
 
-def test_a_wide_file_of_many_row_groups_comes_through(tmp_path):
+def test_a_wide_file_of_many_row_groups_is_spliced(tmp_path):
     source = tmp_path / "source.parquet"
     pq.write_table(pa.table({f"c{i}": range(40) for i in range(200)}), source, row_group_size=2)
     check_splice(source, tmp_path)
@@ -233,7 +233,7 @@ def test_a_replaced_column_has_its_new_values(tmp_path):
     assert pq.read_table(spliced)["score"].combine_chunks().equals(new_columns(60)["score"])
 
 
-def test_sorting_columns_follow_their_columns(tmp_path):
+def test_sorting_columns_are_renumbered(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     order = [pq.SortingColumn(2, descending=True), pq.SortingColumn(0), pq.SortingColumn(1)]
     pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), source, sorting_columns=order)
@@ -309,7 +309,7 @@ def tables(draw):
         }
     ),
 )
-def test_any_table_comes_through(tmp_path, table, sub_rows, drop, options):
+def test_any_table_is_spliced(tmp_path, table, sub_rows, drop, options):
     source = tmp_path / "source.parquet"
     pq.write_table(table, source, **options)
     # pyarrow cannot read its own uncompressed second-version pages of nothing but null booleans
