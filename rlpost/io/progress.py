@@ -1,4 +1,4 @@
-"""Who is told how far a run is, and where its time goes."""
+"""Progress reports of a run, and the time that its passes and threads take."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ T = TypeVar("T")
 
 
 class Reporter(Protocol):
-    """Who is told how far a run is."""
+    """Receives the progress of a run."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """A pass begins over this many rows."""
+        """Report that a pass over this many rows begins."""
 
     def advance(self, rows: int) -> None:
-        """These many rows are done."""
+        """Report that this many more rows are done."""
 
 
 class SilentReporter:
-    """A reporter that says nothing."""
+    """A reporter that prints nothing."""
 
     def start(self, purpose: str, rows: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def advance(self, rows: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class Clock:
     """Seconds of a run: start-up, each pass, publishing, and each kind of work of its threads.
 
-    Threads work at the same time, so their seconds may add up to more than the run's.
+    Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
 
     Args:
         started: when the run began, by `time.perf_counter`; None for now.
