@@ -1,4 +1,4 @@
-"""Uploads: remote files that are sent while they are written, and appear when they are complete.
+"""Uploads: remote files, sent while they are written, that appear when complete.
 
 An object appears all at once or not at all. How depends on the store: `Multipart` for S3,
 `Resumable` for GCS, `Put` for all others.
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
 MAX_PARTS = 10_000  # S3's limit
 IN_FLIGHT = 3  # parts that are sent at a time
+_REQUESTS = 3  # to a remote source, at a time
 _BLOCK = 8 << 20  # bytes; GCS requires multiples of 256 KiB
 _CANNOT = "cannot be written"
 _S3 = ("s3", "s3a")
@@ -260,9 +261,6 @@ def _regroup(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
             empty = False
     if buffer or empty:
         yield bytes(buffer)
-
-
-_REQUESTS = 3  # to a remote source, at a time
 
 
 def stage_file(target: AnyPath) -> StagedFile | Upload:

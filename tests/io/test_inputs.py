@@ -125,7 +125,9 @@ def test_a_glob_that_matches_nothing_is_an_error(dumps):
 
 def test_a_directory_without_parquet_is_an_error(dumps):
     dumps("d/a.txt", "d/_b.parquet")
-    with pytest.raises(ReadWriteError, match=r"^d: the directory contains no \.parquet files$"):
+    with pytest.raises(
+        ReadWriteError, match=r"^d: the directory contains no \.parquet files; convert"
+    ):
         find_inputs(["d"])
 
 

@@ -358,7 +358,7 @@ def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     said = "s3://nowhere/out.parquet: cannot be written: the bucket does not exist"
     assert failed(4, source, "s3://nowhere/out.parquet") == said
     s3.put("d/notes.txt", b"")
-    assert failed(4, "s3://lab/d", out).endswith("the directory contains no .parquet files")
+    assert "s3://lab/d: the directory contains no .parquet files" in failed(4, "s3://lab/d", out)
     s3.put("text.parquet", b"text" * 99)
     assert failed(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
     s3.put("empty.parquet", b"")

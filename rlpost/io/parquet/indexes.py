@@ -1,4 +1,4 @@
-"""Page indexes of column chunks: offsets of pages (OffsetIndex), and their bounds (ColumnIndex).
+"""Page indexes: offsets of pages (OffsetIndex) and bounds of their values (ColumnIndex).
 
 A ColumnIndex has no offsets, so it is copied unchanged. An OffsetIndex has each page's offset in
 the file, so it is decoded and encoded again if its chunk moves. Sources are untrusted: if one index

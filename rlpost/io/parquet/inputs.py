@@ -1,4 +1,4 @@
-"""Input files: from paths, directories with hive partitions, globs and URLs; and their metadata."""
+"""Input files of paths, directories, globs and URLs, with hive partitions and metadata."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def _directory(top: AnyPath) -> list[InputFile]:
         if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
     ]
     if not files:
-        raise ReadWriteError(f"{top}: the directory contains no .parquet files")
+        raise ReadWriteError(
+            f"{top}: the directory contains no .parquet files; convert other formats with "
+            "`rlpost convert`"
+        )
     return files
 
 

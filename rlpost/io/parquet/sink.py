@@ -1,6 +1,7 @@
-"""Sinks: write a source's columns and new ones, spliced if possible, otherwise decoded and encoded.
+"""Sinks: output files with a source's columns and new ones.
 
-The output appears under its name when it is complete: it is written beside the target, synced, and
+The source's column chunks are copied if possible (`SpliceSink`), otherwise decoded and encoded
+(`RewriteSink`). The output appears under its name when it is complete: it is written beside the target, synced, and
 renamed.
 """
 

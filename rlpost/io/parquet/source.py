@@ -293,7 +293,11 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
     size = file.path.stat().st_size if file.path.exists() else 0
     if size == 0:
         return DataError(f"{file.path}: the file is empty (0 bytes); a Parquet file is needed")
-    return DataError(f"{file.path}: not a Parquet file, or damaged ({str(error).splitlines()[0]})")
+    reason = str(error).splitlines()[0]
+    return DataError(
+        f"{file.path}: not a Parquet file, or damaged ({reason}); write it again, or convert other "
+        "formats with `rlpost convert`"
+    )
 
 
 def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
