@@ -1,8 +1,8 @@
 """Sinks: output files with a source's columns and new ones.
 
 The source's column chunks are copied if possible (`SpliceSink`), otherwise decoded and encoded
-(`RewriteSink`). The output appears under its name when it is complete: it is written beside the target, synced, and
-renamed.
+(`RewriteSink`). The output appears under its name when it is complete: it is written beside the
+target, synced, and renamed.
 """
 
 from __future__ import annotations
