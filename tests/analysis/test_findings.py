@@ -295,7 +295,7 @@ def test_a_file_with_the_problem_has_the_finding_and_one_without_does_not(name, 
         ("nonfinite_log_probs", 3),
     ],
 )
-def test_evidence_names_the_row(name, row, tmp_path):
+def test_evidence_has_the_row(name, row, tmp_path):
     path = write(tmp_path / "bad.parquet", CASES[name][0])
     finding = next(one for one in inspect([path]).findings if one.name == name)
     assert finding.count == 1
@@ -334,7 +334,7 @@ def test_shifts_are_found_in_every_column(columns, tmp_path):
     assert "shifted_lists" in names(write(tmp_path / "a.parquet", columns))
 
 
-def test_tokens_of_probability_one_are_no_fillers(tmp_path):
+def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
     """Engines give exactly 0 where the policy is certain: often the last token, and others."""
     certain = each(BASE, "old_log_probs", lambda x: np.where(np.arange(len(x)) % 2, x, 0))
     certain = each(certain, "old_log_probs", at(-1, 0.0))
@@ -347,20 +347,20 @@ def test_padding_without_a_mask_is_found(tmp_path):
     assert "padded_lists" in names(write(tmp_path / "a.parquet", columns))
 
 
-def test_responses_at_one_longest_length_look_truncated(tmp_path):
+def test_many_responses_of_the_maximum_length_look_truncated(tmp_path):
     many, few = capped(BASE, 20), capped(BASE, 1)
     assert "many_truncated" in names(write(tmp_path / "many.parquet", many))
     assert "many_truncated" not in names(write(tmp_path / "few.parquet", few))
 
 
-def test_rows_dumped_twice_are_found_without_texts(tmp_path):
+def test_duplicate_rows_are_found_without_texts(tmp_path):
     columns = without(BASE, "response")
     twice = {name: [*values, *values] for name, values in columns.items()}
     assert "copied_responses" in names(write(tmp_path / "twice.parquet", twice))
     assert "copied_responses" not in names(write(tmp_path / "once.parquet", columns))
 
 
-def test_rows_without_a_response_are_no_copies(tmp_path):
+def test_rows_without_a_response_are_not_copies(tmp_path):
     nothing = [np.zeros(0, np.float32)] * ROWS
     columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
     columns |= {"response_mask": nothing, "old_log_probs": nothing}
@@ -433,7 +433,7 @@ def test_types_that_differ_between_files_are_found(kind, flagged, tmp_path):
     assert ("mixed_types" in names(tmp_path)) is flagged
 
 
-def test_number_lists_of_two_precisions_are_read_and_told(tmp_path):
+def test_lists_of_two_precisions_are_read_and_reported(tmp_path):
     write(tmp_path / "a.parquet", BASE)
     wide = each(BASE, "old_log_probs", lambda values: values.astype(np.float64))
     write(tmp_path / "b.parquet", wide)
@@ -453,7 +453,7 @@ def test_strict_exits_with_1_if_there_are_findings(tmp_path):
     assert f"No problems found by {len(FINDINGS)} checks" in run(app, [well]).stdout
 
 
-def test_quiet_leaves_the_exit_code_and_data_that_is_asked_for(tmp_path):
+def test_quiet_keeps_the_exit_code_and_json(tmp_path):
     bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
     run = CliRunner().invoke
     for words, code in [(["-q"], 0), (["--quiet", "--strict"], 1), (["-q", "--footer"], 0)]:
@@ -491,7 +491,7 @@ def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path
     assert finding(long, "copied_responses", tmp_path) is not None
 
 
-def test_most_mixed_groups_are_an_error_and_rows_show_it(tmp_path):
+def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
     found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
     assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
     assert found.evidence[0].said.startswith("differs from row 1")
@@ -502,7 +502,7 @@ def test_most_mixed_groups_are_an_error_and_rows_show_it(tmp_path):
     assert (few.evidence[0].row, "row 3" in few.evidence[0].said) == (0, True)
 
 
-def test_prompts_are_told_apart_by_tokens_too(tmp_path):
+def test_prompts_may_be_tokens(tmp_path):
     ids = [[row % 2, 7, 9] for row in range(ROWS)]
     assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is not None
     ids = [[row // SIZE, 7, 9] for row in range(ROWS)]
@@ -536,7 +536,7 @@ def test_padding_on_the_left_is_found(gone, tmp_path):
     assert "begin with zeros" in found.said
 
 
-def test_a_certain_beginning_is_no_padding(tmp_path):
+def test_log_probs_of_0_at_the_start_are_not_padding(tmp_path):
     """Models that always begin alike give their first tokens a log-prob of exactly 0."""
     columns = without(BASE, "response_mask", "ref_log_probs")
     for name in ("old_log_probs", "infer_log_probs"):
@@ -544,7 +544,7 @@ def test_a_certain_beginning_is_no_padding(tmp_path):
     assert finding(columns, "padded_lists", tmp_path) is None
 
 
-def test_a_column_of_zeros_was_never_computed_and_is_no_padding(tmp_path):
+def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
     columns = each(each(BASE, "old_log_probs", np.zeros_like), "response_mask", np.ones_like)
     found = inspect([write(tmp_path / "a.parquet", columns)]).findings
     assert found[0].name == "constant_log_probs"
@@ -562,7 +562,7 @@ def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
     ("change", "word"),
     [(np.exp, "probabilities"), (np.negative, "NLL"), (lambda x: x + 3, "logits")],
 )
-def test_what_is_over_zero_is_asked_about_by_its_range(change, word, tmp_path):
+def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, tmp_path):
     found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
     assert word in found.advice
     assert "0.001" in found.said
@@ -580,20 +580,20 @@ def test_what_is_over_zero_is_asked_about_by_its_range(change, word, tmp_path):
         ),
     ],
 )
-def test_trouble_in_one_step_names_the_step(name, columns, tmp_path):
+def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
     found = finding(columns, name, tmp_path)
     assert "in step 1 (1 of 2 steps)" in found.said
     assert found.evidence[0].row >= ROWS // STEPS
     assert finding(BASE, name, tmp_path) is None
 
 
-def test_a_shift_of_all_steps_names_none(tmp_path):
+def test_a_shift_in_all_steps_names_no_step(tmp_path):
     found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
     assert "step 1" not in found.said
     assert found.evidence
 
 
-def test_files_that_disagree_are_named(tmp_path):
+def test_files_with_different_types_are_named(tmp_path):
     write(tmp_path / "a.parquet", BASE)
     write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
     found = {one.name: one for one in inspect([tmp_path]).findings}
@@ -603,7 +603,7 @@ def test_files_that_disagree_are_named(tmp_path):
     assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
 
 
-def test_a_column_without_a_role_that_is_missing_is_no_error(tmp_path):
+def test_a_missing_column_without_a_role_is_a_warning(tmp_path):
     write(tmp_path / "a.parquet", BASE | {"note": ["x"] * ROWS})
     write(tmp_path / "b.parquet", BASE)
     found = next(one for one in inspect([tmp_path]).findings if one.name == "mixed_types")
@@ -639,7 +639,7 @@ def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
         (1, 1000, "0.1 %"),
     ],
 )
-def test_only_all_is_100_percent(part, whole, said):
+def test_only_a_share_of_1_is_100_percent(part, whole, said):
     assert share(part, whole) == said
 
 
@@ -652,7 +652,7 @@ def test_findings_have_their_thresholds_and_rows_as_evidence(tmp_path):
     assert same.evidence
 
 
-def test_advantages_of_a_file_are_told_in_all_and_by_step(tmp_path):
+def test_advantages_have_statistics_overall_and_by_step(tmp_path):
     rng = np.random.default_rng(7)
     lists = [
         rng.normal(size=len(mask)).round(1).astype(np.float32) for mask in BASE["response_mask"]

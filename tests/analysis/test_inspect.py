@@ -60,20 +60,20 @@ def spread(one):
 # ---- the same numbers as `rlpost advantages` ----
 
 
-def test_responses_and_rewards_are_those_of_the_summary(facts, summary):
+def test_responses_and_rewards_equal_those_of_the_summary(facts, summary):
     assert facts.responses == summary["responses"]
     assert facts.tokens == summary["tokens"]
     assert spread(facts.rewards.spread) == summary["reward"]
 
 
-def test_groups_are_those_of_the_summary(facts, summary):
+def test_groups_equal_those_of_the_summary(facts, summary):
     groups = summary["groups"]
     found = facts.groups
     assert {name: getattr(found, name) for name in groups} == groups
 
 
 @pytest.mark.parametrize("key", ["step", "domain"])
-def test_slices_are_those_of_the_summary(key, facts, summary):
+def test_steps_and_domains_equal_those_of_the_summary(key, facts, summary):
     found = {"step": facts.steps, "domain": facts.domains}[key]
     wanted = summary[f"{key}s"]
     assert [one.label for one in found] == [one[key] for one in wanted]
@@ -84,7 +84,7 @@ def test_slices_are_those_of_the_summary(key, facts, summary):
         assert one.kl == pytest.approx(want["kl"]["mean"], rel=1e-9, abs=1e-15)
 
 
-def test_kl_and_mismatch_are_those_of_the_summary(facts, summary):
+def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
     kl = {name: summary["kl"][name] for name in ("mean", "std", "min", "max")}
     assert spread(facts.token_facts.kl) == pytest.approx(kl, rel=1e-9, abs=1e-15)
     gap, want = facts.token_facts.mismatch, summary["correction"]
@@ -168,7 +168,7 @@ def test_pass_rates_equal_a_plain_computation(sample, facts):
     assert found.pass_at_k[0].value == pytest.approx(rates.mean())
 
 
-def test_places_split_long_responses(tmp_path):
+def test_long_responses_are_split_by_position(tmp_path):
     rng = np.random.default_rng(0)
     lengths = [1, 127, 128, 129, 256, 257, 1000, 0]
     old = [-rng.exponential(1, n) for n in lengths]
@@ -193,7 +193,7 @@ def test_places_split_long_responses(tmp_path):
         assert one.k3 == pytest.approx((np.expm1(gaps) - gaps).mean())
 
 
-def test_tokens_that_are_not_finite_and_rows_that_do_not_fit_are_left_out(tmp_path):
+def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     rng = np.random.default_rng(2)
     lengths = rng.integers(1, 60, 40)
     mask = [(rng.random(n) < 0.8).astype(np.uint8) for n in lengths]
@@ -225,7 +225,7 @@ def test_tokens_that_are_not_finite_and_rows_that_do_not_fit_are_left_out(tmp_pa
     assert facts.mismatch.ess == pytest.approx(ess)
 
 
-def test_pass_at_k_is_the_chance_that_one_of_k_drawn_rows_passes():
+def test_pass_at_k_is_the_probability_that_one_of_k_responses_passes():
     for size, passed in [(1, 0), (1, 1), (5, 2), (8, 1), (8, 8)]:
         outcomes = [1] * passed + [0] * (size - passed)
         for one in pass_at_k(np.array([size]), np.array([passed])):
@@ -233,7 +233,7 @@ def test_pass_at_k_is_the_chance_that_one_of_k_drawn_rows_passes():
             assert one.value == pytest.approx(np.mean(draws))
 
 
-def test_groups_smaller_than_k_take_no_part():
+def test_groups_smaller_than_k_do_not_count():
     found = {one.k: one for one in pass_at_k(np.array([2, 8]), np.array([2, 0]))}
     assert (found[1].value, found[1].groups) == (0.5, 2)
     assert (found[4].value, found[4].groups) == (0.0, 1)
@@ -245,16 +245,16 @@ def test_sums_are_exact_in_any_order(values):
     assert float(exact_sum(numbers)) == math.fsum(values) == float(exact_sum(numbers[::-1]))
 
 
-def test_a_spread_of_one_and_of_none():
+def test_spread_of_one_number_and_of_no_number():
     assert spread(spread_of(np.array([2.0]))) == {"mean": 2.0, "std": 0.0, "min": 2.0, "max": 2.0}
     assert spread_of(np.array([])).mean is None
 
 
-def test_rounding_correlates_with_nothing():
+def test_a_constant_with_rounding_errors_has_no_correlation():
     assert pearson(np.full(10, 0.1) + np.array([1e-17, 0] * 5), np.arange(10)) is None
 
 
-def test_layout_of_files_changes_no_number(sample, facts, tmp_path):
+def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
     table = pq.read_table(sample)
     order = np.random.default_rng(1).permutation(len(table))
     shuffled = table.take(order)
@@ -379,7 +379,7 @@ def foreign(roles):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_framework_names_find_their_roles(framework, tmp_path):
+def test_the_names_of_every_framework_find_their_roles(framework, tmp_path):
     roles = FRAMEWORKS[framework]
     pq.write_table(foreign(roles), tmp_path / "a.parquet")
     done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
@@ -388,13 +388,13 @@ def test_every_framework_names_find_their_roles(framework, tmp_path):
     assert found == {role: name for name, role in roles.items() if role}
 
 
-def test_words_of_two_meanings_serve_nothing_alone(tmp_path):
+def test_ambiguous_names_alone_get_no_role(tmp_path):
     columns = {"logprobs": [[-1.0]], "rewards": [1.0], "status": ["ok"], "task_id": [1], "id": [1]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     assert inspect([tmp_path / "a.parquet"]).roles == {}
 
 
-def test_a_map_beats_what_a_framework_tells(tmp_path):
+def test_a_map_overrides_the_names_of_a_framework(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(foreign(FRAMEWORKS["slime, of the trainer"]), path)
     roles = inspect([path], columns_map={"log_probs": "log_probs"}).roles
@@ -405,7 +405,7 @@ def test_a_map_beats_what_a_framework_tells(tmp_path):
 # ---- inputs that are not as they should be ----
 
 
-def test_a_text_only_dump_is_told_of(tmp_path):
+def test_a_dump_of_texts_alone_has_statistics(tmp_path):
     columns = {"input": ["a", "a"], "output": ["x", "y"], "score": [0.0, 1.0], "step": [1, 1]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
@@ -413,7 +413,7 @@ def test_a_text_only_dump_is_told_of(tmp_path):
     assert [finding.name for finding in found.findings] == ["no_groups"]
 
 
-def test_an_empty_file_is_told_of(tmp_path, sample):
+def test_an_empty_file_has_a_finding(tmp_path, sample):
     pq.write_table(pq.read_table(sample).slice(0, 0), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
     assert found.responses == 0
@@ -424,7 +424,7 @@ def test_an_empty_file_is_told_of(tmp_path, sample):
         assert done.exit_code == 0, done.output
 
 
-def test_a_file_without_useful_columns_is_told_of(tmp_path):
+def test_a_file_without_useful_columns_has_findings(tmp_path):
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
     assert [finding.name for finding in found.findings] == ["no_reward", "no_groups"]
@@ -455,7 +455,7 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     assert found.groups.size["max"] == 2
 
 
-def test_a_map_to_a_column_that_is_not_there_is_an_error(sample):
+def test_a_map_to_a_missing_column_is_an_error(sample):
     done = subprocess.run(
         [RLPOST, "inspect", sample, "--map", "reward=rewards"],
         capture_output=True, text=True, check=False,
@@ -502,14 +502,14 @@ def test_equal_lists_have_equal_fingerprints_and_others_do_not():
 # ---- without reading everything ----
 
 
-def test_without_tokens_the_rest_is_the_same(sample, facts):
+def test_without_tokens_other_statistics_are_the_same(sample, facts):
     found = inspect([sample], tokens=False)
     assert found.token_facts is None
     for name in ("groups", "rewards", "lengths", "masks", "responses", "tokens"):
         assert getattr(found, name) == getattr(facts, name)
 
 
-def test_footers_alone_tell_bytes_codecs_and_types(sample):
+def test_footers_have_bytes_codecs_and_types(sample):
     found, roles = stored([sample])
     footer = pq.read_metadata(sample)
     assert (found.rows, found.row_groups) == (footer.num_rows, footer.num_row_groups)
@@ -528,7 +528,7 @@ def test_footers_alone_tell_bytes_codecs_and_types(sample):
     assert roles["mask"].type == "list<element: uint8>"
 
 
-def test_files_made_by_rlpost_say_how(sample, tmp_path):
+def test_files_written_by_rlpost_show_the_estimator(sample, tmp_path):
     rlpost.advantages(sample, tmp_path / "a.parquet", Recipe(estimator="rloo"))
     (file,) = stored([tmp_path / "a.parquet"])[0].files
     assert (file.rlpost["version"], file.rlpost["estimator"]) == (rlpost.__version__, "rloo")
@@ -536,7 +536,7 @@ def test_files_made_by_rlpost_say_how(sample, tmp_path):
     assert f"enriched with rloo by rlpost {rlpost.__version__}" in shown
 
 
-def test_converted_files_say_what_their_dump_lacks(tmp_path):
+def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     lacks = {"mask": "masks are not dumped"}
     metadata = {"rlpost.version": "1", "rlpost.format": "verl", "rlpost.lacks": json.dumps(lacks)}
     table = pa.table({"prompt_id": ["a"], "reward": [1.0]}).replace_schema_metadata(metadata)
@@ -587,7 +587,7 @@ def test_a_growing_histogram_leaves_out_distant_numbers_and_ones_that_are_not_fi
 # ---- screens ----
 
 
-def test_json_is_what_the_facts_are(sample, facts):
+def test_json_equals_the_facts(sample, facts):
     done = RUN.invoke(app, [str(sample), "--format", "json"])
     shown, own = json.loads(done.stdout), facts.as_json()
     del shown["seconds"], own["seconds"]
@@ -595,7 +595,7 @@ def test_json_is_what_the_facts_are(sample, facts):
     assert next(iter(shown)) == "schema_version"
 
 
-def test_json_has_no_number_that_is_not_one(tmp_path):
+def test_json_has_null_for_nonfinite_numbers(tmp_path):
     columns = {"prompt_id": ["a"], "reward": [math.inf], "old_log_probs": [[math.nan]]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"]).stdout
@@ -637,7 +637,7 @@ def test_a_terminal_gets_lines_of_its_width(width, colour, sample):
     assert not [line for line in lines if "…" in re.sub("… [0-9]+ more", "", line)]
 
 
-def test_single_responses_and_the_whole_do_not_mix(sample):
+def test_options_of_single_responses_and_of_the_whole_input_exclude_each_other(sample):
     for line in (["--row", "0", "--strict"], ["--top", "reward", "--footer"], ["--colour", "kl"]):
         done = RUN.invoke(app, [str(sample), *line])
         assert done.exception is not None
@@ -654,7 +654,7 @@ def test_bars_and_sparklines():
     assert len(spark(range(1000))) == 60
 
 
-def test_a_dump_is_converted_for_the_look(tmp_path):
+def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
     dump = tmp_path / "5.jsonl"
     record = {"input": "q", "output": "a", "gts": "x", "score": 1.0, "step": 5}
     dump.write_text("".join(json.dumps(record) + "\n" for _ in range(4)))
@@ -706,6 +706,6 @@ def test_the_line_above_the_findings_explains_their_marks(tmp_path):
     assert "1 finding (✗ error: training would use wrong numbers)" in shown
 
 
-def test_facts_takes_one_path_as_it_is():
+def test_facts_accepts_a_single_path():
     sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
     assert rlpost.facts(str(sample)).responses == rlpost.facts([sample]).responses == 512

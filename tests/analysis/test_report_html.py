@@ -34,7 +34,7 @@ from rlpost.analysis.report.examples import (
     RANDOM,
     WORST,
     Groups,
-    Room,
+    Limits,
     chosen,
 )
 from rlpost.analysis.report.run import report
@@ -142,7 +142,7 @@ def open_everything(seen):
 # ---- in the browser ----
 
 
-def test_numbers_are_those_of_inspect(browser, made):
+def test_numbers_equal_those_of_inspect(browser, made):
     source, path, _ = made
     shown = subprocess.run(
         [RLPOST, "inspect", source, "--format", "json"], capture_output=True, text=True, check=True
@@ -163,7 +163,7 @@ def test_numbers_are_those_of_inspect(browser, made):
         assert text in ways, key
 
 
-def test_tables_of_charts_are_those_of_inspect(browser, made):
+def test_tables_of_charts_equal_those_of_inspect(browser, made):
     source, path, _ = made
     facts = inspect([source])
     with opened(browser, path) as seen:
@@ -189,7 +189,7 @@ def test_tables_of_charts_are_those_of_inspect(browser, made):
     assert "engine_mismatch" in listed
 
 
-def test_drilling_down_from_groups_to_tokens(browser, made, data):
+def test_groups_open_to_responses_and_responses_to_tokens(browser, made, data):
     with opened(browser, made[1]) as seen:
         groups = seen.locator("details.group")
         assert groups.count() == len(data["groups"])
@@ -238,17 +238,17 @@ def test_the_keyboard_alone_opens_groups(browser, made):
 
 def test_examples_are_chosen_by_kind(browser, made, data):
     with opened(browser, made[1]) as seen:
-        for why in (BEST, WORST, DIFFERENT, RANDOM, FOUND):
-            button = seen.locator("#examples > .buttons button", has_text=re.compile(f"^{why}$"))
+        for reason in (BEST, WORST, DIFFERENT, RANDOM, FOUND):
+            button = seen.locator("#examples > .buttons button", has_text=re.compile(f"^{reason}$"))
             button.click()
             wanted = sum(
-                any(why in r["why"] for r in group["responses"]) for group in data["groups"]
+                any(reason in r["reasons"] for r in group["responses"]) for group in data["groups"]
             )
             assert 0 < wanted < len(data["groups"])
             assert seen.locator("details.group:visible").count() == wanted
 
 
-def test_a_finding_leads_to_its_row(browser, made):
+def test_a_finding_links_to_its_row(browser, made):
     with opened(browser, made[1]) as seen:
         link = seen.locator(".finding a").first
         row = link.get_attribute("href").removeprefix("#row-")
@@ -259,7 +259,7 @@ def test_a_finding_leads_to_its_row(browser, made):
         assert seen.evaluate("document.activeElement.parentElement.dataset.row") == row
 
 
-def test_theme_follows_the_system_until_the_button_says_otherwise(browser, made):
+def test_the_theme_follows_the_system_until_the_button_is_used(browser, made):
     back = "getComputedStyle(document.body).backgroundColor"
     mark = "getComputedStyle(document.querySelector('svg [aria-roledescription=bar]')).fill"
     with opened(browser, made[1], theme="dark") as seen:
@@ -280,7 +280,7 @@ def test_theme_follows_the_system_until_the_button_says_otherwise(browser, made)
         assert seen.evaluate(back) == light[0]
 
 
-def test_marks_say_their_numbers(browser, made):
+def test_marks_show_their_numbers(browser, made):
     facts = made[2]
     with opened(browser, made[1]) as seen:
         dot = seen.locator("figure").first.locator('[aria-roledescription="point"]').first
@@ -328,13 +328,13 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out_in_both_themes(browser, made, theme):
+def test_text_has_contrast_in_both_themes(browser, made, theme):
     with opened(browser, made[1], theme=theme) as seen:
         open_everything(seen)
         assert seen.evaluate(CONTRAST) == []
 
 
-def test_screen_readers_find_their_way(browser, made):
+def test_the_page_has_landmarks_and_labels_for_screen_readers(browser, made):
     with opened(browser, made[1]) as seen:
         levels = seen.locator("h1, h2, h3, h4").evaluate_all("x => x.map(one => +one.tagName[1])")
         assert levels[0] == 1
@@ -352,7 +352,7 @@ def test_screen_readers_find_their_way(browser, made):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_text_of_the_data_stays_text(browser, tmp_path, width):
+def test_text_of_the_data_is_never_html(browser, tmp_path, width):
     path = tmp_path / "hostile.parquet"
     pq.write_table(hostile(), path)
     report([str(path)], tmp_path / "page.html")
@@ -410,7 +410,7 @@ def hostile():
 # ---- what the page holds ----
 
 
-def test_the_policy_allows_this_script_and_style_alone(made):
+def test_the_policy_allows_only_this_script_and_style(made):
     text = made[1].read_text(encoding="utf-8")
     (found,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found.startswith("default-src 'none'; ")
@@ -421,7 +421,7 @@ def test_the_policy_allows_this_script_and_style_alone(made):
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage", text)
 
 
-def test_advantages_and_clipping_are_those_of_the_run(made, data):
+def test_advantages_and_clipping_equal_those_of_the_run(made, data):
     source, _, _ = made
     metadata = pq.read_metadata(source).metadata
     summary = json.loads(metadata[b"rlpost.summary"])
@@ -481,7 +481,7 @@ def test_a_column_named_advantage_is_shown(tmp_path):
     assert report([str(tmp_path / "a.parquet")], tmp_path / "page.html").advantages.whole.count == 3
 
 
-def test_ppo_clips_are_those_of_rlpost_loss(tmp_path):
+def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
     enriched = tmp_path / "enriched.parquet"
     recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True)
     rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
@@ -506,7 +506,7 @@ def test_clip_states_take_precedence_over_ppo_clips(made):
     assert found.states is not None
 
 
-def test_rows_whose_lists_differ_in_length_are_not_clipped(tmp_path):
+def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
     columns = {
         "reward": [1.0, 0.0, 0.0],
         "log_probs": [[-0.1, -0.1], [-0.1], [-9.0]],
@@ -518,7 +518,7 @@ def test_rows_whose_lists_differ_in_length_are_not_clipped(tmp_path):
     assert (found.tokens, found.low, found.high) == (3, 1, 1)
 
 
-def test_tables_leave_out_what_no_step_has(tmp_path):
+def test_tables_leave_out_columns_without_numbers(tmp_path):
     columns = {"prompt_id": ["a", "b"], "step": [0, 1], "reward": [1.0, 0.0]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
@@ -528,7 +528,7 @@ def test_tables_leave_out_what_no_step_has(tmp_path):
     assert table["rows"] == [["0", "1", "1", "100 %"], ["1", "1", "0", "0 %"]]
 
 
-def test_a_sampled_group_says_how_many_of_its_responses_are_shown(data):
+def test_a_sampled_group_shows_the_number_of_its_responses(data):
     counts = {"shown": 0, "whole": 0}
     for group in data["groups"]:
         shown = len(group["responses"])
@@ -538,7 +538,7 @@ def test_a_sampled_group_says_how_many_of_its_responses_are_shown(data):
     assert counts["shown"]
 
 
-def test_metadata_of_strangers_is_passed_over(tmp_path):
+def test_metadata_of_other_programs_are_ignored(tmp_path):
     table = pa.table({"reward": [1.0]})
     for text in (
         "[" * 100_000,
@@ -556,24 +556,24 @@ def test_metadata_of_strangers_is_passed_over(tmp_path):
     assert number_at({"a": True}, "a") is None
 
 
-def test_chosen_rows_are_what_they_are_called(made):
+def test_chosen_rows_fit_their_reasons(made):
     index = build([str(made[0])], {})
     groups = Groups(index)
     choice = chosen(index, groups, made[2], 5, 0)
-    by_why = {
-        why: [row for row, whys in choice.whys.items() if why in whys]
-        for why in (BEST, WORST, FOUND)
+    by_reason = {
+        reason: [row for row, reasons in choice.reasons.items() if reason in reasons]
+        for reason in (BEST, WORST, FOUND)
     }
     ranked = np.sort(index.reward)
-    assert sorted(index.reward[by_why[BEST]]) == ranked[-5:].tolist()
-    assert sorted(index.reward[by_why[WORST]]) == ranked[:5].tolist()
+    assert sorted(index.reward[by_reason[BEST]]) == ranked[-5:].tolist()
+    assert sorted(index.reward[by_reason[WORST]]) == ranked[:5].tolist()
     deviations = [index.reward[groups.rows(code)].std() for code in range(groups.count)]
     assert [deviations[code] for code in choice.different] == sorted(deviations)[::-1][:2]
     evidence = {one.row for finding in made[2].findings for one in finding.evidence}
-    assert by_why[FOUND]
-    assert set(by_why[FOUND]) <= evidence
-    assert chosen(index, groups, made[2], 5, 0).whys == choice.whys
-    assert chosen(index, groups, made[2], 5, 1).whys != choice.whys
+    assert by_reason[FOUND]
+    assert set(by_reason[FOUND]) <= evidence
+    assert chosen(index, groups, made[2], 5, 0).reasons == choice.reasons
+    assert chosen(index, groups, made[2], 5, 1).reasons != choice.reasons
 
 
 def test_the_same_input_gives_the_same_page(made, tmp_path):
@@ -581,7 +581,7 @@ def test_the_same_input_gives_the_same_page(made, tmp_path):
     assert (tmp_path / "again.html").read_bytes() == made[1].read_bytes()
 
 
-def test_evidence_of_the_second_file_is_its_own_row(tmp_path):
+def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
     for name, mask in (("a", [[1, 1], [1, 1]]), ("b", [[1, 1], [0, 0]])):
         columns = {"prompt_id": ["p", "p"], "reward": [1.0, 0.0], "response_mask": mask}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
@@ -589,7 +589,7 @@ def test_evidence_of_the_second_file_is_its_own_row(tmp_path):
     found = data_in(tmp_path / "page.html")
     (finding,) = [one for one in found["findings"] if one["name"] == "empty_masks"]
     assert [one["row"] for one in finding["evidence"]] == [3]
-    shown = [r for group in found["groups"] for r in group["responses"] if FOUND in r["why"]]
+    shown = [r for group in found["groups"] for r in group["responses"] if FOUND in r["reasons"]]
     assert [one["row"] for one in shown] == [3]
 
 
@@ -609,11 +609,11 @@ def test_a_line_has_a_point_per_step_or_means_of_neighbours():
     many = charts.line("t", list(range(1000)), [float(x) for x in range(1000)], "step")
     points = values_of(many.spec)
     assert len(points) == math.ceil(1000 / 9)
-    assert points[0] == {"x": 0, "y": 4.0, "said": "step 0 to 8: 4"}
+    assert points[0] == {"x": 0, "y": 4.0, "label": "step 0 to 8: 4"}
     assert "mean of 9" in many.note
 
 
-def test_labels_of_charts_are_short_and_hold_nothing_that_xml_cannot():
+def test_labels_of_charts_are_short_and_valid_xml():
     chart = charts.line("t", [HOSTILE, "b" * 99], [1.0, 2.0], "step")
     svg = drawn(chart.spec)
     assert "<img" not in svg
@@ -658,7 +658,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_files_have_a_page_too(browser, case, tmp_path):
+def test_unusual_files_have_a_page_too(browser, case, tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(ODD[case]), path)
     facts = report([str(path)], tmp_path / "page.html")
@@ -708,12 +708,12 @@ def test_a_page_of_long_responses_is_small(tmp_path):
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
     found = data_in(tmp_path / "page.html")
     one = found["groups"][0]["responses"][0]
-    assert 0 < len(one["pieces"]) <= Room.tokens
+    assert 0 < len(one["pieces"]) <= Limits.tokens
     assert len(one["pieces"]) + one["left_out"] == tokens
 
 
-def test_tokens_left_out_are_said(browser, tmp_path):
-    tokens = 3 * Room.tokens
+def test_the_page_shows_how_many_tokens_are_left_out(browser, tmp_path):
+    tokens = 3 * Limits.tokens
     columns = {
         "prompt_id": ["a"],
         "reward": [1.0],
@@ -724,22 +724,22 @@ def test_tokens_left_out_are_said(browser, tmp_path):
     report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
     with opened(browser, tmp_path / "page.html") as seen:
         open_everything(seen)
-        assert f"{tokens - Room.tokens} tokens left out" in seen.locator(".strip").inner_text()
+        assert f"{tokens - Limits.tokens} tokens left out" in seen.locator(".strip").inner_text()
         seen.locator(".strip").focus()
         seen.keyboard.press("End")
         assert f"token {tokens - 1} “{tokens - 1}”" in seen.locator(".readout").inner_text()
 
 
-def test_the_command_says_what_it_wrote(made, tmp_path):
+def test_the_command_prints_what_it_wrote(made, tmp_path):
     done = subprocess.run(
         [RLPOST, "report", made[0], "-o", tmp_path / "page.html"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == ""
-    assert re.fullmatch(r".*page.html: 512 responses, \d+ findings?, [\d.]+ MB\n", done.stderr)
+    assert re.fullmatch(r".*page.html: 512 responses, \d+ findings?, [\d.]+ [kM]B\n", done.stderr)
 
 
-def test_an_existing_page_is_kept_unless_told_otherwise(made, tmp_path):
+def test_an_existing_page_is_kept_without_overwrite(made, tmp_path):
     target = tmp_path / "page.html"
     target.write_text("mine")
     with pytest.raises(UsageError, match="exists already; --overwrite"):
@@ -749,7 +749,7 @@ def test_an_existing_page_is_kept_unless_told_otherwise(made, tmp_path):
     assert data_in(target)["groups"]
 
 
-def test_wrong_outputs_and_empty_inputs_are_told_before_the_work(made, tmp_path):
+def test_wrong_outputs_and_empty_inputs_are_errors_before_the_work(made, tmp_path):
     with pytest.raises(UsageError, match="is a directory"):
         report([str(made[0])], tmp_path)
     with pytest.raises(ReadWriteError, match="no directory"):
@@ -766,14 +766,14 @@ def test_a_failed_write_leaves_nothing_behind(made, tmp_path, monkeypatch):
     def broken(staged):
         raise ReadWriteError(f"{staged.target}: cannot be written: disk full")
 
-    monkeypatch.setattr(run.Staged, "complete", broken)
+    monkeypatch.setattr(run.StagedFile, "complete", broken)
     with pytest.raises(ReadWriteError, match="disk full"):
         report([str(made[0])], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])
-def test_without_the_extra_the_command_says_how_to_get_it(missing, made, tmp_path, monkeypatch):
+def test_without_the_extra_the_error_has_the_install_command(missing, made, tmp_path, monkeypatch):
     found = extras.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == missing else found(name))
     done = RUN.invoke(command.app, [str(made[0]), "-o", str(tmp_path / "page.html")])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.responses import columns as lists
+from rlpost.analysis.segments import segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
 
@@ -85,7 +86,7 @@ def rows_of(source: Source, columns: ColumnMap) -> Rows:
 def _numbers(array: pa.Array) -> NDArray[np.float64]:
     if is_list(array.type):
         offsets, values = lists.flat(array)
-        return lists.row_sums(values, offsets)
+        return segment_sums(values, offsets)
     return lists.numbers(array) if is_number(array.type) else np.full(len(array), np.nan)
 
 

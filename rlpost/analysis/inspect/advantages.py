@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.inspect.columns import kept_offsets, lists_of, numbers_of, segment_sums
+from rlpost.analysis.inspect.columns import lists_of, numbers_of
 from rlpost.analysis.inspect.model import AdvantageFacts, AdvantageSlice
+from rlpost.analysis.segments import kept_offsets, segment_sums
 from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import segment_sums
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
+from rlpost.analysis.segments import segment_sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.analysis.segments import segment_sums
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
@@ -154,19 +155,3 @@ def _hashes(lists: Lists) -> NDArray[np.uint64]:
     if filled.any():
         sums[filled] = np.add.reduceat(mixed, lists.offsets[:-1][filled])
     return sums + lists.lengths.astype(np.uint64)
-
-
-def segment_sums(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sums of values[offsets[i]:offsets[i + 1]], [n]; 0 for an empty row."""
-    sums = np.zeros(len(offsets) - 1)
-    filled = offsets[1:] > offsets[:-1]
-    if filled.any():  # a segment of reduceat ends at the start of the next one
-        sums[filled] = np.add.reduceat(values, offsets[:-1][filled])
-    return sums
-
-
-def kept_offsets(keep: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the offsets of rows of which only some values are kept."""
-    before = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=before[1:])
-    return before[offsets]

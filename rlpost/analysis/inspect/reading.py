@@ -14,6 +14,7 @@ from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, Reading
 from rlpost.analysis.inspect.tokens import Block
+from rlpost.analysis.segments import segment_sums
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
@@ -193,7 +194,7 @@ def _mask(lists: Lists) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     wrong = ~one & (values != 0)
     if not wrong.any():
         return one, np.zeros(rows, np.bool_)
-    return one | wrong, decode.segment_sums(wrong.astype(np.int64), lists.offsets) > 0
+    return one | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
 
 
 def _block_of(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.inspect.columns import kept_offsets, segment_sums
 from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.statistics import quantiles_of
+from rlpost.analysis.segments import kept_offsets, segment_sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""One HTML page about rollout files, which opens from disk without a network.
+"""The HTML report about rollout files: one page that opens from disk without a network.
 
-Facts (`analysis.inspect`), totals and examples become sections of plain data, their charts become
-SVG, and all of it becomes one page with its own style and script. Text from the data reaches the
-page as JSON and is inserted as text, never as HTML.
+Statistics (`analysis.inspect`), clip counts and examples become sections of plain data, and charts
+become SVG. The page has its own style and script. Text of the data is part of the page as JSON and
+is inserted as text, never as HTML.
 """

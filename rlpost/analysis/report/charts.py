@@ -1,11 +1,7 @@
-"""Charts as Vega-Lite specifications: lines over steps, histograms, bars.
+"""Charts as Vega-Lite specifications and as SVG: lines over steps, histograms, bars.
 
-Colours are the page's CSS variables, so that a chart follows the page from light to dark. Text of
-the data is cut and rid of characters that XML cannot hold, for charts are drawn as SVG.
-
-A histogram of a stream of numbers of unknown range, in fixed memory.
-
-Charts as SVG, drawn without a browser.
+Colours are CSS variables of the page, so charts follow its light and dark themes. Text of the data
+is shortened and loses characters that are invalid in XML.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 350, 190
 MOST_POINTS = 120
-_SHOWN_POINTS = 32  # up to so many, each point is seen as a dot
+_SHOWN_POINTS = 32  # up to so many points have visible dots
 _MOST_LABEL = 24
 _TICKS = 4
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
@@ -46,24 +42,29 @@ CONFIG: Json = {
 
 
 def label_of(label: object) -> str:
-    """A label of the data as short text that any SVG can hold."""
+    """Return a label of the data as short text that is valid in SVG."""
     text = plain(str(label))
     return text if len(text) <= _MOST_LABEL else text[: _MOST_LABEL - 1] + "…"
 
 
-def histogram(title: str, found: Histogram, unit: str, axis: str, note: str = "") -> Chart:
-    """Bars from edge to edge.
+def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "") -> Chart:
+    """Return a chart with a bar for each bin.
 
     Args:
         title: of the chart.
-        found: edges [k + 1] and counts [k].
-        unit: what is counted, in the plural.
-        axis: what is measured.
+        bins: edges [k + 1] and counts [k].
+        unit: of the counts, in the plural.
+        axis: title of the horizontal axis.
         note: a line below the title.
     """
-    spans = list(zip(found.edges[:-1], found.edges[1:], found.counts, strict=True))
+    spans = list(zip(bins.edges[:-1], bins.edges[1:], bins.counts, strict=True))
     values = [
-        {"low": low, "high": high, "n": n, "said": f"{number(low)} to {number(high)}: {n:,} {unit}"}
+        {
+            "low": low,
+            "high": high,
+            "n": n,
+            "label": f"{number(low)} to {number(high)}: {n:,} {unit}",
+        }
         for low, high, n in spans
     ]
     drawn = _bars(values).encode(
@@ -79,12 +80,12 @@ def bars(
     title: str, labels: Sequence[str], heights: Sequence[float], unit: str, axis: str,
     note: str = "",
 ) -> Chart:  # fmt: skip
-    """One bar for each label, in this order; whole heights are counts."""
-    said = [f"{h:,}" if isinstance(h, int) else number(h) for h in heights]
+    """Return a chart with a bar for each label, in this order; whole heights are counts."""
+    texts = [f"{h:,}" if isinstance(h, int) else number(h) for h in heights]
     short = [label_of(label) for label in labels]
     values = [
-        {"x": x, "n": n, "said": f"{x}: {text} {unit}"}
-        for x, n, text in zip(short, heights, said, strict=True)
+        {"x": x, "n": n, "label": f"{x}: {text} {unit}"}
+        for x, n, text in zip(short, heights, texts, strict=True)
     ]
     whole = all(isinstance(height, int) for height in heights)
     scale = alt.Axis(labelExpr=_COUNTS, tickMinStep=1) if whole else alt.Axis(format=".3~g")
@@ -93,30 +94,30 @@ def bars(
         y=alt.Y("n:Q", title=None, axis=scale),
     )
     return Chart(
-        title, _whole(drawn), Table("", (axis, unit), list(zip(short, said, strict=True))), note
+        title, _whole(drawn), Table("", (axis, unit), list(zip(short, texts, strict=True))), note
     )
 
 
 def _bars(values: list[Json]) -> Any:
     drawn = alt.Chart({"values": values}).mark_bar(color=_ACCENT, binSpacing=1)
-    return drawn.encode(description="said:N")
+    return drawn.encode(description="label:N")
 
 
 def line(
     title: str, labels: Sequence[Label], values: Sequence[float | None], axis: str, *,
     share: bool = False, from_zero: bool = False, note: str = "",
 ) -> Chart:  # fmt: skip
-    """A line over steps, or anything else in order.
+    """Return a line over steps or other ordered labels.
 
-    Where there are more than MOST_POINTS labels, each point is the mean of neighbours.
+    With more than MOST_POINTS labels, each point is the mean of neighbours.
 
     Args:
         title: of the chart.
         labels: [n], whole numbers or names.
         values: [n]; None leaves a gap.
-        axis: what the labels are.
-        share: values are shares, shown as percentages.
-        from_zero: the scale begins at 0; that of shares always does.
+        axis: title of the horizontal axis.
+        share: show values as percentages.
+        from_zero: start the scale at 0; shares always do.
         note: a line below the title.
     """
     points, each = thinned(labels, values)
@@ -126,7 +127,7 @@ def line(
         {
             "x": first if numeric else label_of(first),
             "y": value,
-            "said": f"{axis} {_span(first, last)}: {shown(value)}",
+            "label": f"{axis} {_span(first, last)}: {shown(value)}",
         }
         for first, last, value in points
         if value is not None
@@ -153,17 +154,17 @@ def line(
         (_span(first, last), "–" if value is None else shown(value))
         for first, last, value in points
     ]
-    drawn = _line(data, x, y, seen=len(data) <= _SHOWN_POINTS)
+    drawn = _line(data, x, y, dots=len(data) <= _SHOWN_POINTS)
     return Chart(title, _whole(drawn), Table("", (axis, title), rows), note)
 
 
-def _line(data: list[Json], x: alt.X, y: alt.Y, *, seen: bool) -> alt.TopLevelMixin:
+def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:
     base = alt.Chart({"values": data}).encode(x=x, y=y)
     stroke = base.mark_line(color=_ACCENT, strokeWidth=2)
-    dots = base.mark_point(
-        filled=True, fill=_ACCENT, stroke=None, size=42 if seen else 120, opacity=1.0 if seen else 0
-    ).encode(description="said:N")
-    return alt.layer(stroke, dots)
+    points = base.mark_point(
+        filled=True, fill=_ACCENT, stroke=None, size=42 if dots else 120, opacity=1.0 if dots else 0
+    ).encode(description="label:N")
+    return alt.layer(stroke, points)
 
 
 def _span(first: Label, last: Label) -> str:
@@ -173,7 +174,7 @@ def _span(first: Label, last: Label) -> str:
 def thinned(
     labels: Sequence[Label], values: Sequence[float | None]
 ) -> tuple[list[tuple[Label, Label, float | None]], int]:
-    """At most MOST_POINTS points, first label, last label, mean; and how many labels a point has.
+    """Return at most MOST_POINTS points (first label, last label, mean), and labels per point.
 
     >>> thinned(range(3), [0.5, None, 1.0])
     ([(0, 0, 0.5), (1, 1, None), (2, 2, 1.0)], 1)
@@ -189,10 +190,10 @@ def thinned(
 
 
 def _whole(drawn: Any) -> Json:
-    """The specification of a chart of the page's size and colours, checked by Vega-Lite's schema.
+    """Return the specification of a chart in the page's size and colours, checked by its schema.
 
     Raises:
-        altair.SchemaValidationError: the specification is none.
+        altair.SchemaValidationError: the specification is invalid.
     """
     sized = drawn.properties(
         width=WIDTH, height=HEIGHT, autosize=alt.AutoSizeParams(type="fit", contains="padding")
@@ -202,7 +203,7 @@ def _whole(drawn: Any) -> Json:
 
 
 def drawn(spec: Json) -> str:
-    """The SVG of a Vega-Lite specification; marks have their text as `aria-label`."""
+    """Return the SVG of a Vega-Lite specification; marks have their text as `aria-label`."""
     import vl_convert  # noqa: PLC0415 - its engine takes a second to start
 
     svg: Any = vl_convert.vegalite_to_svg(spec)

@@ -1,6 +1,7 @@
-"""The shown responses as plain data: groups, their rewards, and token by token what is known.
+"""Example responses: which ones the page shows, and their groups and tokens as plain data.
 
-Which responses the page shows: the best, the worst, the most different, some at random.
+The page shows the best, the worst, those of the most different groups, random ones, and evidence of
+findings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from rlpost.analysis.report.page import cut, plain
 from rlpost.analysis.responses.rows import Reader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, shown
-from rlpost.display.text import number
+from rlpost.display.text import counted, number
 from rlpost.io.text import printable as visible
 
 if TYPE_CHECKING:
@@ -31,32 +32,32 @@ if TYPE_CHECKING:
 BEST, WORST, DIFFERENT, RANDOM, FOUND = (
     "highest reward", "lowest reward", "most different group", "random", "of a finding",
 )  # fmt: skip
-"""Highest and lowest are of the whole input, not of a response's group."""
-WHYS = (BEST, WORST, DIFFERENT, RANDOM, FOUND)
-_OF_DIFFERENT = 4  # shown responses of a group whose rewards differ most
-_EVIDENCE = 2  # shown rows of each finding
+"""Highest and lowest of the whole input, not of a group."""
+REASONS = (BEST, WORST, DIFFERENT, RANDOM, FOUND)
+_OF_DIFFERENT = 4  # responses of each group whose rewards differ most
+_EVIDENCE = 2  # responses of each finding
 _MOST_FOUND = 12
 
 
 @dataclass
 class Choice:
-    """Rows that are shown and why, and the groups that they are of."""
+    """The responses that are shown, with reasons."""
 
-    whys: dict[int, list[str]] = field(default_factory=dict)
-    """By row, in the order of choosing."""
+    reasons: dict[int, list[str]] = field(default_factory=dict)
+    """By row, in order of choice."""
     different: list[int] = field(default_factory=list)
     """Codes of the groups whose rewards differ most."""
 
-    def add(self, rows: NDArray[np.int64] | list[int], why: str) -> None:
-        """Show these rows."""
+    def add(self, rows: NDArray[np.int64] | list[int], reason: str) -> None:
+        """Choose these rows."""
         for row in rows:
-            reasons = self.whys.setdefault(int(row), [])
-            if why not in reasons:
-                reasons.append(why)
+            reasons = self.reasons.setdefault(int(row), [])
+            if reason not in reasons:
+                reasons.append(reason)
 
 
 class Groups:
-    """The rows of each group, in the input's order; groups by code, as in the index."""
+    """The rows of each group, in order of the input; groups by code, as in the index."""
 
     def __init__(self, index: Index) -> None:
         self._order = np.argsort(index.group, kind="stable")
@@ -65,21 +66,21 @@ class Groups:
         self._starts = np.concatenate([[0], sizes.cumsum()])
 
     def rows(self, code: int) -> NDArray[np.int64]:
-        """The rows of a group."""
+        """Return the rows of a group."""
         return self._order[self._starts[code] : self._starts[code + 1]]
 
 
 def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> Choice:
-    """The rows to show.
+    """Choose the responses to show.
 
-    Among responses of one reward, chance decides; it is the same for the same seed and input.
+    Among responses with equal rewards the choice is random, and reproducible by the seed.
 
     Args:
         index: of the input.
-        groups: its groups.
-        facts: whose findings' evidence is shown too.
-        count: responses each of the best, worst and random ones; half as many groups.
-        seed: of the chance.
+        groups: of the input.
+        facts: with findings, whose evidence is also shown.
+        count: number of the best, of the worst and of random responses; half as many groups.
+        seed: of the random choice.
     """
     choice = Choice()
     chance = np.random.default_rng(seed).permutation(len(index))
@@ -101,7 +102,7 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
 
 
 def _most_different(index: Index, groups: Groups, count: int) -> list[int]:
-    """The groups whose rewards deviate most from their mean, the most first."""
+    """Return the groups with the largest reward variance, the largest first."""
     valid = np.isfinite(index.reward)
     codes, rewards = index.group[valid], index.reward[valid]
     sizes = np.bincount(codes, minlength=groups.count)
@@ -113,7 +114,7 @@ def _most_different(index: Index, groups: Groups, count: int) -> list[int]:
 
 
 def evidence_rows(index: Index, facts: Facts) -> list[list[int | None]]:
-    """The row of each evidence of each finding, counted over all files; None where it has none."""
+    """Return the row of each evidence of each finding, over all files; None if it has no row."""
     firsts = {
         str(file.path): first
         for file, first in zip(index.source.files, index.source.first_rows, strict=False)
@@ -135,16 +136,16 @@ def _evidence(index: Index, facts: Facts) -> list[int]:
 
 
 MOST_FIELDS = 40
-MOST_ID = 200  # characters of names and places
+MOST_ID = 200  # characters of names and paths
 MOST_REWARDS = 64  # of a group, as bars
-_WHOLE = 36  # responses that may all be as long as a Room allows
+_WHOLE = 36  # responses that may all have the full limits
 
 
 @dataclass(frozen=True)
-class Room:
-    """Bounds of what one response may bring to the page, whatever the input holds.
+class Limits:
+    """Limits of one response on the page, in characters and tokens.
 
-    The defaults keep _WHOLE responses below 4 MB even where every character takes six bytes.
+    The defaults keep _WHOLE responses below 4 MB even if every character needs six bytes.
     """
 
     tokens: int = 800
@@ -156,14 +157,14 @@ class Room:
     """Characters of all other columns."""
 
     @classmethod
-    def for_rows(cls, rows: int) -> Room:
-        """For each of some responses; of many, each has less."""
+    def for_rows(cls, rows: int) -> Limits:
+        """Return the limits for each of so many responses; more responses have lower limits."""
         share = min(1.0, _WHOLE / max(rows, 1))
         return cls(*(int(getattr(cls, one.name) * share) for one in fields(cls)))
 
 
 def scales() -> Json:
-    """How numbers of tokens are coloured: for each measure, from which number on which colour."""
+    """Return the colours of token numbers: for each measure, the bound of each colour."""
     return {
         measure: {
             "name": NAMES[measure],
@@ -182,28 +183,28 @@ def scales() -> Json:
 
 
 def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float) -> list[Json]:
-    """The groups of the chosen rows, each with its chosen responses, best reward first.
+    """Return the groups of the chosen rows with these responses, best reward first.
 
     Raises:
         ReadWriteError: the input can no longer be read.
     """
-    rows = list(choice.whys)
+    rows = list(choice.reasons)
     found = dict(zip(rows, Reader(index, COLOURS).read(rows), strict=True))
-    room = Room.for_rows(len(rows))
+    limits = Limits.for_rows(len(rows))
     codes = dict.fromkeys([*choice.different, *(int(index.group[row]) for row in rows)])
     shown_groups = []
     for code in codes:
         own = [row for row in rows if index.group[row] == code]
         own.sort(key=lambda row: (-_sortable(float(index.reward[row])), row))
         if own:
-            responses = [response_of(found[row], choice.whys[row], room) for row in own]
+            responses = [response_of(found[row], choice.reasons[row], limits) for row in own]
             facts = group_facts(index, groups.rows(code), pass_threshold, len(own))
             first = found[own[0]]
             shown_groups.append(
                 {
                     "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
                     "title": _title(first),
-                    "prompt": visible(cut(first.prompt, room.prompt)),
+                    "prompt": visible(cut(first.prompt, limits.prompt)),
                     **facts,
                     "responses": responses,
                 }
@@ -222,10 +223,10 @@ def _title(one: Response) -> str:
 def group_facts(
     index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
 ) -> Json:
-    """What is said of a group as a whole: `said`, and its `rewards`, the highest first."""
+    """Return a summary of a group (`said`), and its `rewards`, the highest first."""
     every = index.reward[rows]
     rewards = np.sort(every[np.isfinite(every)])[::-1]
-    parts = [f"{len(rows):,} response{'' if len(rows) == 1 else 's'}"]
+    parts = [counted(len(rows), "response")]
     if shown_rows < len(rows):
         parts = [f"{shown_rows:,} of {parts[0]} shown"]
     if len(rewards):
@@ -233,13 +234,13 @@ def group_facts(
         if len(rewards) > 1:
             parts.append(f"std {number(float(rewards.std(ddof=1)))}")
         parts.append(f"{int((rewards >= pass_threshold).sum()):,} pass")
-    places = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round().astype(int)
-    return {"said": " · ".join(parts), "rewards": [_short(x) for x in rewards[places].tolist()]}
+    indices = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round().astype(int)
+    return {"said": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
 
 
-def response_of(one: Response, whys: Sequence[str], room: Room) -> Json:
-    """One response as plain data; long ones keep their first and last tokens."""
-    kept = _kept(one.pieces, room)
+def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
+    """Return a response as plain data; a long one keeps its first and last tokens."""
+    kept = _kept(one.pieces, limits)
     left_out = len(one.pieces) - len(kept)
     facts = [("reward", number(None if math.isnan(one.reward) else one.reward))]
     facts.append(("policy tokens", f"{one.length:,}"))
@@ -249,41 +250,41 @@ def response_of(one: Response, whys: Sequence[str], room: Room) -> Json:
     ]
     return {
         "row": one.row,
-        "why": list(whys),
-        "place": f"{plain(cut(one.path, MOST_ID))}, row {one.file_row:,}",
+        "reasons": list(reasons),
+        "location": f"{plain(cut(one.path, MOST_ID))}, row {one.file_row:,}",
         "facts": facts,
-        "text": visible(cut(one.text, room.text)),
+        "text": visible(cut(one.text, limits.text)),
         "words": one.words,
-        "pieces": [shown(one.pieces[place]) for place in kept],
-        "gap": [place for place in range(1, len(kept)) if kept[place] != kept[place - 1] + 1],
+        "pieces": [shown(one.pieces[i]) for i in kept],
+        "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
         "left_out": left_out,
-        "mask": "".join("1" if one.mask[place] else "0" for place in kept),
+        "mask": "".join("1" if one.mask[i] else "0" for i in kept),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
             for name, values in one.colours.items()
         },
-        "fields": _fields(one, room),
+        "fields": _fields(one, limits),
     }
 
 
-def _kept(pieces: Sequence[str], room: Room) -> list[int]:
-    """Places of the tokens that are shown: all, or three quarters of the first, then the last."""
-    places = list(range(len(pieces)))
-    if len(places) > room.tokens:
-        last = room.tokens // 4
-        places = [*places[: room.tokens - last], *places[len(places) - last :]]
-    left, kept = room.pieces, []
-    for place in places:
-        left -= len(pieces[place])
+def _kept(pieces: Sequence[str], limits: Limits) -> list[int]:
+    """Return the tokens to show: all, or as many as fit, three quarters of them from the start."""
+    indices = list(range(len(pieces)))
+    if len(indices) > limits.tokens:
+        last = limits.tokens // 4
+        indices = [*indices[: limits.tokens - last], *indices[len(indices) - last :]]
+    left, kept = limits.pieces, []
+    for i in indices:
+        left -= len(pieces[i])
         if left < 0:
             break
-        kept.append(place)
+        kept.append(i)
     return kept
 
 
-def _fields(one: Response, room: Room) -> list[tuple[str, str]]:
-    """The row's other columns, as many as there is room for."""
-    left, found = room.fields, []
+def _fields(one: Response, limits: Limits) -> list[tuple[str, str]]:
+    """Return the other columns of the row, within the limits."""
+    left, found = limits.fields, []
     for name, value in list(one.fields.items())[:MOST_FIELDS]:
         pair = plain(cut(str(name), MOST_ID)), plain(cut(_field(value), MOST_ID))
         left -= sum(map(len, pair))
@@ -298,5 +299,5 @@ def _field(value: Any) -> str:
 
 
 def _short(value: float) -> float | None:
-    """Four significant digits are what the page shows; what is not finite is null."""
+    """Return four significant digits, as the page shows them; None if not finite."""
     return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -1,9 +1,4 @@
-"""The page: its data as JSON, its style and script, and the policy that allows nothing else.
-
-What a page is made of, as plain data: sections of tiles, charts and tables.
-
-Text of the data, cut to size and rid of what would disturb the words around it.
-"""
+"""The page: sections of tiles, charts and tables as JSON, with style, script and content policy."""
 
 from __future__ import annotations
 
@@ -25,29 +20,29 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tile:
-    """One number that is seen at once."""
+    """One number in a box."""
 
     label: str
     value: str
     note: str = ""
     key: str = ""
-    """Where `rlpost inspect --format json` has the number, with dots: `rewards.spread.mean`."""
+    """Path of the number in `rlpost inspect --format json`, such as `rewards.spread.mean`."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below headings; the first column is of names, the others of numbers."""
+    """Rows of text below headings."""
 
     title: str
     headings: Row
     rows: Sequence[Row]
     words: tuple[int, ...] = (0,)
-    """Columns of words; the others are aligned as numbers."""
+    """Columns of text; the others are aligned as numbers."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite specification, and the numbers that it draws."""
+    """A Vega-Lite specification, and the numbers that it shows."""
 
     title: str
     spec: Json
@@ -67,7 +62,7 @@ class Section:
     tables: Sequence[Table] = field(default=())
 
 
-_SCRIPTS = ("dom.js", "strip.js", "examples.js", "page.js")
+_SCRIPTS = ("dom.js", "tokens.js", "examples.js", "page.js")
 # Characters that could end the script element that holds the data, or a line of script.
 _ESCAPES = str.maketrans(
     {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -76,10 +71,10 @@ _ESCAPES = str.maketrans(
 
 
 def page_of(data: Json) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
-        data: what the page's script shows; its texts are never part of the HTML itself.
+        data: content that the page's script inserts; its texts are never part of the HTML itself.
     """
     style = _static("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(_static, _SCRIPTS)) + "})();\n"
@@ -91,15 +86,15 @@ def page_of(data: Json) -> str:
     }
     page = _static("page.html")
     before, *rest = page.split("{{")
-    made = [before]
-    for piece in rest:
-        name, _, after = piece.partition("}}")
-        made += [parts[name], after]
-    return "".join(made)
+    texts = [before]
+    for part in rest:
+        name, _, after = part.partition("}}")
+        texts += [parts[name], after]
+    return "".join(texts)
 
 
 def policy(style: str, script: str) -> str:
-    """A Content-Security-Policy: this style and this script, known by hash, and nothing else."""
+    """Return a Content-Security-Policy that allows this style and this script, by hash."""
     return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -107,7 +102,7 @@ def policy(style: str, script: str) -> str:
 
 
 def encoded(data: Any) -> str:
-    """JSON that is safe within a script element: no `<`, and every number is one."""
+    """Return JSON that is safe within a script element: no `<`, no NaN."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.translate(_ESCAPES)
 
@@ -120,7 +115,7 @@ def _static(name: str) -> str:
     return (files("rlpost.analysis.report") / "static" / name).read_text(encoding="utf-8")
 
 
-# Control characters, and those that turn the direction of what follows them.
+# Control characters, and those that change the direction of text.
 _UNSEEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069"
     r"\ud800-\udfff\ufeff\ufffe\uffff]"
@@ -128,12 +123,12 @@ _UNSEEN = re.compile(
 
 
 def cut(text: str, most: int) -> str:
-    """The first characters of a text, and how many there are more."""
+    """Return the first characters of a text, with the number of the others."""
     return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} characters more"
 
 
 def plain(text: str) -> str:
-    r"""A text that can stand among others: what is not seen becomes U+FFFD.
+    r"""Return a text with U+FFFD in place of invisible characters.
 
     >>> plain("a\x00b\u202ec")
     'a\ufffdb\ufffdc'
@@ -142,7 +137,7 @@ def plain(text: str) -> str:
 
 
 def all_plain(value: Any) -> Any:
-    """The same lists and dicts with every text in them `plain`."""
+    """Return the same lists and dicts with every text in them made `plain`."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
-from rlpost.analysis.report.examples import WHYS, Groups, chosen, evidence_rows, examples, scales
+from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import build
@@ -122,9 +123,10 @@ def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Repo
         "version": __version__,
         "inputs": all_plain(_inputs(facts)),
         "sections": [_section(one) for one in parts if one is not None],
+        "checks": len(FINDINGS),
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
-        "whys": WHYS,
+        "reasons": REASONS,
         "scales": scales(),
     }
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.analysis.segments import segment_sums
 from rlpost.io.arrow import is_list, is_number
 
 if TYPE_CHECKING:
@@ -149,20 +150,12 @@ def mask_beside(mask: Flat | None, offsets: NDArray[np.int64]) -> NDArray[np.boo
     return found
 
 
-def row_sums(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The sum of each row's values, [n]; 0 for an empty row. NaN stays within its row."""
-    if len(offsets) == 1:
-        return np.zeros(0)
-    padded = np.append(values, 0.0)
-    return np.where(np.diff(offsets) > 0, np.add.reduceat(padded, offsets[:-1]), 0.0)
-
-
 def row_means(
     values: NDArray[np.float64], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """The mean of each row's values where the mask is 1, [n]; NaN where it is 1 nowhere."""
-    counts = row_sums(mask.astype(np.float64), offsets)
-    sums = row_sums(np.where(mask, values, 0.0), offsets)
+    counts = segment_sums(mask.astype(np.float64), offsets)
+    sums = segment_sums(np.where(mask, values, 0.0), offsets)
     means = np.full(len(sums), np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means

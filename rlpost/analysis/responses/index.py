@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
+from rlpost.analysis.segments import segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_list, is_number, numbers, truncated
 from rlpost.io.parquet.inputs import find_inputs
@@ -273,7 +274,7 @@ class _Table:
                 array.type
             ):
                 offsets, mask = lists.flat(array)
-                length = lists.row_sums((mask > 0).astype(np.float64), offsets).astype(np.int64)
+                length = segment_sums((mask > 0).astype(np.float64), offsets).astype(np.int64)
         self._keep("tokens", tokens)
         self._keep("length", length)
 
@@ -293,7 +294,7 @@ class _Table:
         place = CellLocation(str(self.source.files[piece.file].path), piece.first_row, column)
         array = piece.table.column(column)
         if is_list(array.type) and array.null_count:
-            return lists.row_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
+            return segment_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
         return of(array, place)
 
     def finish(self, names: dict[str, str]) -> Index:

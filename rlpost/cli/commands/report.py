@@ -57,9 +57,10 @@ def report(
     """
     columns_map = name_values(roles or [], "--map")
     need("the report", "report", "altair", "vl_convert")
-    # Polars, pyarrow and altair take a second to import; a wrong command line is answered before.
+    # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
     from rlpost.analysis.report import run  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
+    from rlpost.display.text import counted, size  # noqa: PLC0415
 
     with progress(quiet=quiet) as reporter:
         facts = run.report(
@@ -73,8 +74,8 @@ def report(
             reporter=reporter,
         )
     if not quiet:
-        number = len(facts.findings)
-        findings = f"{number or 'no'} finding{'' if number == 1 else 's'}"
-        size = Path(output).stat().st_size / 1e6
-        responses = f"{facts.responses:,} response{'' if facts.responses == 1 else 's'}"
-        echo(f"{output}: {responses}, {findings}, {size:.1f} MB")
+        responses, findings = facts.responses, len(facts.findings)
+        echo(
+            f"{output}: {counted(responses, 'response')}, {counted(findings, 'finding')}, "
+            f"{size(Path(output).stat().st_size)}"
+        )

@@ -1,8 +1,8 @@
-// Elements, made so that text of the data can only ever become text.
+// DOM elements; text of the data is only ever inserted as text.
 
 const byId = (id) => document.getElementById(id);
 
-/** An element; `attributes` are set as they are, children are elements or text. */
+/** Create an element with attributes and children, which are elements or text. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,19 +12,19 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A table; columns that are not in `words` are aligned as numbers. */
+/** Create a table; columns that are not in `words` are aligned as numbers. */
 function tableOf({ title, headings, rows, words }) {
-  const kind = (place) => (words.includes(place) ? 'word' : null);
-  const head = make('tr', {}, ...headings.map((text, place) => make('th', { scope: 'col', class: kind(place) }, text)));
-  const cell = (text, place) => (place === 0 && words.includes(0)
+  const kind = (index) => (words.includes(index) ? 'word' : null);
+  const head = make('tr', {}, ...headings.map((text, index) => make('th', { scope: 'col', class: kind(index) }, text)));
+  const cell = (text, index) => (index === 0 && words.includes(0)
     ? make('th', { scope: 'row', class: 'word', dir: 'auto' }, text)
-    : make('td', { class: kind(place), dir: words.includes(place) ? 'auto' : null }, text));
+    : make('td', { class: kind(index), dir: words.includes(index) ? 'auto' : null }, text));
   const body = rows.map((row) => make('tr', {}, ...row.map(cell)));
   const table = make('table', {}, title ? make('caption', {}, title) : null, make('thead', {}, head), make('tbody', {}, ...body));
   return make('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': title || headings.join(', ') }, table);
 }
 
-/** Fill an element the first time that it is opened. */
+/** Fill a details element when it is opened for the first time. */
 function onceOpen(details, fill) {
   let filled = false;
   const open = () => {
@@ -38,7 +38,7 @@ function onceOpen(details, fill) {
   return details;
 }
 
-/** An SVG drawing from its source; as XML it runs nothing, whatever it holds. */
+/** Create an SVG drawing from its source; parsed as XML, it runs no script. */
 function drawingOf(source, label) {
   const parsed = new DOMParser().parseFromString(source, 'image/svg+xml').documentElement;
   if (parsed.localName !== 'svg') return make('p', { class: 'soft' }, 'This chart could not be drawn.');
@@ -47,7 +47,7 @@ function drawingOf(source, label) {
   return document.importNode(parsed, true);
 }
 
-/** The text of a mark beside the pointer. */
+/** Show the label of a bar or point beside the pointer. */
 function showTips() {
   const tip = byId('tip');
   const show = (event) => {

@@ -1,10 +1,10 @@
-// Groups, their responses, and what a response says: each level opens the next.
+// Groups, their responses, and the content of a response; each level opens the next.
 
-function badges(whys) {
-  return whys.map((why) => make('span', { class: 'badge' }, why));
+function badges(reasons) {
+  return reasons.map((reason) => make('span', { class: 'badge' }, reason));
 }
 
-/** The rewards of a group, the highest first, between the page's lowest and highest. */
+/** Bars of a group's rewards, the highest first, on the scale of all rewards of the page. */
 function rewardBars(rewards, low, high) {
   const bars = rewards.filter((reward) => reward !== null).map((reward) => {
     const bar = make('i');
@@ -16,7 +16,7 @@ function rewardBars(rewards, low, high) {
 
 function responseOf(response, scales) {
   const facts = response.facts.map(([name, value]) => `${name} ${value}`).join(' · ');
-  const summary = make('summary', {}, make('span', {}, `row ${response.row} · ${facts} `, ...badges(response.why)));
+  const summary = make('summary', {}, make('span', {}, `row ${response.row} · ${facts} `, ...badges(response.reasons)));
   const details = make('details', { class: 'response', id: `row-${response.row}`, 'data-row': response.row }, summary);
   return onceOpen(details, () => {
     const shown = [];
@@ -27,19 +27,19 @@ function responseOf(response, scales) {
     if (response.pieces.length) shown.push(make('p', { class: 'label' }, 'Tokens'), ...stripOf(response, scales));
     const more = make('details', { class: 'numbers' }, make('summary', {}, 'Text and other columns'));
     if (same && response.text) more.append(make('pre', { class: 'text', dir: 'auto' }, response.text));
-    more.append(tableOf({ title: '', headings: ['column', 'value'], rows: [['file', response.place], ...response.fields], words: [0, 1] }));
+    more.append(tableOf({ title: '', headings: ['column', 'value'], rows: [['file', response.location], ...response.fields], words: [0, 1] }));
     return [...shown, more];
   });
 }
 
 function groupOf(group, scales, low, high) {
   const step = group.step === null ? '' : `step ${group.step} · `;
-  const whys = [...new Set(group.responses.flatMap((response) => response.why))];
+  const reasons = [...new Set(group.responses.flatMap((response) => response.reasons))];
   const head = make('span', { class: 'head' },
-    make('span', { class: 'title', dir: 'auto' }, `${step}${group.title} `), ...badges(whys),
+    make('span', { class: 'title', dir: 'auto' }, `${step}${group.title} `), ...badges(reasons),
     make('div', { class: 'said' }, group.said));
   const summary = make('summary', {}, head, rewardBars(group.rewards, low, high));
-  const details = make('details', { class: 'group card', 'data-why': whys.join('|') }, summary);
+  const details = make('details', { class: 'group card', 'data-reasons': reasons.join('|') }, summary);
   return onceOpen(details, () => {
     const shown = group.prompt
       ? [make('p', { class: 'label' }, 'Prompt'), make('pre', { class: 'text', dir: 'auto', tabindex: 0 }, group.prompt)]
@@ -48,25 +48,25 @@ function groupOf(group, scales, low, high) {
   });
 }
 
-/** Buttons that choose which groups are seen. */
-function chooserOf(whys, groups) {
-  const there = whys.filter((why) => groups.some((group) => group.dataset.why.split('|').includes(why)));
-  const buttons = ['all', ...there].map((why) => make('button', { type: 'button', 'aria-pressed': String(why === 'all') }, why));
+/** Buttons that filter the groups. */
+function chooserOf(reasons, groups) {
+  const present = reasons.filter((reason) => groups.some((group) => group.dataset.reasons.split('|').includes(reason)));
+  const buttons = ['all', ...present].map((reason) => make('button', { type: 'button', 'aria-pressed': String(reason === 'all') }, reason));
   buttons.forEach((button) => button.addEventListener('click', () => {
-    const why = button.textContent;
+    const reason = button.textContent;
     buttons.forEach((other) => other.setAttribute('aria-pressed', String(other === button)));
-    groups.forEach((group) => { group.hidden = why !== 'all' && !group.dataset.why.split('|').includes(why); });
+    groups.forEach((group) => { group.hidden = reason !== 'all' && !group.dataset.reasons.split('|').includes(reason); });
   }));
-  return make('div', { class: 'buttons', role: 'group', 'aria-label': 'Which examples' }, ...buttons);
+  return make('div', { class: 'buttons', role: 'group', 'aria-label': 'Filter examples' }, ...buttons);
 }
 
-/** Open a row's group and the row itself, and bring it into view. */
+/** Open the group of a row and the row, and scroll to it. */
 function openRow(row, groups, shown) {
-  const place = groups.findIndex((group) => group.responses.some((response) => response.row === row));
-  if (place < 0) return;
-  shown[place].hidden = false;
-  shown[place].open = true;
-  shown[place].fill();
+  const index = groups.findIndex((group) => group.responses.some((response) => response.row === row));
+  if (index < 0) return;
+  shown[index].hidden = false;
+  shown[index].open = true;
+  shown[index].fill();
   const details = byId(`row-${row}`);
   details.open = true;
   details.fill();

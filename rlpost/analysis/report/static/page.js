@@ -1,4 +1,4 @@
-// The page itself: sections in order, findings, examples, and the choice of light or dark.
+// The page: sections, findings, examples, and the light and dark themes.
 
 const data = JSON.parse(byId('data').textContent);
 
@@ -21,7 +21,7 @@ function sectionOf(name, title, ...children) {
   return make('section', { id: name, 'aria-labelledby': `${name}-title` }, heading, ...children);
 }
 
-/** A table that many rows would make long is folded. */
+/** A table of more than 12 rows is collapsed. */
 function folded(table) {
   if (table.rows.length <= 12) return make('div', { class: 'card' }, tableOf(table));
   const details = make('details', { class: 'card numbers' }, make('summary', {}, `${table.title}, ${table.rows.length} rows`));
@@ -35,12 +35,12 @@ function plainSection({ name, title, lines, tiles, charts, tables }) {
   return sectionOf(name, title, ...children);
 }
 
-function findingsSection(open, there) {
+function findingsSection(open, shownRows) {
   if (!data.findings.length) {
-    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, 'Nothing was found that would hurt training.'));
+    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, `No problems found by ${data.checks} checks (rlpost inspect --checks lists them).`));
   }
   const evidence = ({ row, said }) => {
-    if (!there.has(row)) return make('li', { dir: 'auto' }, said);
+    if (!shownRows.has(row)) return make('li', { dir: 'auto' }, said);
     const link = make('a', { href: `#row-${row}` }, said);
     link.addEventListener('click', (event) => { event.preventDefault(); open(row); });
     return make('li', { dir: 'auto' }, link);
@@ -53,12 +53,12 @@ function findingsSection(open, there) {
 }
 
 function examplesSection(groups, shown) {
-  const intro = 'A sample of the input: a group opens its prompt and responses, a response its tokens.';
+  const intro = 'Open a group to see its prompt and responses, and a response to see its tokens.';
   return sectionOf('examples', 'Examples', make('p', { class: 'soft' }, intro),
-    chooserOf(data.whys, shown), make('div', { class: 'groups' }, ...shown));
+    chooserOf(data.reasons, shown), make('div', { class: 'groups' }, ...shown));
 }
 
-/** Light or dark as the system is, until the button says otherwise; nothing is stored. */
+/** Follow the theme of the system until the button is used; nothing is stored. */
 function followTheme() {
   const button = byId('theme');
   const system = window.matchMedia('(prefers-color-scheme: dark)');
@@ -82,15 +82,15 @@ function show() {
   const low = Math.min(...rewards);
   const high = Math.max(...rewards);
   const shown = data.groups.map((group) => groupOf(group, data.scales, low, high));
-  const there = new Set(data.groups.flatMap((group) => group.responses.map((response) => response.row)));
+  const shownRows = new Set(data.groups.flatMap((group) => group.responses.map((response) => response.row)));
   const [first, ...rest] = data.sections.map(plainSection);
-  const findings = findingsSection((row) => openRow(row, data.groups, shown), there);
+  const findings = findingsSection((row) => openRow(row, data.groups, shown), shownRows);
   const files = rest.pop();
   const sections = [first, findings, ...rest, examplesSection(data.groups, shown), files];
   byId('main').append(...sections);
   byId('nav').append(...sections.map((section) => make('li', {}, make('a', { href: `#${section.id}` }, section.querySelector('h2').textContent))));
   byId('inputs').textContent = data.inputs.join(', ');
-  byId('foot').textContent = `Made by rlpost ${data.version}. Log-probs and KL are in nats.`;
+  byId('foot').textContent = `Written by rlpost ${data.version}. Log-probs and KL are in nats.`;
 }
 
 followTheme();

@@ -1,6 +1,6 @@
 // The tokens of a response, coloured by a measure, with a cursor that keys and the pointer move.
 
-/** The colour of a number; none for what is usual, and where there is no number. */
+/** The colour of a number; none for usual numbers and without a number. */
 function colourOf(scale, value) {
   if (value === null || value === undefined) return '';
   const at = scale.size ? Math.abs(value) : value;
@@ -17,14 +17,14 @@ function legendOf(scale) {
   return make('div', { class: 'legend' }, ...steps, make('span', { class: 'observed' }, 'observation'));
 }
 
-/** Number of a token, and text around the place where tokens are left out. */
+/** Elements of the tokens, and notes where tokens are left out. */
 function tokensOf(response) {
   const gaps = new Set(response.gap);
   const parts = [];
-  const tokens = response.pieces.map((piece, place) => {
-    const observed = response.mask[place] === '0';
-    const token = make('span', { class: observed ? 'token observed' : 'token', 'data-place': place }, piece);
-    if (gaps.has(place)) parts.push(make('span', { class: 'gap' }, ` … ${response.left_out} tokens left out … `));
+  const tokens = response.pieces.map((piece, index) => {
+    const observed = response.mask[index] === '0';
+    const token = make('span', { class: observed ? 'token observed' : 'token', 'data-index': index }, piece);
+    if (gaps.has(index)) parts.push(make('span', { class: 'gap' }, ` … ${response.left_out} tokens left out … `));
     parts.push(token);
     if (piece.endsWith('⏎')) parts.push('\n');
     return token;
@@ -33,20 +33,20 @@ function tokensOf(response) {
   return { tokens, parts };
 }
 
-/** What is known of the token at the cursor. */
-function readoutOf(response, scales, place) {
+/** The numbers of the token at the cursor. */
+function readoutOf(response, scales, index) {
   const first = response.gap[0] ?? Infinity;
-  const number = place < first ? place : place + response.left_out;
-  const known = Object.entries(response.numbers).map(([name, values]) => [
-    `${scales[name].name} `, make('span', { class: 'number' }, values[place] === null ? '–' : String(values[place])),
+  const number = index < first ? index : index + response.left_out;
+  const numbers = Object.entries(response.numbers).map(([name, values]) => [
+    `${scales[name].name} `, make('span', { class: 'number' }, values[index] === null ? '–' : String(values[index])),
   ]);
-  const parts = [`token ${number} `, make('span', { class: 'number' }, `“${response.pieces[place]}”`)];
-  if (response.mask[place] === '0') parts.push(', an observation');
-  for (const pair of known) parts.push(' · ', ...pair);
+  const parts = [`token ${number} `, make('span', { class: 'number' }, `“${response.pieces[index]}”`)];
+  if (response.mask[index] === '0') parts.push(', an observation');
+  for (const pair of numbers) parts.push(' · ', ...pair);
   return parts;
 }
 
-/** Buttons for the measures, the legend, the tokens, and a line about the token at the cursor. */
+/** Buttons for the measures, the legend, the tokens, and the numbers of the token at the cursor. */
 function stripOf(response, scales) {
   const names = Object.keys(response.numbers);
   const { tokens, parts } = tokensOf(response);
@@ -60,23 +60,23 @@ function stripOf(response, scales) {
   const colour = (measure) => {
     buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.measure === measure)));
     legend.replaceChildren(legendOf(scales[measure]));
-    tokens.forEach((token, place) => {
-      const found = response.mask[place] === '0' ? '' : colourOf(scales[measure], response.numbers[measure][place]);
-      token.style.backgroundColor = found;
-      token.classList.toggle('coloured', found !== '');
+    tokens.forEach((token, index) => {
+      const background = response.mask[index] === '0' ? '' : colourOf(scales[measure], response.numbers[measure][index]);
+      token.style.backgroundColor = background;
+      token.classList.toggle('coloured', background !== '');
     });
   };
   let cursor = -1;
-  const move = (place) => {
-    if (place < 0 || place >= tokens.length) return;
+  const move = (index) => {
+    if (index < 0 || index >= tokens.length) return;
     tokens[cursor]?.classList.remove('cursor');
-    cursor = place;
+    cursor = index;
     tokens[cursor].classList.add('cursor');
-    readout.replaceChildren(...readoutOf(response, scales, place));
+    readout.replaceChildren(...readoutOf(response, scales, index));
   };
   strip.addEventListener('pointerover', (event) => {
     const token = event.target.closest('.token');
-    if (token) move(Number(token.dataset.place));
+    if (token) move(Number(token.dataset.index));
   });
   strip.addEventListener('keydown', (event) => {
     const to = { ArrowRight: cursor + 1, ArrowLeft: cursor - 1, Home: 0, End: tokens.length - 1 }[event.key];
