@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlpost
-from rlpost.analysis.compare import matching, run, streams
-from rlpost.analysis.compare.agreement import Agreement, Signs, Spread, ranks, spearman
+from rlpost.analysis.compare import matching
+from rlpost.analysis.compare.agreement import Agreement, ValueStats, ranks, spearman
+from rlpost.analysis.compare.compare import compare_files, compare_recipes
 from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
 from rlpost.errors import DataError, UsageError
@@ -39,7 +40,7 @@ def pair(tmp_path_factory):
 
 
 def compared(*paths, count=5, **options):
-    return run.files([str(path) for path in paths], {}, column=None, count=count, **options)
+    return compare_files([str(path) for path in paths], {}, column=None, count=count, **options)
 
 
 def plain(paths):
@@ -253,7 +254,7 @@ def test_recipes_give_what_their_files_would(pair):
         ("gae", rlpost.Recipe(estimator="gae", advantage_clip=0.4)),
         ("rloo", rlpost.Recipe(estimator="rloo", drop_truncated=True)),
     ]
-    found = run.recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
+    found = compare_recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
     files = compared(*pair)
     for level in ("responses", "tokens"):
         assert found["pairs"][0][level] == files["pairs"][0][level]
@@ -266,13 +267,13 @@ def test_recipes_give_what_their_files_would(pair):
 
 def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
     recipe = rlpost.Recipe(estimator="gae", advantage_clip=0.4, replace=True)
-    found = run.recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
+    found = compare_recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
     assert found["pairs"][0]["tokens"]["identical"] == found["pairs"][0]["tokens"]["count"]
 
 
 def test_three_sides_make_three_pairs():
     recipes = [(name, rlpost.Recipe(estimator=name)) for name in ("grpo", "rloo", "dr_grpo")]
-    found = run.recipes([str(ARITHMETIC)], recipes, {}, column=None, count=1)
+    found = compare_recipes([str(ARITHMETIC)], recipes, {}, column=None, count=1)
     pairs = [(pair["left"], pair["right"]) for pair in found["pairs"]]
     assert pairs == [("grpo", "rloo"), ("grpo", "dr_grpo"), ("rloo", "dr_grpo")]
     # within groups of one size, leaving one out scales the centred reward by n / (n - 1)
@@ -319,7 +320,7 @@ def test_sums_do_not_depend_on_the_pieces(cuts):
     rng = np.random.default_rng(0)
     x = rng.standard_normal(1000) + 1e6
     y = 0.3 * x + rng.standard_normal(1000)
-    found, spread = Agreement(Signs()), Spread()
+    found, spread = Agreement(), ValueStats()
     for a, b in zip(np.split(x, cuts), np.split(y, cuts), strict=True):
         found.add(a, b)
         spread.add(a)
@@ -349,20 +350,20 @@ def chunked(values, cuts):
         for part in np.split(np.arange(len(values)), cuts):
             rows = [values[row] for row in part]
             lengths = np.array([len(row) for row in rows], dtype=np.int64)
-            yield streams.Chunk(lengths, np.array([x for row in rows for x in row]))
+            yield matching.ColumnChunk(lengths, np.array([x for row in rows for x in row]))
 
     return pieces()
 
 
 def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
-    monkeypatch.setattr(streams, "PIECE_TOKENS", 7)
+    monkeypatch.setattr(matching, "CHUNK_TOKENS", 7)
     rng = np.random.default_rng(1)
     values = [rng.standard_normal(n).astype(np.float32).tolist() for n in rng.integers(0, 6, 40)]
     order = rng.permutation(40)
     straight = chunked(values, [3, 3, 20])
-    reordered = streams.chosen(chunked(values, [11]), order, 40)
+    reordered = matching.select_rows(chunked(values, [11]), order, 40)
     back = [[], []]
-    for pair in streams.aligned([straight, reordered]):
+    for pair in matching.align([straight, reordered]):
         for rows, chunk in zip(back, pair, strict=True):
             rows += [part.tolist() for part in np.split(chunk.values, chunk.lengths.cumsum()[:-1])]
     assert back[0] == values
@@ -371,8 +372,8 @@ def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
 
 def test_ids_may_be_numbers_in_one_file_and_text_in_another():
     inputs = [
-        matching.Rows("a", 3, {"group": pa.chunked_array([pa.array([1, 2, 3])])}, np.zeros(3)),
-        matching.Rows("b", 2, {"group": pa.chunked_array([pa.array(["3", "1"])])}, np.zeros(2)),
+        matching.RowKeys("a", 3, {"group": pa.chunked_array([pa.array([1, 2, 3])])}, np.zeros(3)),
+        matching.RowKeys("b", 2, {"group": pa.chunked_array([pa.array(["3", "1"])])}, np.zeros(2)),
     ]
     found = matching.match(inputs)
     assert [rows.tolist() for rows in found.rows] == [[0, 2], [1, 0]]
@@ -387,7 +388,7 @@ def test_json_is_data_and_markdown_is_tables(pair, capsys):
     assert json.loads(capsys.readouterr().out)["pairs"][0]["tokens"] == found["pairs"][0]["tokens"]
     show(found, "markdown")
     text = capsys.readouterr().out
-    assert "### Over tokens" in text
+    assert "### Agreement of tokens" in text
     assert str(found["pairs"][0]["most_different"][0]["row"]) in text
 
 
@@ -410,4 +411,4 @@ def test_the_command_line():
     assert "grpo · rloo" in done.stdout
     alone = subprocess.run([*argv, str(ARITHMETIC)], capture_output=True, text=True, check=False)
     assert (alone.returncode, alone.stdout) == (2, "")
-    assert "name another input" in alone.stderr
+    assert "a comparison needs another input" in alone.stderr

@@ -313,7 +313,7 @@ def test_a_tensor_does_not_read_what_lies_beside_it(tmp_path):
     members[cut] = members[cut][:8]
     path = tmp_path / "1.pt"
     path.write_bytes(zipped(members))
-    assert "a tensor is not of the size that it says" in refusal(path, "slime-train")
+    assert "damaged: the size of a tensor is wrong" in refusal(path, "slime-train")
 
 
 def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):

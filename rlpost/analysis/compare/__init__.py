@@ -1,1 +1,1 @@
-"""Advantages side by side: of several files, or of one input under several recipes."""
+"""Comparison of advantages: of several files, or of several recipes on one input."""

@@ -1,8 +1,8 @@
-"""How much two columns of numbers agree, from sums that add up over pieces."""
+"""Agreement of two columns of numbers: correlations, signs, differences, chunk by chunk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Signs:
-    """How often two numbers have the same sign; 0 is a sign of its own."""
+class SignCounts:
+    """Counts of pairs with the same sign and with opposite signs; 0 has no sign."""
 
     same: int = 0
     opposite: int = 0
@@ -35,7 +35,7 @@ class Signs:
         self.both_zero += int((zeros == 2).sum())  # noqa: PLR2004
 
     def facts(self) -> Json:
-        """The counts, and `agreement`: same signs among pairs that are not both 0."""
+        """Return the counts and `agreement`: the share of same signs among pairs not both 0."""
         either = self.same + self.opposite + self.one_zero
         return {"agreement": self.same / either if either else None, **vars(self)}
 
@@ -44,11 +44,11 @@ class Signs:
 class Agreement:
     """Moments of pairs of numbers, their signs and their differences.
 
-    Means and centred sums are merged piece by piece (Chan, Golub and LeVeque 1979), so that
-    nothing cancels.
+    Means and centred sums are merged chunk by chunk (Chan, Golub and LeVeque 1979), which avoids
+    cancellation.
     """
 
-    signs: Signs
+    signs: SignCounts = field(default_factory=SignCounts)
     count: int = 0
     left: float = 0.0
     right: float = 0.0
@@ -59,17 +59,17 @@ class Agreement:
     distance: float = 0.0
     """Sum of absolute differences."""
     largest: float = 0.0
-    """The largest of them."""
+    """Largest absolute difference."""
 
     @classmethod
     def of(cls, left: Numbers, right: Numbers) -> Agreement:
-        """Of two columns at once."""
-        found = cls(Signs())
-        found.add(left, right)
-        return found
+        """Return the agreement of two whole columns."""
+        agreement = cls()
+        agreement.add(left, right)
+        return agreement
 
     def add(self, left: Numbers, right: Numbers) -> None:
-        """Take more pairs, [n] float64 each; without those where a number is not finite."""
+        """Add more pairs, [n] float64 each; pairs with NaN or infinite numbers are ignored."""
         finite = np.isfinite(left) & np.isfinite(right)
         if not finite.all():
             left, right = left[finite], right[finite]
@@ -87,20 +87,20 @@ class Agreement:
         self.left += off[0] * count / total
         self.right += off[1] * count / total
         self.count = total
-        apart = np.abs(left - right)
+        differences = np.abs(left - right)
         self.identical += int((left == right).sum())
-        self.distance += float(apart.sum())
-        self.largest = max(self.largest, float(apart.max()))
+        self.distance += float(differences.sum())
+        self.largest = max(self.largest, float(differences.max()))
         self.signs.add(left, right)
 
     @property
     def pearson(self) -> float | None:
-        """The correlation, -1 to 1; None where a side is constant or there are under two pairs."""
+        """Pearson's correlation, -1 to 1; None if a side is constant or has under two pairs."""
         spread = (self.left_squares * self.right_squares) ** 0.5
         return max(-1.0, min(1.0, self.products / spread)) if spread > 0 else None
 
     def facts(self) -> Json:
-        """Everything, as plain data."""
+        """Return everything as plain data."""
         return {
             "count": self.count,
             "pearson": self.pearson,
@@ -114,8 +114,8 @@ class Agreement:
 
 
 @dataclass
-class Spread:
-    """Mean, deviation, extremes and zeros of a column, over pieces."""
+class ValueStats:
+    """Mean, standard deviation, extremes and zeros of a column, chunk by chunk."""
 
     count: int = 0
     mean: float = 0.0
@@ -125,7 +125,7 @@ class Spread:
     zeros: int = 0
 
     def add(self, values: Numbers) -> None:
-        """Take more numbers, [n]; those that are not finite are left out."""
+        """Add more numbers, [n]; NaN and infinite ones are ignored."""
         values = values[np.isfinite(values)]
         if not len(values):
             return
@@ -141,7 +141,7 @@ class Spread:
         self.zeros += int((values == 0).sum())
 
     def facts(self) -> Json:
-        """Mean, Bessel standard deviation, min, max; None where there is no number."""
+        """Return mean, standard deviation (Bessel), min, max, zeros; None without numbers."""
         if not self.count:
             return {"count": 0, "mean": None, "std": None, "min": None, "max": None, "zeros": 0}
         variance = self.squares / (self.count - 1) if self.count > 1 else 0.0
@@ -156,13 +156,13 @@ class Spread:
 
 
 def spearman(left: Numbers, right: Numbers) -> float | None:
-    """The rank correlation, equal numbers sharing their mean rank; None as for Pearson's."""
+    """Return Spearman's rank correlation, with mean ranks for ties; None as for Pearson's."""
     finite = np.isfinite(left) & np.isfinite(right)
     return Agreement.of(ranks(left[finite]), ranks(right[finite])).pearson
 
 
 def ranks(values: Numbers) -> Numbers:
-    """Ranks from 1, [n]; equal numbers get the mean of their ranks."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    """Return ranks from 1, [n]; equal numbers get the mean of their ranks."""
+    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    return np.asarray((last - (counts - 1) / 2)[places], dtype=np.float64)
+    return np.asarray((last - (counts - 1) / 2)[positions], dtype=np.float64)

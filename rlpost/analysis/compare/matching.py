@@ -1,9 +1,11 @@
-"""Which rows of several inputs are the same response."""
+"""Which rows of several inputs are the same response, and their token columns row by row."""
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +13,13 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_sums
+from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
+from rlpost.io.threads import prefetch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,25 +29,29 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 
-_PIECE = 1 << 20
-# Roles that tell rows apart, and columns that number samples or executions.
-ROLES = ("batch", "group", "traj_id", "turn")
-SAMPLES = ("sample_id", "sample_index", "sample_idx", "rollout_id", "rollout_index", "traj_idx")
+CHUNK_TOKENS = 1 << 20
+
+
+# Roles and columns that identify a row.
+KEY_ROLES = ("batch", "group", "traj_id", "turn")
+
+
+ID_COLUMNS = ("sample_id", "sample_index", "sample_idx", "rollout_id", "rollout_index", "traj_idx")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What tells the rows of an input apart, and their rewards."""
+class RowKeys:
+    """The keys that identify the rows of an input, and their rewards."""
 
     name: str
     count: int
     keys: dict[str, pa.ChunkedArray]
-    """By role, or by name for sample ids."""
+    """Role, or name of a column of sample ids -> values."""
     reward: NDArray[np.float64]
-    """[N]; NaN where there is no such column."""
+    """[N]; NaN without such a column."""
 
     def label(self, key: str, row: int) -> Any:
-        """A key of a row; None where the input has no such column."""
+        """Return a key of a row; None if the input has no such column."""
         return self.keys[key][row].as_py() if key in self.keys else None
 
 
@@ -52,91 +60,96 @@ class Match:
     """The rows that all inputs have."""
 
     by: tuple[str, ...]
-    """The keys; empty: by position."""
+    """The keys; empty: rows are matched by position."""
     ordinal: bool
-    """Several rows have the same keys: their order within tells them apart."""
+    """Several rows have the same keys and are matched by their order."""
     rows: list[Codes]
-    """For each input, [m] row numbers, in the first input's order."""
+    """For each input, [m] row numbers, in the order of the first input."""
 
 
-def rows_of(source: Source, columns: ColumnMap) -> Rows:
-    """Read the keys and rewards of an input, streaming; lists of rewards are summed."""
-    named = {role: columns.column(role) for role in ROLES if role in columns}
-    named |= {name: name for name in SAMPLES if name in source.columns}
+def read_keys(source: Source, columns: ColumnMap) -> RowKeys:
+    """Stream the keys and rewards of an input; lists of rewards are summed."""
+    candidates = {role: columns.column(role) for role in KEY_ROLES if role in columns}
+    candidates |= {name: name for name in ID_COLUMNS if name in source.columns}
     schema = source.schemas[0]
     kinds = {name: schema.field(name).type for name in schema.names}
     keys = {
         key: name
-        for key, name in named.items()
+        for key, name in candidates.items()
         if name not in kinds or not pa.types.is_nested(kinds[name])
     }
     reward = columns.column("reward") if "reward" in columns else None
-    wanted = [*dict.fromkeys([*keys.values(), *([reward] if reward else [])])]
-    found: dict[str, list[pa.Array]] = {key: [] for key in keys}
+    names = [*dict.fromkeys([*keys.values(), *([reward] if reward else [])])]
+    values: dict[str, list[pa.Array]] = {key: [] for key in keys}
     rewards = [np.zeros(0)]
-    for piece in source.read(wanted or source.columns[:1], _PIECE, reward or ""):
+    for chunk in source.read(names or source.columns[:1], CHUNK_TOKENS, reward or ""):
         for key, name in keys.items():
-            found[key].append(_plain(piece.table.column(name)))
-        missing = np.full(piece.table.num_rows, np.nan)
-        rewards.append(_numbers(piece.table.column(reward)) if reward else missing)
-    chunked = {key: pa.chunked_array(_one_type(parts)) for key, parts in found.items() if parts}
-    return Rows(source.name, source.rows, chunked, np.concatenate(rewards))
+            values[key].append(_key_values(chunk.table.column(name)))
+        missing = np.full(chunk.table.num_rows, np.nan)
+        rewards.append(_rewards(chunk.table.column(reward)) if reward else missing)
+    key_columns = {
+        key: pa.chunked_array(_common_type(parts)) for key, parts in values.items() if parts
+    }
+    return RowKeys(source.name, source.rows, key_columns, np.concatenate(rewards))
 
 
-def _numbers(array: pa.Array) -> NDArray[np.float64]:
+def _rewards(array: pa.Array) -> NDArray[np.float64]:
     if is_list(array.type):
         offsets, values = lists.flat(array)
         return segment_sums(values, offsets)
     return lists.numbers(array) if is_number(array.type) else np.full(len(array), np.nan)
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _key_values(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     return array.cast(pa.int64() if pa.types.is_integer(array.type) else pa.string())
 
 
-def _one_type(parts: list[pa.Array]) -> list[pa.Array]:
+def _common_type(parts: list[pa.Array]) -> list[pa.Array]:
     same = len({part.type for part in parts}) == 1
     return parts if same else [part.cast(pa.string()) for part in parts]
 
 
-def match(inputs: Sequence[Rows]) -> Match:
+def match(inputs: Sequence[RowKeys]) -> Match:
     """Match the rows of inputs: by the keys that all have, else by position.
 
     Raises:
-        DataError: no keys, and different numbers of rows; or no row that all inputs have.
+        DataError: there are no keys and the numbers of rows differ, or no row is in all inputs.
     """
     keys = [key for key in inputs[0].keys if all(key in other.keys for other in inputs[1:])]
     counts = {one.count for one in inputs}
     if not keys:
         if len(counts) > 1:
             raise DataError(
-                f"{_counted(inputs)}: without a column that tells rows apart (prompt_id, step, "
-                "sample_id, ...) they are matched by position, and need as many rows each"
+                f"{_names_and_counts(inputs)}: without a column that identifies rows (prompt_id, "
+                "step, sample_id, ...) they are matched by position and need the same number of "
+                "rows"
             )
         return Match((), ordinal=False, rows=[np.arange(one.count) for one in inputs])
-    codes = _codes(inputs, keys)
+    codes = _joint_codes(inputs, keys)
     ordinals = [_ordinals(own) for own in codes]
-    ordinal = any(bool(places.any()) for places in ordinals)
-    most = 1 + max(int(places.max(initial=0)) for places in ordinals)
-    full = [own * most + places for own, places in zip(codes, ordinals, strict=True)]
-    rows = _common(full)
+    ordinal = any(bool(own.any()) for own in ordinals)
+    most = 1 + max(int(own.max(initial=0)) for own in ordinals)
+    full = [code * most + own for code, own in zip(codes, ordinals, strict=True)]
+    rows = _common_rows(full)
     if not len(rows[0]):
-        raise DataError(f"{_counted(inputs)}: no row has the same {', '.join(keys)} in all of them")
+        raise DataError(
+            f"{_names_and_counts(inputs)}: no row has the same {', '.join(keys)} in all of them"
+        )
     return Match(tuple(keys), ordinal, rows)
 
 
-def _counted(inputs: Sequence[Rows]) -> str:
-    return ", ".join(f"{one.name} ({one.count} rows)" for one in inputs)
+def _names_and_counts(inputs: Sequence[RowKeys]) -> str:
+    return ", ".join(f"{keys.name} ({counted(keys.count, 'row')})" for keys in inputs)
 
 
-def _codes(inputs: Sequence[Rows], keys: Sequence[str]) -> list[Codes]:
-    """One number for each row: equal where all keys are, over all inputs."""
+def _joint_codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
+    """Return a number for each row that is equal if all keys are equal, over all inputs."""
     joint = np.zeros(sum(one.count for one in inputs), dtype=np.int64)
     for key in keys:
         arrays = [chunk for one in inputs for chunk in one.keys[key].chunks]
-        encoded = pa.chunked_array(_one_type(arrays)).combine_chunks()
+        encoded = pa.chunked_array(_common_type(arrays)).combine_chunks()
         own = pc.rank(encoded, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
         joint = np.unique(joint * (int(own.max(initial=0)) + 1) + own, return_inverse=True)[1]
     ends = np.cumsum([one.count for one in inputs])[:-1]
@@ -144,23 +157,132 @@ def _codes(inputs: Sequence[Rows], keys: Sequence[str]) -> list[Codes]:
 
 
 def _ordinals(codes: Codes) -> Codes:
-    """Which of the rows of its code each row is, from 0."""
+    """Return the number of earlier rows with the same code, for each row."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(codes) else order
     counts = np.diff(np.append(starts, len(codes)))
-    found = np.empty(len(codes), dtype=np.int64)
-    found[order] = np.arange(len(codes)) - np.repeat(starts, counts)
-    return found
+    ordinals = np.empty(len(codes), dtype=np.int64)
+    ordinals[order] = np.arange(len(codes)) - np.repeat(starts, counts)
+    return ordinals
 
 
-def _common(codes: list[Codes]) -> list[Codes]:
-    """Rows whose code all inputs have, in the first one's order; each has a code once."""
+def _common_rows(codes: list[Codes]) -> list[Codes]:
+    """Return the rows whose codes all inputs have, in the order of the first input."""
     shared = codes[0]
     for other in codes[1:]:
         shared = shared[np.isin(shared, other)]
-    found = []
+    rows = []
     for own in codes:
         order = np.argsort(own, kind="stable")
-        found.append(order[np.searchsorted(own, shared, sorter=order)])
-    return found
+        rows.append(order[np.searchsorted(own, shared, sorter=order)])
+    return rows
+
+
+class ColumnChunk(NamedTuple):
+    """A token column of consecutive rows."""
+
+    lengths: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """[n+1], from 0."""
+        return np.concatenate([[0], self.lengths.cumsum()])
+
+    def slice(self, start: int, stop: int) -> ColumnChunk:
+        """Return the rows from start to stop."""
+        first, last = self.lengths[:start].sum(), self.lengths[:stop].sum()
+        return ColumnChunk(self.lengths[start:stop], self.values[first:last])
+
+
+def column_chunk(array: pa.Array) -> ColumnChunk:
+    """Return the rows of a column; a number is a list of one."""
+    if not is_list(array.type):
+        return ColumnChunk(np.ones(len(array), dtype=np.int64), lists.numbers(array))
+    offsets, values = lists.flat(array)
+    return ColumnChunk(np.diff(offsets), values)
+
+
+def read_column(source: Source, column: str) -> Generator[ColumnChunk]:
+    """Yield a column of an input in its order, read ahead in a thread."""
+    chunks = source.read([column], CHUNK_TOKENS, column)
+    for chunk in prefetch(chunks, 1):
+        yield column_chunk(chunk.table.column(column))
+
+
+def select_rows(
+    stream: Generator[ColumnChunk], rows: NDArray[np.int64], count: int
+) -> Generator[ColumnChunk]:
+    """Return these rows of a stream, in this order.
+
+    Increasing row numbers need a single pass. Others need a temporary file with the column's
+    values as float32, so that memory is bounded for any order.
+
+    Args:
+        stream: the whole column.
+        rows: [m] row numbers.
+        count: rows of the stream.
+    """
+    if len(rows) == count and np.array_equal(rows, np.arange(count)):
+        return stream
+    return _filter_rows(stream, rows) if (np.diff(rows) > 0).all() else _reorder_rows(stream, rows)
+
+
+def _filter_rows(stream: Generator[ColumnChunk], rows: NDArray[np.int64]) -> Generator[ColumnChunk]:
+    first = 0
+    for chunk in stream:
+        last = first + len(chunk.lengths)
+        low, high = np.searchsorted(rows, [first, last])
+        keep = np.zeros(len(chunk.lengths), dtype=np.bool_)
+        keep[rows[low:high] - first] = True
+        yield ColumnChunk(chunk.lengths[keep], chunk.values[np.repeat(keep, chunk.lengths)])
+        first = last
+
+
+def _reorder_rows(
+    stream: Generator[ColumnChunk], rows: NDArray[np.int64]
+) -> Generator[ColumnChunk]:
+    with tempfile.TemporaryFile() as file:
+        parts = []
+        for chunk in stream:
+            parts.append(chunk.lengths)
+            chunk.values.astype(np.float32).tofile(file)
+        file.flush()
+        lengths = np.concatenate(parts)
+        if not lengths.sum():
+            yield ColumnChunk(lengths[rows], np.zeros(0))
+            return
+        stored = np.memmap(file, dtype=np.float32, mode="r")
+        starts = lengths.cumsum() - lengths
+        bounds = np.searchsorted(lengths[rows].cumsum(), np.arange(0, lengths.sum(), CHUNK_TOKENS))
+        for part in np.split(rows, np.unique(bounds[1:])):
+            own = lengths[part]
+            tokens = np.arange(own.sum()) + np.repeat(starts[part] - (own.cumsum() - own), own)
+            yield ColumnChunk(own, stored[tokens].astype(np.float64))
+
+
+def align(streams: Sequence[Generator[ColumnChunk]]) -> Iterator[tuple[ColumnChunk, ...]]:
+    """Yield the same rows of every stream, whatever their chunks, until the shortest ends."""
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(closing(stream))
+        pending: list[ColumnChunk | None] = [None] * len(streams)
+        while True:
+            for i, stream in enumerate(streams):
+                pending[i] = _next_rows(pending[i], stream)
+            chunks = [chunk for chunk in pending if chunk is not None]
+            if len(chunks) < len(streams):
+                return
+            rows = min(len(chunk.lengths) for chunk in chunks)
+            yield tuple(chunk.slice(0, rows) for chunk in chunks)
+            pending = [chunk.slice(rows, len(chunk.lengths)) for chunk in chunks]
+
+
+def _next_rows(chunk: ColumnChunk | None, stream: Iterator[ColumnChunk]) -> ColumnChunk | None:
+    """Return the chunk if it has rows, else the next one with rows; None at the end."""
+    while chunk is None or not len(chunk.lengths):
+        chunk = next(stream, None)
+        if chunk is None:
+            return None
+    return chunk

@@ -91,23 +91,23 @@ def compare(
     Prints correlations and sign agreement of each pair, over responses and tokens, the largest
     differences, and what each side clips and masks. Responses of files are matched by their keys.
     """
-    asked = variants(recipe or [], preset or [], estimator or [], roles or [])
+    recipes = variants(recipe or [], preset or [], estimator or [], roles or [])
     columns_map = name_values(roles or [], "--map")
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost.analysis.compare import compare as work  # noqa: PLC0415
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
-    from rlpost.analysis.compare import run  # noqa: PLC0415
 
-    if not asked:
-        found = run.files(paths, columns_map, column=column, count=count)
+    if not recipes:
+        comparison = work.compare_files(paths, columns_map, column=column, count=count)
     else:
-        found = run.recipes(paths, asked, columns_map, column=column, count=count)
-    render_compare.show(found, how.value)
+        comparison = work.compare_recipes(paths, recipes, columns_map, column=column, count=count)
+    render_compare.show(comparison, how.value)
 
 
 def variants(
     recipes: Sequence[Path], presets: Sequence[str], estimators: Sequence[str], roles: list[str]
 ) -> list[tuple[str, Recipe]]:
-    """The recipes to run, named by what varies: each recipe with each preset and estimator.
+    """Return the recipes to run, each recipe with each preset and estimator, and their names.
 
     Raises:
         UsageError: too many; or as the recipes.

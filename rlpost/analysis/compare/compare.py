@@ -1,0 +1,262 @@
+"""Comparison of advantages: of two or more files, or of several recipes on one input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.analysis.compare import matching
+from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
+from rlpost.analysis.compare.sides import RecipeSide, file_side
+from rlpost.analysis.responses import columns as lists
+from rlpost.errors import DataError, UsageError
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.threads import cores
+from rlpost.recipe.roles import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
+    from rlpost.analysis.compare.sides import Side
+    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
+
+    Numbers = NDArray[np.float64]
+
+
+SCHEMA_VERSION = 1
+
+
+_ROUNDING = 1e-6  # advantages are float32
+
+
+Json = dict[str, Any]
+
+
+def compare_files(
+    paths: Sequence[str], columns_map: Mapping[str, str], *, column: str | None, count: int
+) -> Json:
+    """Compare the advantages of two or more inputs, each a file, a directory or a glob.
+
+    Args:
+        paths: the inputs.
+        columns_map: role to column, as in `--map`, for every input.
+        column: the column to compare; None: `advantages`, otherwise `advantage`.
+        count: the number of responses that differ the most to list for each pair.
+
+    Raises:
+        UsageError: there is only one input.
+        DataError: an input lacks the column, or no rows match.
+        ReadWriteError: an input cannot be read.
+    """
+    if len(paths) == 1:
+        raise UsageError(
+            f"{paths[0]}: a comparison needs another input, or --recipe, --preset or --estimator"
+        )
+    sides = [file_side(_source([path]), columns_map, column) for path in paths]
+    short = [Path(path).name for path in paths]
+    if len(set(short)) == len(short):
+        sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
+    rows = [matching.read_keys(side.source, side.columns) for side in sides]
+    return compare(sides, rows, _mask(sides[0].source, sides[0].columns), count)
+
+
+def compare_recipes(
+    paths: Sequence[str],
+    named_recipes: Sequence[tuple[str, Recipe]],
+    columns_map: Mapping[str, str],
+    *,
+    column: str | None,
+    count: int,
+) -> Json:
+    """Compare the advantages of recipes on one input; a single one with those in the input.
+
+    The recipes run in parallel, chunk by chunk, and write no files.
+
+    Args:
+        paths: files, directories and globs, which together are the input.
+        named_recipes: name and recipe of each side.
+        columns_map: role to column, as in `--map`.
+        column: the column to compare a single recipe with.
+        count: the number of responses that differ the most to list for each pair.
+
+    Raises:
+        UsageError, DataError, UnavailableError, ReadWriteError: as `rlpost.advantages`.
+    """
+    from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
+
+    source = _source(paths)
+    columns = resolve(source.columns, columns_map, source.name)
+    options = Options(workers=max(1, cores() // len(named_recipes)))
+    sides: list[Side] = [RecipeSide(name, paths, recipe, options) for name, recipe in named_recipes]
+    if len(sides) == 1:
+        sides.insert(0, file_side(source, columns_map, column))
+    rows = matching.read_keys(source, columns)
+    with single_threaded_torch():
+        return compare(sides, [rows], _mask(source, columns), count)
+
+
+def _source(paths: Sequence[str]) -> Source:
+    return Source(find_inputs(list(paths)))
+
+
+def _mask(source: Source, columns: ColumnMap) -> tuple[Source, str] | None:
+    return (source, columns.column("mask")) if "mask" in columns else None
+
+
+def compare(
+    sides: Sequence[Side], inputs: Sequence[RowKeys], mask: tuple[Source, str] | None, count: int
+) -> Json:
+    """Compare the advantages of two or more sides.
+
+    Args:
+        sides: at least two.
+        inputs: the keys of each side's rows; a single one if all sides have the same input.
+        mask: source and column of the mask of the first side; None: every token counts.
+        count: the number of responses that differ the most to list for each pair.
+
+    Returns:
+        `rows`: how they were matched. `sides`: statistics of the advantages over policy tokens,
+        clip and mask rates. `pairs`: for responses (the mean advantage over policy tokens)
+        Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs and
+        differences; and the responses that differ the most after each side is divided by its
+        root mean square, so that a different scale is not a difference.
+
+    Raises:
+        DataError: the rows do not match; or as the sides' inputs.
+    """
+    matched = matching.match(inputs) if len(inputs) > 1 else None
+    totals = _Totals(len(sides))
+    _add_chunks(totals, _advantage_columns(sides, inputs, matched, mask), masked=mask is not None)
+    means = [np.concatenate(parts) if parts else np.zeros(0) for parts in totals.means]
+    rows = matched.rows[0] if matched else np.arange(inputs[0].count)
+    if len(means[0]) != len(rows):
+        raise DataError(f"{inputs[0].name}: {len(means[0])} of {len(rows)} rows were read")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rows": _row_facts(matched, inputs, len(rows), totals),
+        "sides": [
+            {"name": side.name, "advantage": stats.facts(), "rates": side.rates()}
+            for side, stats in zip(sides, totals.stats, strict=True)
+        ],
+        "pairs": [
+            {
+                "left": sides[left].name,
+                "right": sides[right].name,
+                "responses": {
+                    **Agreement.of(means[left], means[right]).facts(),
+                    "spearman": spearman(means[left], means[right]),
+                },
+                "tokens": agreement.facts(),
+                "most_different": _most_different(
+                    means[left], means[right], rows, inputs[0], count
+                ),
+            }
+            for (left, right), agreement in totals.pairs.items()
+        ],
+    }
+
+
+class _Totals:
+    """Statistics of all sides and pairs, added up chunk by chunk."""
+
+    def __init__(self, sides: int) -> None:
+        self.pairs = {pair: Agreement() for pair in combinations(range(sides), 2)}
+        self.stats = [ValueStats() for _ in range(sides)]
+        self.means: list[list[Numbers]] = [[] for _ in range(sides)]
+        self.unequal = 0
+        """Rows whose lists differ in length; they count for responses, not for tokens."""
+
+    def add(self, columns: Sequence[ColumnChunk], mask: ColumnChunk | None) -> None:
+        """Add the same rows of every side, and their mask."""
+        beside = None if mask is None else (mask.offsets, mask.values)
+        masks = [lists.mask_beside(beside, column.offsets) for column in columns]
+        for i, (column, policy) in enumerate(zip(columns, masks, strict=True)):
+            self.means[i].append(lists.row_means(column.values, column.offsets, policy))
+            self.stats[i].add(column.values[policy])
+        first = columns[0].lengths
+        same = np.logical_and.reduce([column.lengths == first for column in columns])
+        self.unequal += int((~same).sum())
+        tokens = [
+            column.values[policy & np.repeat(same, column.lengths)]
+            for column, policy in zip(columns, masks, strict=True)
+        ]
+        for (left, right), agreement in self.pairs.items():
+            agreement.add(tokens[left], tokens[right])
+
+
+def _advantage_columns(
+    sides: Sequence[Side],
+    inputs: Sequence[RowKeys],
+    matched: Match | None,
+    mask: tuple[Source, str] | None,
+) -> list[Generator[ColumnChunk]]:
+    """Return the matched rows of the advantages of every side, and of the mask, which is last."""
+    columns = [side.chunks() for side in sides]
+    counts, rows = [one.count for one in inputs], matched.rows if matched else []
+    if mask is not None:
+        columns.append(matching.read_column(*mask))
+        counts, rows = [*counts, counts[0]], [*rows, *rows[:1]]
+    if matched is None:
+        return columns
+    return [
+        matching.select_rows(column, own, count)
+        for column, own, count in zip(columns, rows, counts, strict=True)
+    ]
+
+
+def _add_chunks(totals: _Totals, columns: list[Generator[ColumnChunk]], *, masked: bool) -> None:
+    for chunks in matching.align(columns):
+        totals.add(chunks[:-1] if masked else chunks, chunks[-1] if masked else None)
+
+
+def _row_facts(
+    matched: Match | None, inputs: Sequence[RowKeys], count: int, totals: _Totals
+) -> Json:
+    return {
+        "count": count,
+        "matched_by": ["position"] if not matched or not matched.by else list(matched.by),
+        "by_order_within": bool(matched and matched.ordinal),
+        "left_out": {one.name: one.count - count for one in inputs},
+        "unequal_lengths": totals.unequal,
+    }
+
+
+def _most_different(
+    left: Numbers, right: Numbers, rows: NDArray[np.int64], keys: RowKeys, count: int
+) -> list[Json]:
+    """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
+    differences = np.abs(_divided_by_rms(left) - _divided_by_rms(right))
+    differing = np.flatnonzero(differences > _ROUNDING)
+    order = differing[np.argsort(-differences[differing], kind="stable")][:count]
+    return [
+        {
+            "row": int(rows[i]),
+            "step": keys.label("batch", int(rows[i])),
+            "prompt_id": keys.label("group", int(rows[i])),
+            "reward": _finite_or_none(keys.reward[rows[i]]),
+            "left": float(left[i]),
+            "right": float(right[i]),
+            "scaled_difference": float(differences[i]),
+        }
+        for i in order.tolist()
+    ]
+
+
+def _divided_by_rms(values: Numbers) -> Numbers:
+    finite = values[np.isfinite(values)]
+    rms = float(np.sqrt(np.square(finite).mean())) if len(finite) else 0.0
+    return values / rms if rms else values
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
