@@ -1,4 +1,4 @@
-"""Which column of an input serves each role of a recipe."""
+"""The columns of an input that serve the roles of a recipe."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
-# Read by every recipe, where they are there.
+# Read by every recipe if the input has them.
 ROW_ROLES = ("group", "reward", "batch", "domain")
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
-    """Find a column for every role, those that the recipe names itself included.
+    """Return a column for every role, including columns that the recipe names.
 
     Raises:
         UsageError, DataError: as `rlpost.recipe.roles.resolve`.
@@ -36,29 +36,29 @@ def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
 def absent(
     source: Source | TableSource, needs: Mapping[str, str], lacks: Mapping[str, str]
 ) -> DataError:
-    """The error for roles that no column serves, with columns that could.
+    """Return the error for roles without a column, with columns that could serve.
 
     Args:
         source: the input.
-        needs: what is missing, and what needs it.
-        lacks: why the dump that the input was converted from lacks a role, where it is known.
+        needs: the missing roles, and what needs them.
+        lacks: why the dump before conversion lacks a role, if known.
     """
-    return missing(needs, source.columns, source.name, lacks, _held(source))
+    return missing(needs, source.columns, source.name, lacks, _kinds(source))
 
 
 def check_log_probs(source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]) -> None:
-    """Raise DataError where a column of whole numbers, like token ids, is to serve as log-probs."""
-    held = _held(source)
+    """Raise DataError if a column of integers, like token ids, is mapped to log-probs."""
+    kinds = _kinds(source)
     for role in roles:
-        if role in LOG_PROBS and role in columns and held.get(columns.column(role)) == "integers":
+        if role in LOG_PROBS and role in columns and kinds.get(columns.column(role)) == "integers":
             column = columns.column(role)
             raise DataError(
-                f"{source.name}: `{column}` is to serve as {role} (by {columns.how[role]}), but is "
-                f"a list of integers, as token ids are; log-probabilities, lists of floats, are "
-                f"needed: --map {role}=COLUMN names them"
+                f"{source.name}: `{column}` was chosen as {role} (by {columns.how[role]}), but has "
+                "lists of integers, like token ids; log-probabilities are lists of floats: choose "
+                f"them with --map {role}=COLUMN"
             )
 
 
-def _held(source: Source | TableSource) -> dict[str, str]:
-    """What each column of the first file holds."""
+def _kinds(source: Source | TableSource) -> dict[str, str]:
+    """Return the kind of content of each column of the first file."""
     return {field.name: content_kind(field.type) for field in source.schemas[0]}

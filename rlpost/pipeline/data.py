@@ -1,6 +1,6 @@
-"""The table of all responses, put together from the pieces of the first pass.
+"""The two forms of data: Responses, one row for each response; Batch, the tokens of some responses.
 
-The two shapes of data: Batch, tokens of some responses; Responses, a row for each of all.
+`Collector` builds the table of all responses from the chunks of the first pass.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 class Responses:
     """One row per response of the whole input, in input order, on the CPU.
 
-    `columns` are [N]: numbers float64, codes int64, flags bool. The columns every input has:
-    `reward` (as dumped), `tokens` (mask = 1), `length` (all), `batch`, `group`, `domain` (codes),
-    `valid` (false where a number was not finite and the policy is to leave such rows out).
+    `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
+    `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`
+    (false if a number is not finite and such responses are left out).
     """
 
     columns: Mapping[str, Tensor]
     labels: Mapping[str, list[str | int]] = field(default_factory=dict)
-    """What the codes of `batch` and `domain` stand for."""
+    """The labels of the codes of `step`, `batch`, `domain` and `cell`."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What stages leave for the summary, besides columns."""
+    """Results of stages that are not columns."""
     shared: Mapping[str, Tensor] = field(default_factory=dict)
-    """Numbers that batches need besides those of their own rows."""
+    """Numbers that all batches use."""
 
     def __len__(self) -> int:
         return int(self.columns["reward"].numel())
@@ -51,25 +51,25 @@ class Responses:
         return name in self.columns
 
     def with_(self, **columns: Tensor) -> Responses:
-        """The same rows with these columns added or replaced."""
+        """Return the same responses with columns added or replaced."""
         return replace(self, columns={**self.columns, **columns})
 
     def noting(self, **notes: Any) -> Responses:
-        """The same rows with these notes added."""
+        """Return the same responses with notes added."""
         return replace(self, notes={**self.notes, **notes})
 
     def sharing(self, **shared: Tensor) -> Responses:
-        """The same rows with these numbers for all batches added."""
+        """Return the same responses with shared numbers added."""
         return replace(self, shared={**self.shared, **shared})
 
     def count(self, name: str) -> int:
-        """How many codes a code column has."""
+        """Return the number of codes of a column."""
         if name in self.labels:
             return len(self.labels[name])
         return int(self[name].max()) + 1 if len(self) else 0
 
     def rows(self, start: int, stop: int) -> Responses:
-        """A window of consecutive rows, sharing memory."""
+        """Return consecutive rows, which share memory with the table."""
         return replace(
             self, columns={key: value[start:stop] for key, value in self.columns.items()}
         )
@@ -79,21 +79,21 @@ class Responses:
 class Batch:
     """The tokens of consecutive responses, ragged, on the device that computes.
 
-    `tokens` columns are [T]; `responses` columns are [n], the window of Responses that they
-    belong to, once it is known.
+    Columns of `tokens` are [T]. Columns of `responses` are [n]: the rows of these responses, once
+    the table exists.
     """
 
     offsets: Tensor
     mask: Tensor
-    """[T] bool: the policy produced the token."""
+    """[T] bool: true for policy tokens."""
     tokens: Mapping[str, Tensor]
     responses: Mapping[str, Tensor] = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     full: bool = False
-    """Known to have no observation: the mask is true throughout."""
+    """There is no observation: the mask is true for all tokens."""
 
     def only(self, values: Tensor) -> Tensor:
-        """The values where the policy produced the token, 0 elsewhere."""
+        """Return the values at policy tokens, 0 at observations."""
         return values if self.full else torch.where(self.mask, values, 0.0)
 
     @property
@@ -103,7 +103,7 @@ class Batch:
 
     @property
     def policy_tokens(self) -> Tensor:
-        """Tokens of each response that the policy produced, [n] int64."""
+        """Policy tokens of each response, [n] int64."""
         return self.lengths if self.full else count_true(self.mask, self.offsets)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -113,11 +113,11 @@ class Batch:
         return name in self.tokens
 
     def with_(self, **tokens: Tensor) -> Batch:
-        """The same responses with these token columns added or replaced."""
+        """Return the same batch with token columns added or replaced."""
         return replace(self, tokens={**self.tokens, **tokens})
 
     def beside(self, responses: Responses, start: int) -> Batch:
-        """This batch with its rows of the Responses table, which begin at `start`."""
+        """Return the batch with its rows of the table, which begin at `start`."""
         window = responses.rows(start, start + self.offsets.numel() - 1)
         device = self.offsets.device
         columns = {key: value.to(device) for key, value in window.columns.items()}
@@ -125,11 +125,11 @@ class Batch:
         return replace(self, responses=columns, shared=shared)
 
 
-def joined(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
-    """The columns of consecutive pieces, [rows] each, joined as they come.
+def concat_columns(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
+    """Return the columns of consecutive chunks, [rows] each.
 
-    Were they kept apart until the last is there, their little tensors would lie scattered among
-    the blocks that pieces leave behind, and memory would grow with the input.
+    Each chunk is copied at once. If all were kept until the last one, many small tensors would
+    fragment the memory that chunks free, and memory would grow with the input.
     """
     columns: dict[str, Tensor] = {}
     first = 0
@@ -138,7 +138,7 @@ def joined(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor
             column = columns.setdefault(name, value.new_empty(rows, *value.shape[1:]))
             column[first : first + len(value)] = value
         first += max(map(len, part.values()), default=0)
-    assert not columns or first == rows, f"{first} of {rows} rows came"
+    assert not columns or first == rows, f"{first} rows, not {rows}"
     return columns
 
 
@@ -146,24 +146,24 @@ Label = str | int
 
 
 class Collector:
-    """Takes the row columns and measurements of piece after piece, in input order."""
+    """Collects the columns of responses from chunks, in input order."""
 
     def __init__(self) -> None:
         self._numbers: list[dict[str, Tensor]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
 
-    def add(self, rows: Mapping[str, Tensor | pa.Array], measured: Mapping[str, Tensor]) -> None:
-        """Take the next piece: its keys and numbers, and what stages measured on it."""
+    def add(self, rows: Mapping[str, Tensor | pa.Array], mapped: Mapping[str, Tensor]) -> None:
+        """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
         numbers = {name: value for name, value in rows.items() if isinstance(value, Tensor)}
-        self._numbers.append({**numbers, **{name: value.cpu() for name, value in measured.items()}})
+        self._numbers.append({**numbers, **{name: value.cpu() for name, value in mapped.items()}})
         for name, value in rows.items():
             if not isinstance(value, Tensor):
                 self._keys.setdefault(name, []).append(value.dictionary_encode())
 
     def finish(self, recipe: Recipe) -> Responses:
-        """The table, with codes in place of keys; it must have at least one row, and is given once.
+        """Return the table, with codes instead of keys; it needs at least one row, and one call.
 
-        What was collected is let go of as the table grows: there may be many millions of rows.
+        Collected chunks are freed while the table grows, since there may be millions of rows.
         """
         parts, self._numbers = self._numbers, []
         columns = {name: torch.cat([part.pop(name) for part in parts]) for name in [*parts[0]]}
@@ -175,7 +175,7 @@ class Collector:
             scale = torch.tensor(list(weights.values()), dtype=torch.float64)
             columns["reward"] = component_sum(components, scale)
         count = columns["tokens"].numel()
-        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # a loss needs none
+        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # optional for a loss
         one = torch.zeros(1, dtype=torch.int64).expand(count)
         codes: dict[str, Tensor] = {}
         labels: dict[str, list[Label]] = {}
@@ -183,7 +183,7 @@ class Collector:
             codes[name], dictionary = _encoded(self._keys.pop(name))
             if name in ("batch", "domain"):  # there may be millions of groups
                 labels[name] = dictionary.to_pylist()
-        step, steps = _in_order(codes.get("batch", one), labels.get("batch", ["all"]))
+        step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
         own = codes.get("group", torch.arange(count))
@@ -195,7 +195,7 @@ class Collector:
             "step": step,
             "batch": batch,
             "domain": domain,
-            "group": _joined(batch, len(batches), own),
+            "group": _group_codes(batch, len(batches), own),
         }
         cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
         ids = {"rollout", "traj_id", "state_id"}
@@ -205,7 +205,7 @@ class Collector:
 
 
 def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
-    """Whether all numbers of each row are finite; with `--nonfinite error` all are by now.
+    """Return whether all numbers of each row are finite (always, with `--nonfinite error`).
 
     Args:
         columns: [count] or [count, k] each.
@@ -220,7 +220,7 @@ def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
 
 
 def _encoded(chunks: list[pa.DictionaryArray]) -> tuple[Tensor, pa.Array]:
-    """Codes in order of first appearance, [N] int64, and what they stand for."""
+    """Return codes in order of first appearance, [N] int64, and their labels."""
     if len({chunk.type for chunk in chunks}) > 1:  # one file's ids are numbers, another's strings
         chunks = [_as_strings(chunk) for chunk in chunks]
     unified = pa.chunked_array(chunks).unify_dictionaries()
@@ -236,23 +236,23 @@ def _as_strings(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
 
 
-def _in_order(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
-    """Batches in order: their codes, and what these stand for."""
+def _step_codes(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
+    """Return codes of steps in step order, and their labels."""
     order = ordered(labels)
     if order == [*range(len(labels))]:
         return codes, labels
     rank = torch.empty(len(labels), dtype=torch.int64)
     rank[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(labels))
-    return rank[codes], [labels[place] for place in order]
+    return rank[codes], [labels[index] for index in order]
 
 
 def ordered(labels: Sequence[Label]) -> list[int]:
-    """The places of batches' labels in the order of the batches.
+    """Return the indices of step labels in step order.
 
-    It is that of their numbers; names that are no numbers keep the input's order.
+    Labels that are all whole numbers are sorted as numbers; others keep the order of the input.
     """
     try:
-        return sorted(range(len(labels)), key=lambda place: int(labels[place]))
+        return sorted(range(len(labels)), key=lambda index: int(labels[index]))
     except ValueError:
         return list(range(len(labels)))
 
@@ -260,7 +260,7 @@ def ordered(labels: Sequence[Label]) -> list[int]:
 def _batches(
     scope: str, step: Tensor, steps: list[Label], domain: Tensor, domains: list[Label]
 ) -> tuple[Tensor, list[Label]]:
-    """What counts as one batch, by the recipe's numerics."""
+    """Return codes of batches, by the scope in the recipe's numerics, and their labels."""
     if scope == "all":
         return torch.zeros_like(step), ["all"]
     if scope == "step":
@@ -273,13 +273,13 @@ def _batches(
 
 
 def _cells(step: Tensor, steps: int, domain: Tensor, domains: int) -> tuple[Tensor, Tensor]:
-    """The pairs of step and domain that occur, as one number each, and the place of each row's."""
+    """Return the (step, domain) pairs that occur, as one number each, and each row's index."""
     both = step if domains == 1 else step * domains + domain
     return dense_codes(both, steps * domains)
 
 
-def _joined(batch: Tensor, batches: int, group: Tensor) -> Tensor:
-    """Codes of (batch, group), from 0 without gaps."""
+def _group_codes(batch: Tensor, batches: int, group: Tensor) -> Tensor:
+    """Return codes of (batch, group), from 0 without gaps."""
     if batches == 1:
         return group
     groups = int(group.max()) + 1 if group.numel() else 1

@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""The device that computes, its streams, and its memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlpost.display.text import counted
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.parquet.source import CHUNK_TOKENS
 
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-# float64 columns, masks and the temporaries of the widest recipe, with room to spare
+# float64 columns, masks and intermediate results of the largest recipe, with a margin
 _BYTES_PER_TOKEN = 512
 _MOST_TOKENS = 1 << 24
-_lanes = threading.local()
+_streams = threading.local()
 
 
 def device_named(name: str) -> torch.device:
-    """The device of `auto`, `cpu`, `cuda` or `cuda:N`.
+    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Raises:
         UsageError: another name.
-        UnavailableError: that GPU is not there.
+        UnavailableError: this machine has no such GPU.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,18 +37,18 @@ def device_named(name: str) -> torch.device:
         raise UsageError(f"--device {name}: auto, cpu, cuda or cuda:N is needed")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise UnavailableError(
-            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices that "
-            "torch can use; --device cpu gives the same numbers"
+            f"--device {name}: torch finds {counted(torch.cuda.device_count(), 'CUDA device')} on "
+            "this machine; --device cpu computes the same numbers"
         )
     return torch.device(name)
 
 
 def chunk_tokens_for(device: torch.device, workers: int) -> int:
-    """Tokens per piece: enough to keep the CPU's caches or a GPU's memory busy, not more.
+    """Return tokens per chunk: few enough for the CPU's caches, or for a GPU's memory.
 
     Args:
-        device: where pieces are computed.
-        workers: pieces that are there at once.
+        device: that computes.
+        workers: chunks in memory at once.
     """
     if device.type == "cpu":
         return CHUNK_TOKENS
@@ -56,16 +57,16 @@ def chunk_tokens_for(device: torch.device, workers: int) -> int:
 
 
 def cuda_stream(device: torch.device) -> AbstractContextManager[object]:
-    """A CUDA stream of the thread's own, so that its copies overlap with others' compute."""
+    """Return a CUDA stream of this thread, so that copies overlap with other threads' work."""
     if device.type == "cpu":
         return nullcontext()
-    if not hasattr(_lanes, "stream") or _lanes.stream.device != device:
-        _lanes.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return torch.cuda.stream(_lanes.stream)
+    if not hasattr(_streams, "stream") or _streams.stream.device != device:
+        _streams.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.stream(_streams.stream)
 
 
-def moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; to a GPU by way of pinned memory, without waiting for the copy."""
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the tensor on a device; the copy to a GPU is asynchronous, from pinned memory."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -75,10 +76,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed blocks of any size for the next piece, where it is glibc.
+    """Make glibc, if it is the C library, keep freed memory for the next chunk.
 
-    It would give them back to the system, which clears every page before it lends it again: a
-    fifth of the time of a run.
+    By default it returns large blocks to the system, which clears each page before it is used
+    again. That costs a fifth of the time of a run.
     """
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""The engine: streams batches through the stages, pass after pass."""
+"""The engine: it streams batches through the stages, one pass after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from rlpost.errors import UnavailableError
 from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
-from rlpost.pipeline.data import Collector, joined
+from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.device import cuda_stream
 from rlpost.pipeline.output import record_batch
 from rlpost.pipeline.plan import roles_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_AHEAD = 2  # pieces that wait, decoded, for a free worker
+_PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class NewColumns:
 
 
 class Engine:
-    """Runs a job, pass after pass.
+    """Runs the passes of a plan.
 
-    Reading happens in a thread of its own, the rest in `workers` threads, which take a few pieces
-    at a time where these are small; results are taken in the order of the input.
+    One thread reads. `workers` threads compute, on several chunks at once if these are small.
+    Results are in the order of the input.
 
     Args:
         plan: from `plan_of`.
-        decoder: reads roles out of pieces.
-        chunk_tokens: list elements per piece, about.
+        decoder: converts chunks to tensors.
+        chunk_tokens: approximate list elements of a chunk.
         workers: threads that compute.
         reporter: shows progress.
         clock: measures the run.
@@ -76,15 +76,15 @@ class Engine:
         self.reporter = reporter
         self.clock = clock
         self.splits = 0
-        """Pieces that had to be halved because the device's memory did not hold them."""
+        """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
 
     def responses(self) -> Responses:
-        """All passes but the last: the table of responses with everything settled."""
+        """Run all passes but the last; return the reduced table of responses."""
         first, *later = self.plan.phases()
         collector = Collector()
-        for rows, measured in self.first_pass():
-            collector.add(rows, measured)
+        for rows, mapped in self.first_pass():
+            collector.add(rows, mapped)
         with self.clock.wall("reduce"):
             responses = reduced(first, response_table(collector, self.plan))
         for phase in later:
@@ -94,36 +94,36 @@ class Engine:
         return responses
 
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-        """Keys and numbers of the responses, and what stages measure on the file, piece by piece.
+        """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
 
-        All are [n] of consecutive rows: keys Arrow arrays, the rest tensors.
+        All are [n], of consecutive rows: keys are Arrow arrays, numbers are tensors.
         """
         step = self._passes[0]
         roles = roles_of(step.mapped)
 
-        def looked_at(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
                 batch = self.decoder.batch(chunks, roles)
-                measured = _measured(step.mapped, batch) | _sizes(batch)
-                return self.decoder.rows(chunks, self.plan.row_roles), measured
+                mapped = _mapped(step.mapped, batch) | _sizes(batch)
+                return self.decoder.rows(chunks, self.plan.row_roles), mapped
 
-        return self._over_all(step, looked_at)
+        return self._over_all(step, read)
 
     def map_pass(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
-        """What the stage of a later phase measures, piece by piece.
+        """Yield what the stage of a later phase maps, by chunk.
 
         Args:
             phase: any but the first.
-            responses: those of this input, with the phases before settled.
+            responses: of this input, reduced by the phases before.
         """
         step = replace(phase.reading, columns=self._columns(phase.reading, responses))
 
-        def measured(chunks: Chunks) -> dict[str, torch.Tensor]:
+        def map_chunks(chunks: Chunks) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
-                found = _measured(step.mapped, self._applied(step, chunks, responses))
-                return {name: value.cpu() for name, value in found.items()}
+                mapped = _mapped(step.mapped, self._applied(step, chunks, responses))
+                return {name: value.cpu() for name, value in mapped.items()}
 
-        return self._over_all(step, measured)
+        return self._over_all(step, map_chunks)
 
     def last_pass(
         self,
@@ -132,13 +132,13 @@ class Engine:
         names: tuple[str, ...],
         encode: Callable[[pa.RecordBatch], Any],
     ) -> Iterator[NewColumns]:
-        """The last pass over one file: its new columns, in order of its rows.
+        """Run the last pass over one file; yield its new columns in row order.
 
         Args:
             file: index of the file.
             responses: from `responses`.
-            names: the columns to make.
-            encode: what becomes of the rows of a row group; called from the working threads.
+            names: the columns to compute.
+            encode: encodes the rows of a row group; worker threads call it.
         """
         step = self._passes[-1]
 
@@ -157,16 +157,16 @@ class Engine:
         columns = self._columns(step, responses)
         sized_by = self.plan.columns.column(self.plan.length_role)
         chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, sized_by)
-        for made, rows in self._worked(make, chunks):
-            yield made
+        for new, rows in self._worked(make, chunks):
+            yield new
             self.reporter.advance(rows)
 
     def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
-        """What a later pass really reads: the mask only where there are observations."""
+        """Return the columns that a later pass reads; the mask only if there are observations."""
         if not all_policy(responses):
             return step.columns
         needed = {self.plan.columns.column(role) for role in step.roles}
-        # Some column has to be read, to have rows at all; the reward is as small as any.
+        # At least one column is read, so that chunks have rows; rewards are small.
         roles = ("reward", *self.plan.row_roles, self.plan.length_role)
         rows = next(role for role in roles if role in self.plan.columns)
         return tuple(sorted(needed)) or (self.plan.columns.column(rows),)
@@ -182,7 +182,7 @@ class Engine:
         return batch
 
     def _over_all(self, step: Pass, work: Callable[[Chunks], R]) -> Iterator[R]:
-        """Work on every piece of the input, in order, and say how far it is."""
+        """Yield the result for every chunk of the input, in order, and report progress."""
         self.reporter.start(step.purpose, self.plan.source.rows)
         sized_by = self.plan.columns.column(self.plan.length_role)
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
@@ -196,16 +196,16 @@ class Engine:
     def _worked(self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
         timed = self.clock.timed("read", join_chunks(chunks, self.chunk_tokens))
         first = list(islice(timed, 2))
-        if len(first) < 2:  # noqa: PLR2004 - threads would only wait for one another
-            for some in first:
-                yield from self._with_oom_retry(work, some)
+        if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
+            for only in first:
+                yield from self._with_oom_retry(work, only)
             return
-        items = prefetch(chain(first, timed), _AHEAD)
+        items = prefetch(chain(first, timed), _PREFETCH)
         for results in map_ordered(partial(self._with_oom_retry, work), items, self.workers):
             yield from results
 
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
-        """Work on some pieces; where the device's memory does not hold them, on their halves."""
+        """Return the result for some chunks, or for their halves if device memory is full."""
         try:
             with cuda_stream(self.decoder.device):
                 return [work(chunks)]
@@ -220,7 +220,7 @@ class Engine:
         return [result for half in halves(chunks) for result in self._with_oom_retry(work, half)]
 
     def _row_name(self, chunk: RowChunk, row: int) -> str:
-        """What errors call a row, counted from the beginning of a piece."""
+        """Return the name of a row in errors; `row` is counted from the start of a chunk."""
         return f"{self.plan.source.files[chunk.file].path}, row {chunk.first_row + row}"
 
     def _row(self, chunks: Chunks) -> int:
@@ -228,13 +228,13 @@ class Engine:
 
 
 def all_policy(responses: Responses) -> bool:
-    """Whether no response has an observation, so that lengths say all that the mask would."""
+    """Return whether no response has an observation, so that lengths replace the mask."""
     return bool(responses.notes["all_policy"])
 
 
 @contextmanager
 def single_threaded_torch() -> Iterator[None]:
-    """Let each of our threads be one: torch's own would only take their cores away."""
+    """Switch off torch's own threads, which would compete with the workers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -244,14 +244,14 @@ def single_threaded_torch() -> Iterator[None]:
 
 
 def response_table(collector: Collector, plan: Plan) -> Responses:
-    """The table of what was collected; it must have at least one row."""
+    """Return the table of the collected responses, at least one."""
     responses = collector.finish(plan.resolved.recipe)
     whole = bool((responses["tokens"] == responses["length"]).all())
     return responses.noting(all_policy=whole)
 
 
 def reduced(phase: Phase, responses: Responses) -> Responses:
-    """The table with everything settled that can be before the next pass."""
+    """Return the table after all stages that reduce before the next pass."""
     for stage in phase.reduced:
         assert stage.reduce is not None
         responses = stage.reduce(responses)
@@ -261,23 +261,23 @@ def reduced(phase: Phase, responses: Responses) -> Responses:
 def with_mapped(
     phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
 ) -> Responses:
-    """The table with what a later phase measured: as columns, or as its stage gathers it."""
+    """Return the table with the numbers that a later phase mapped, merged by its stage."""
     stage = phase.mapped
     assert stage is not None
     return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
 
 def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:
-    """The table with the measurements of consecutive pieces as columns."""
-    return responses.with_(**joined(parts, len(responses)))
+    """Return the table with the numbers of consecutive chunks as columns."""
+    return responses.with_(**concat_columns(parts, len(responses)))
 
 
-def _measured(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+def _mapped(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
+    mapped: dict[str, torch.Tensor] = {}
     for stage in stages:
         assert stage.map is not None
-        found |= stage.map(batch)
-    return found
+        mapped |= stage.map(batch)
+    return mapped
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The columns that are written: which, of what type, and their numbers for one batch."""
+"""The columns that are written: their names and types, and their values for a batch."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ TYPES = {
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 _FINITE = frozenset(
     name for name, kind in TYPES.items() if kind in (FLOATS, pa.float32()) and name != "pg_loss"
-)  # a loss is infinite where nothing bounds its ratio, as was asked for
+)  # a loss without a bound on its ratio may be infinite
 
 
 def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
-    """The names of the columns to write.
+    """Return the names of the columns to write.
 
     Raises:
-        UsageError: a column is asked for that this recipe does not make.
+        UsageError: --emit has a column that this recipe does not compute.
     """
     recipe = resolved.recipe
     masks = (
@@ -82,12 +82,12 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
 
 
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """The Arrow schema of the written columns."""
+    """Return the Arrow schema of the written columns."""
     return pa.schema([pa.field(name, TYPES[name]) for name in names])
 
 
 def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Written token columns that hold one value per response, which encode best as such."""
+    """Return the token columns with one value per response, for a shorter encoding."""
     found = {"final_response_mask"}
     if resolved.constant:
         found |= {"advantages", "returns", "raw_advantages"}
@@ -97,58 +97,58 @@ def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
 
 
 def record_batch(
-    batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...], place_of: Callable[[int], str]
+    batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...], row_name: Callable[[int], str]
 ) -> pa.RecordBatch:
-    """The written columns for the rows of a batch to which all stages were applied.
+    """Return the written columns of a batch to which all stages were applied.
 
     Args:
         batch: of consecutive rows.
-        resolved: what the recipe makes.
+        resolved: the recipe.
         names: the columns.
-        place_of: what errors call a row of the batch: its file, and its number there.
+        row_name: returns the name of a row of the batch for errors: its file and its number.
 
     Raises:
-        DataError: float32 can't hold a result.
+        DataError: a result is beyond the range of float32.
     """
     offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
     for name in names:
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            made[name] = _array(batch.responses[_row_column(name)], kind)
-            _check_finite(made[name], name, place_of)
+            arrays[name] = _array(batch.responses[_row_column(name)], kind)
+            _check_finite(arrays[name], name, row_name)
             continue
         values = token_column(batch, resolved, name)
         if id(values) not in tokens:
             flat = _array(values, kind.value_type)
-            _check_finite(flat, name, lambda token: place_of(_row_of(offsets, token)))
+            _check_finite(flat, name, lambda token: row_name(_row_of(offsets, token)))
             tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
-        made[name] = tokens[id(values)]
+        arrays[name] = tokens[id(values)]
         batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
-    return pa.record_batch([made[name] for name in names], schema=schema_of(names))
+    return pa.record_batch([arrays[name] for name in names], schema=schema_of(names))
 
 
 def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
-    """Results as they are written; what float32 can't hold is infinite, and found next."""
+    """Return results as Arrow; numbers beyond float32 become infinite, and are found next."""
     with np.errstate(over="ignore"):
         return to_arrow(values.cpu().numpy(), kind)
 
 
 def _row_of(offsets: pa.Array, token: int) -> int:
-    """The row of a batch that a token is of; empty rows have none."""
+    """Return the row of a token of a batch."""
     return int(np.searchsorted(to_numpy(offsets), token, side="right")) - 1
 
 
-def _check_finite(made: pa.Array, name: str, place_of: Callable[[int], str]) -> None:
-    """Raise DataError for a result that float32 can't hold: it is never written as inf."""
+def _check_finite(arrays: pa.Array, name: str, row_name: Callable[[int], str]) -> None:
+    """Raise DataError for a result beyond the range of float32, which is never written as inf."""
     if name not in _FINITE:
         return
-    finite = np.isfinite(to_numpy(made))
+    finite = np.isfinite(to_numpy(arrays))
     if not finite.all():
         first = int(np.flatnonzero(~finite)[0])
         raise DataError(
-            f"{place_of(first)}: `{name}`, a result, is beyond the range of float32 (3.4e38): "
+            f"{row_name(first)}: the computed `{name}` is beyond the range of float32 (3.4e38); "
             "scale the rewards down, or clip them with --reward-clip"
         )
 
@@ -158,7 +158,7 @@ def _row_column(name: str) -> str:
 
 
 def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Tensor:
-    """A written token column, [T]; on constant credit it is spread from the responses."""
+    """Return a written token column, [T]; responses with one advantage repeat it."""
     if name == "final_response_mask":
         return kept_mask(batch)
     if name == "token_level_rewards":

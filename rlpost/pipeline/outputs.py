@@ -1,12 +1,10 @@
-"""The journal of a run over many files, so that a stopped run goes on where it was.
+"""The output files of a run, and the journal with which a stopped run continues.
 
-Files of a run are published together, when the last is complete. With a journal, those that are
-complete stay beside their targets, under their temporary names, and the journal says which these
-are: one line of JSON each, appended and synced when its file is whole. A line that was cut short
-by a crash counts for nothing. The first line says what the run is: of what inputs, by which
-recipe, version and device. A run that differs in any of it can't go on with these files.
-
-Where output goes: nothing appears under its own name before everything is complete.
+Files of a run are published together, when the last one is complete. With a journal, complete files
+stay beside their targets under temporary names. The journal has one line of JSON for each of them,
+appended and synced when the file is complete; a line that a crash cut short is ignored. The first
+line identifies the run: inputs, recipe, version and device. A run that differs in any of these
+cannot continue with these files.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
+from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
@@ -45,15 +44,15 @@ FORMAT = 1
 
 
 def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> Json:
-    """What has to be the same for a run to go on: the recipe, the versions, the inputs.
+    """Return what must be equal to continue a run: the recipe, the versions, the inputs.
 
     Args:
-        engine: of the job.
+        engine: of the run.
         names: the columns that are written.
-        state: the running moments, as they were before the run.
+        state: the file of running reward statistics before the run.
 
     Raises:
-        ReadWriteError: an input can't be read.
+        ReadWriteError: an input cannot be read.
     """
     import torch  # noqa: PLC0415 - it takes a second; copying begins before
 
@@ -93,13 +92,13 @@ class FinishedFile:
     size: int
     footer: str
     reason: str | None
-    """Why it was not spliced, if it was not."""
+    """The reason if it was not spliced."""
     totals: ExactTotals
     whole: str | None = None
-    """Digest of all its bytes, of a run with --verify."""
+    """Digest of all bytes, in a run with --verify."""
 
     def is_at(self, path: Path, *, verify: bool) -> bool:
-        """Whether the file at a path is this one, by its size and its footer, or every byte."""
+        """Return whether a file is this one: by size and footer, or by all bytes with `verify`."""
         try:
             same = path.stat().st_size == self.size and footer_digest(path) == self.footer
             return same and (not verify or _digest(path) == self.whole)
@@ -109,30 +108,30 @@ class FinishedFile:
 
 @dataclass
 class Journal:
-    """What is written of a run, and what of it is complete.
+    """The journal of a run: its identity and its complete files.
 
     Raises:
-        ReadWriteError: from `start`, `add` and `publishing`: it can't be written.
+        ReadWriteError: from `start`, `add` and `publishing`: it cannot be written.
     """
 
     path: Path
     identity: Json | None = None
     finished: dict[int, FinishedFile] = field(default_factory=dict)
     published: bool = False
-    """Whether publishing had begun: then all files are complete, and some have their names."""
+    """Whether publishing began: then all files are complete, and some are published."""
     verify: bool = False
-    """Whether files that wait are read again before they count as complete."""
+    """Whether complete files are read again before they are used."""
     stale: bool = False
-    """Whether it is of a run that nobody wants to go on with."""
+    """Whether the run starts over, so that this journal is removed."""
     _whole: int = 0
-    """Bytes of the lines that are whole."""
+    """Bytes of complete lines."""
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """The journal at a path, as far as it is whole; an empty one where there is none.
+        """Return the journal at a path, up to its last complete line; an empty one without a file.
 
         Raises:
-            ReadWriteError: it can't be read.
+            ReadWriteError: it cannot be read.
         """
         journal = cls(path)
         try:
@@ -148,11 +147,11 @@ class Journal:
                 journal._take(entry)
                 journal._whole += len(line)
             except (ValueError, KeyError, TypeError, AssertionError):
-                break  # it was being written when the run was killed
+                break  # the run was killed while it wrote this line
         return journal
 
-    def found(self, targets: Sequence[Path]) -> dict[int, FinishedFile]:
-        """The files that are complete and still there, by number; the journal is read again.
+    def usable(self, targets: Sequence[Path]) -> dict[int, FinishedFile]:
+        """Read the journal again; return the complete files that still exist, by number.
 
         Args:
             targets: of all files of the run.
@@ -182,10 +181,10 @@ class Journal:
             self.finished[index] = FinishedFile(**entry, totals=totals)
 
     def start(self, identity: Json) -> None:
-        """Begin a journal, or go on with this one.
+        """Begin a journal, or continue this one.
 
         Raises:
-            UsageError: this one is of another run.
+            UsageError: it belongs to another run.
         """
         identity = json.loads(json.dumps(identity))
         if not self.finished:
@@ -196,15 +195,16 @@ class Journal:
         changed = next(_changes(self.identity, identity), None)
         if changed is not None:
             raise UsageError(
-                f"{self.path}: is of a run with {len(self.finished)} files complete, and cannot go "
-                f"on: {changed}. Undo that, or start over: --overwrite without --resume"
+                f"{self.path}: its run has {counted(len(self.finished), 'complete file')} and "
+                f"cannot continue: {changed}. Undo that, or start over: --overwrite without "
+                "--resume"
             )
-        os.truncate(self.path, self._whole)  # a crash left half a line behind them
+        os.truncate(self.path, self._whole)  # a crash may have left half a line
 
     def add(
         self, index: int, staged: Path, reason: str | None, totals: ExactTotals
     ) -> FinishedFile:
-        """Note that a file is complete, and synced."""
+        """Record that a file is complete and synced."""
         size, footer = staged.stat().st_size, footer_digest(staged)
         whole = _digest(staged) if self.verify else None
         one = FinishedFile(staged.name, size, footer, reason, totals, whole)
@@ -222,13 +222,13 @@ class Journal:
         return one
 
     def publishing(self) -> None:
-        """Note that all files are complete, before the first gets its name."""
+        """Record that all files are complete, before the first is published."""
         if not self.published:
             self._append({"publishing": True}, "ab")
             self.published = True
 
     def remove(self) -> None:
-        """The run is over, or none of its files is complete."""
+        """Delete the journal: the run is over, or has no complete file."""
         self.path.unlink(missing_ok=True)
 
     def _append(self, entry: Json, mode: str) -> None:
@@ -242,14 +242,14 @@ class Journal:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """What differs, in words, the first thing first."""
+    """Yield what differs, in words."""
     for name in ("rlpost", "torch", "device"):
         if before.get(name) != now[name]:
             yield f"{name} was {before.get(name)} and is {now[name]}"
     if before.get("chunk_tokens") != now["chunk_tokens"]:
         yield (
-            f"pieces had {before.get('chunk_tokens')} tokens and have {now['chunk_tokens']}; "
-            f"--chunk-tokens {before.get('chunk_tokens')} makes them so again"
+            f"chunks had {before.get('chunk_tokens')} tokens and have {now['chunk_tokens']}; use "
+            f"--chunk-tokens {before.get('chunk_tokens')}"
         )
     old, new = before.get("recipe", {}), now["recipe"]
     for name in [name for name in {**old, **new} if old.get(name) != new.get(name)]:
@@ -273,7 +273,7 @@ def _input_changes(before: list[Any], now: list[Any]) -> Any:
         if one not in old:
             yield f"{one} is among the inputs and was not"
     if old != new:
-        yield "the inputs come in another order"
+        yield "the inputs have another order"
     for one, other in zip(before, now, strict=False):
         if one != other:
             yield f"{one[0]} was changed (size, time of change or footer)"
@@ -285,17 +285,17 @@ JOURNAL = ".rlpost-run.jsonl"
 def targets_of(
     files: Sequence[InputFile], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
 ) -> list[AnyPath]:
-    """Where each file goes: to OUT itself for one input file, else below OUT.
+    """Return the output of each file: OUT itself for one input file, else a file in OUT.
 
     Raises:
         UsageError: a target is an input, or exists and may not be overwritten.
-        ReadWriteError: a target can't be looked at.
+        ReadWriteError: a target cannot be checked.
     """
     try:
         single = len(inputs) == 1 and parse_path(inputs[0]).is_file() and not output.is_dir()
         if not single and output.suffix == ".parquet" and not output.is_dir():
             raise UsageError(
-                f"{output}: {len(files)} input files need a directory to go to, not a file"
+                f"{output}: {len(files)} input files need a directory as OUT, not a file"
             )
         targets: list[AnyPath] = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
@@ -310,10 +310,10 @@ def targets_of(
 
 
 def check_writable(path: str | Path | None) -> None:
-    """Find out before the work whether a side file can be written after it.
+    """Check before the run that a file can be written at its end.
 
     Raises:
-        ReadWriteError: its directory is missing or forbidden, or it is a directory itself.
+        ReadWriteError: its directory is missing or not writable, or the path is a directory.
     """
     if path is None:
         return
@@ -327,21 +327,23 @@ def check_writable(path: str | Path | None) -> None:
 
 
 def journal_of(output: AnyPath, *, resume: bool, overwrite: bool, verify: bool) -> Journal | None:
-    """The journal of a run over several files, where it keeps one, whether new or gone on with.
+    """Return the journal of a run over several files, new or existing; None if it has none.
 
     Args:
-        output: where the run's files go.
-        resume: whether the run keeps a journal.
-        overwrite: whether one that does not may throw away what a stopped run has complete.
-        verify: whether what a stopped run has complete is read again.
+        output: OUT.
+        resume: whether the run has a journal.
+        overwrite: whether a run without one may discard complete files of a stopped run.
+        verify: whether complete files of a stopped run are read again.
 
     Raises:
-        UsageError: a stopped run has files complete there; or the output is remote.
-        ReadWriteError: the journal can't be read.
+        UsageError: OUT has complete files of a stopped run, or is remote.
+        ReadWriteError: the journal cannot be read.
     """
     if not isinstance(output, Path):
         if resume:
-            raise UsageError(f"{output}: --resume needs a local OUT: complete files wait there")
+            raise UsageError(
+                f"{output}: --resume needs a local OUT, for complete files and the journal"
+            )
         return None
     path = output / JOURNAL
     if not (resume and output.suffix != ".parquet") and not path.is_file():
@@ -353,55 +355,55 @@ def journal_of(output: AnyPath, *, resume: bool, overwrite: bool, verify: bool) 
         return journal
     if journal.finished and not overwrite:
         raise UsageError(
-            f"{output}: a stopped run has {len(journal.finished)} files complete there; --resume "
-            "goes on with it, --overwrite starts over"
+            f"{output}: has {counted(len(journal.finished), 'complete file')} of a stopped run; "
+            "--resume continues it, --overwrite starts over"
         )
     journal.stale = True
     return journal
 
 
 class Outputs:
-    """The files of a run: as a context manager it removes what `publish` has not published.
+    """The output files of a run: a context manager that removes files that were not published.
 
-    While it is open, no other run writes any of them; what killed runs left of them goes.
+    While it is open, no other run can write these files. It removes what killed runs left of them.
 
     Args:
-        targets: where each input file's twin goes; all local, where there is a journal.
-        journal: keeps files that are complete, where the run stops, for one that goes on with it.
+        targets: the output of each input file; all local if there is a journal.
+        journal: keeps complete files if the run stops, so that another run can continue.
 
     Raises:
-        ReadWriteError: on entering: another run is writing one, or it can't be written.
+        ReadWriteError: on entering: another run writes a file, or it cannot be written.
     """
 
     def __init__(self, targets: Sequence[AnyPath], journal: Journal | None = None) -> None:
         self.targets = list(targets)
         self.journal = journal
         self.finished: dict[int, FinishedFile] = {}
-        """Files that an earlier run completed, by their number."""
+        """Files that an earlier run completed, by number."""
         self._sinks: dict[int, Sink] = {}
         self._begun: dict[int, StagedFile | Upload] = {}
         self._folders: list[Path] = []
-        self._claim: FileLock | None = None
+        self._locks: FileLock | None = None
 
     def __enter__(self) -> Self:
         try:
             for index in range(len(self.targets)):
-                self._made(index)
+                self._with_folder(index)
             local = [target for target in self.targets if isinstance(target, Path)]
-            self._claim = FileLock([*local, *([self.journal.path] if self.journal else [])])
+            self._locks = FileLock([*local, *([self.journal.path] if self.journal else [])])
             if self.journal is not None and self.journal.stale:
                 self.journal.remove()
                 self.journal = None
             if self.journal is not None:
-                self.finished = self.journal.found([Path(str(target)) for target in local])
-            self._claim.clean([self._beside(index) for index in self.finished])
+                self.finished = self.journal.usable([Path(str(target)) for target in local])
+            self._locks.clean([self._beside(index) for index in self.finished])
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
     def _beside(self, index: int) -> Path:
-        """Where a finished file lies."""
+        """Return the temporary path of a finished file."""
         return Path(str(self.targets[index])).with_name(self.finished[index].staged)
 
     def __exit__(
@@ -416,38 +418,38 @@ class Outputs:
             sink.abort()
         if self.journal is not None and (kind is None or not self.journal.finished):
             self.journal.remove()
-        if self._claim is not None:
-            self._claim.release()
+        if self._locks is not None:
+            self._locks.release()
         for folder in reversed(self._folders):
             unregister_cleanup(folder)
-            with suppress(OSError):  # it is not empty: something was published, or is kept
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
     def copy_ahead(self, index: int, source: AnyPath) -> None:
-        """Begin to copy all of a file's columns; for outputs that leave none of them out.
+        """Begin to copy a file, for an output that keeps all of its columns.
 
         Raises:
-            ReadWriteError: the output can't be made.
+            ReadWriteError: the output cannot be created.
         """
-        staged = start_copy(source, self._made(index))
+        staged = start_copy(source, self._with_folder(index))
         if staged is not None:
             self._begun[index] = staged
 
     def open(self, index: int, make: Callable[[AnyPath, StagedFile | Upload | None], Sink]) -> Sink:
-        """The sink of one file, from its target and the copy that was begun, if any was.
+        """Return the sink of one file, made of its target and the copy if one was begun.
 
         Raises:
-            ReadWriteError: it can't be made.
+            ReadWriteError: it cannot be created.
         """
-        sink = make(self._made(index), self._begun.pop(index, None))
+        sink = make(self._with_folder(index), self._begun.pop(index, None))
         self._sinks[index] = sink
         return sink
 
     def complete(self, index: int, totals: ExactTotals) -> None:
-        """Note that a file is whole, where there is a journal: it stays, if the run stops here.
+        """Record a complete file in the journal, if there is one, and keep it if the run stops.
 
         Raises:
-            ReadWriteError: the journal can't be written.
+            ReadWriteError: the journal cannot be written.
         """
         sink = self._sinks[index]
         if self.journal is not None and isinstance(sink.output, StagedFile):
@@ -455,8 +457,8 @@ class Outputs:
                 self.journal.add(index, sink.output.path, sink.reason, totals)
                 sink.output.keep()
 
-    def _made(self, index: int) -> AnyPath:
-        """A target, whose directory is made if need be."""
+    def _with_folder(self, index: int) -> AnyPath:
+        """Return a target, and create its directory if it is missing."""
         target = self.targets[index]
         missing = [folder for folder in target.parents if not folder.exists()]
         try:
@@ -469,10 +471,10 @@ class Outputs:
         return target
 
     def publish(self) -> list[str]:
-        """Rename every file to its target; gives the reasons of those that were not spliced.
+        """Rename every file to its target; return the reasons of files that were not spliced.
 
         Raises:
-            ReadWriteError: one can't be renamed; those before it are published then.
+            ReadWriteError: a file cannot be renamed; those before it are published.
         """
         with signals_deferred():
             if self.journal is not None:
@@ -486,7 +488,7 @@ class Outputs:
                 else:
                     output.publish()
             local = {target.parent for target in self.targets if isinstance(target, Path)}
-            for folder in local | {made.parent for made in self._folders}:
+            for folder in local | {folder.parent for folder in self._folders}:
                 with file_errors(folder, "cannot be written"):
                     sync_folder(folder)
         reasons = {index: sink.reason for index, sink in self._sinks.items()}
@@ -499,7 +501,7 @@ class Outputs:
 
 
 def _rename(staged: Path, target: Path) -> None:
-    """Give a finished file its name, unless it has it already."""
+    """Rename a finished file to its target, unless it was renamed before."""
     with file_errors(target, "cannot be written"):
         if staged.exists():
             staged.replace(target)

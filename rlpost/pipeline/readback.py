@@ -1,8 +1,7 @@
-"""Checks of a file that was written, before it gets its name: does the disk give it back?
+"""The check of a written file before it is published: the file is read from the disk again.
 
-What was copied is compared with the source, byte for byte; what was encoded with the checksums
-that were taken as it was written, row by row with the source's lengths, and in its sums with what
-the summary counted.
+Copied columns are compared with the source, byte for byte. Encoded columns are compared with the
+checksums taken when they were written, with the lengths of the source's lists, and with the totals.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from rlpost.pipeline.totals import ExactTotals, Totals
 
 
-ROUNDING = 1e-6  # of float32, in which is written what was counted in float64
-_TINY = 1e-36  # about float32's smallest normal number
+ROUNDING = 1e-6  # of float32 columns against float64 totals
+_TINY = 1e-36  # about the smallest normal number of float32
 _BATCH = 1 << 14  # rows that are read at a time
-# Columns, and what the summary counts of them; where it counts kept tokens, the others are 0.
+# Columns and their totals. Totals of tokens are of kept tokens; the others are 0.
 _COUNTED = {
     "advantages": "advantage",
     "returns": "return",
@@ -52,26 +51,26 @@ _COUNTED = {
 def check_written(
     plan: Plan, index: int, sink: Sink, names: Sequence[str], totals: ExactTotals
 ) -> None:
-    """Read a completed file again, from the disk where the system lets go of what it remembers.
+    """Read a complete file again, from the disk if the system drops its cache, and compare it.
 
     Args:
-        plan: what was done.
+        plan: of the run.
         index: the number of the input file.
-        sink: has written the file, which is complete and not published yet.
+        sink: of the complete file.
         names: the new columns.
         totals: of the new columns.
 
     Raises:
-        ReadWriteError: the file is not what was written.
-        UsageError: the output is remote, and can't be read before it is published.
+        ReadWriteError: the file differs from what was written.
+        UsageError: the output is remote, and cannot be read before it is published.
     """
     staged, source = sink.output, plan.source.files[index].path
     if not isinstance(staged, StagedFile):
         raise UsageError(
-            f"{staged.target}: --verify needs a local OUT: an object can't be read before it is "
-            "published; rlpost verify reads it after that"
+            f"--verify: needs a local OUT, and {staged.target} is remote: objects cannot be read "
+            "before they are published; run rlpost verify afterwards"
         )
-    with _naming(staged.target):
+    with _difference_errors(staged.target):
         _forget(staged.path)
         _check_sums(staged)
         with ParquetReader(source) as before, ParquetReader(staged.path) as after:
@@ -86,23 +85,23 @@ def check_written(
 
 
 class _Different(Exception):  # noqa: N818 - it never leaves this module
-    """What does not agree."""
+    """A difference between the file and what was written."""
 
 
 @contextmanager
-def _naming(target: Path) -> Iterator[None]:
+def _difference_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except (_Different, pa.ArrowException, OSError) as error:
         text = str(error).splitlines()[0]
         raise ReadWriteError(
-            f"{target}: what was written reads back wrong: {text}; nothing was published. Is the "
-            "disk or the memory failing?"
+            f"{target}: what was written reads back wrong: {text}; nothing was published. Check "
+            "the disk and the memory of this machine"
         ) from None
 
 
 def _forget(path: Path) -> None:
-    """Let the system drop the file from its memory, so that the disk is asked."""
+    """Drop the file from the system's cache, so that it is read from the disk."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -111,7 +110,7 @@ def _forget(path: Path) -> None:
 
 
 def _check_sums(staged: StagedFile) -> None:
-    """What was encoded, by the checksums of what was written."""
+    """Compare the checksums of encoded columns."""
     with staged.path.open("rb") as file:
         for at, size, wanted in staged.checksums:
             data = os.pread(file.fileno(), size, at)
@@ -135,7 +134,7 @@ def _check_order(columns: Sequence[str], names: Sequence[str]) -> None:
 def _check_copied(
     source: AnyPath, written: Path, before: pq.FileMetaData, after: pq.FileMetaData
 ) -> None:
-    """Every copied column chunk, byte for byte."""
+    """Compare every copied column chunk, byte for byte."""
     (left, _), (right, _) = open_file(source), open_file(written)
     try:
         for group in range(after.num_row_groups):
@@ -166,29 +165,29 @@ def _chunks(footer: pq.FileMetaData, group: int) -> Iterator[tuple[str, tuple[in
 
 
 def _check_decoded(before: ParquetReader, after: ParquetReader, names: Sequence[str]) -> None:
-    """Every column that was encoded anew, value by value."""
+    """Compare every kept column that was encoded again, value by value."""
     kept = [name for name in after.file.schema_arrow.names if name not in names]
     for group in range(after.file.metadata.num_row_groups) if kept else ():
         for left, right in zip(
             before.batches(_BATCH, group, kept), after.batches(_BATCH, group, kept), strict=True
         ):
             for name in kept:
-                if not same(left.column(name), right.column(name)):
+                if not same_values(left.column(name), right.column(name)):
                     raise _Different(f"{name} of row group {group} is not as in the source")
 
 
-def same(left: pa.Array, right: pa.Array) -> bool:
-    """Whether two arrays hold the same values, NaN being the same as NaN."""
+def same_values(left: pa.Array, right: pa.Array) -> bool:
+    """Return whether two arrays have the same values; NaN equals NaN."""
     if left.equals(right):
         return True
     if len(left) != len(right) or not left.is_null().equals(right.is_null()):
         return False
     if is_list(left.type) and is_list(right.type):
-        return left.value_lengths().equals(right.value_lengths()) and same(
+        return left.value_lengths().equals(right.value_lengths()) and same_values(
             left.flatten(), right.flatten()
         )
     if pa.types.is_struct(left.type):
-        return all(map(same, left.flatten(), right.flatten()))
+        return all(map(same_values, left.flatten(), right.flatten()))
     if pa.types.is_floating(left.type) and left.type == right.type:
         bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[left.type.bit_width]
         return bool(left.view(bits).equals(right.view(bits)))
@@ -198,7 +197,7 @@ def same(left: pa.Array, right: pa.Array) -> bool:
 def _check_lengths(
     before: ParquetReader, after: ParquetReader, names: Sequence[str], column: str
 ) -> None:
-    """Every new list has as many values as its row has tokens."""
+    """Check that every new list has as many values as its row has tokens."""
     lists = [name for name in names if pa.types.is_list(TYPES[name])]
     for group in range(after.file.metadata.num_row_groups) if lists else ():
         wanted = _lengths(before, group, column)
@@ -210,7 +209,7 @@ def _check_lengths(
 
 
 def _lengths(reader: ParquetReader, group: int, column: str) -> NDArray[np.int64]:
-    """Values in each list of a row group; a null has none."""
+    """Return the length of each list of a row group; 0 for a null."""
     parts = [np.zeros(0, np.int64)]
     for batch in reader.batches(_BATCH, group, [column]):
         counts = batch.column(column).value_lengths().fill_null(0)
@@ -224,7 +223,7 @@ def _first_difference(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
 
 
 def _check_numbers(after: ParquetReader, names: Sequence[str], totals: Totals) -> None:
-    """Sums, sums of squares and extremes of the new columns, against what was counted."""
+    """Compare sums, sums of squares and extremes of new columns with the totals."""
     for name in names:
         counted = _COUNTED.get(name)
         if counted is None or f"{counted}.count" not in totals.sums:
@@ -237,7 +236,7 @@ def _check_numbers(after: ParquetReader, names: Sequence[str], totals: Totals) -
 
 
 class _Sums:
-    """Count, sum, sum of squares and extremes of a column, and how large a sum's error may be."""
+    """Sums and extremes of a column, and the sum of its absolute values as the error's scale."""
 
     def __init__(self) -> None:
         self.total = self.squares = self.size = 0.0

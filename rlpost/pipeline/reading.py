@@ -1,4 +1,4 @@
-"""From pieces of a file to tensors: the tokens of a Batch, the row columns of Responses."""
+"""Conversion of chunks to tensors: the tokens of a Batch, the columns of Responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.pipeline.data import Batch
-from rlpost.pipeline.device import moved
+from rlpost.pipeline.device import to_device
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 def _all_policy(lengths: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Offsets [n+1] and mask [T] of responses without observations."""
+    """Return offsets [n+1] and mask [T] of responses without observations."""
     offsets = np.concatenate([[0], lengths.numpy().cumsum()])
     return offsets, np.ones(offsets[-1], dtype=np.bool_)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Reads roles out of pieces, checking every number on the way.
+    """Converts the columns of roles to tensors, and checks every number.
 
     Args:
         files: the input's files, for errors.
         columns: which column serves each role.
         length_role: the role whose lists set the length of each response.
-        nonfinite: `error` raises on NaN and infinities among the policy's tokens; `mask` lets
-            them through, for the stage that leaves such responses out.
-        device: where batches go.
+        nonfinite: `error` raises for NaN and infinities at policy tokens; `mask` keeps them for
+            the stage that leaves such responses out.
+        device: of the batches.
     """
 
     files: Sequence[InputFile]
@@ -51,10 +51,10 @@ class Decoder:
     nonfinite: str
     device: torch.device
     missing_components: str = "error"
-    """`skip` lets NaN and null through where they are components of the reward."""
+    """`skip` keeps NaN and null in components of the reward."""
 
-    def place(self, chunk: RowChunk, column: str) -> CellLocation:
-        """Where a column of a piece is, for errors."""
+    def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
+        """Return the location of a column of a chunk, for errors."""
         return CellLocation(str(self.files[chunk.file].path), chunk.first_row, column)
 
     def batch(
@@ -63,24 +63,23 @@ class Decoder:
         roles: Collection[str],
         lengths: torch.Tensor | None = None,
     ) -> Batch:
-        """The tokens of some pieces.
+        """Return the tokens of some chunks.
 
         Args:
             chunks: consecutive rows of one file.
             roles: the token roles to decode.
-            lengths: [n] tokens of each row, where it is known that all are the policy's: the mask
-                need not be among the pieces' columns then.
+            lengths: [n] tokens of each row, if all are policy tokens; chunks need no mask then.
 
         Raises:
-            DataError: lists of different lengths in a row, a value that is not a number or (with
-                `nonfinite="error"`) not finite, where the mask is 1.
+            DataError: lists of different lengths in a row; a value at a policy token that is not a
+                number or (with `nonfinite="error"`) not finite.
         """
         offsets, mask = self._mask(chunks) if lengths is None else _all_policy(lengths)
         tokens = {role: self._tokens(chunks, role, offsets, mask) for role in sorted(roles)}
         return Batch(
-            offsets=moved(torch.from_numpy(offsets), self.device),
-            mask=moved(torch.from_numpy(mask), self.device),
-            tokens={role: moved(value, self.device) for role, value in tokens.items()},
+            offsets=to_device(torch.from_numpy(offsets), self.device),
+            mask=to_device(torch.from_numpy(mask), self.device),
+            tokens={role: to_device(value, self.device) for role, value in tokens.items()},
             full=lengths is not None or bool(mask.all()),
         )
 
@@ -94,10 +93,10 @@ class Decoder:
 
     def _mask_of(self, chunk: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         column = self.columns.column(self.length_role)
-        array, place = chunk.table.column(column), self.place(chunk, column)
+        array, location = chunk.table.column(column), self.location_of(chunk, column)
         if self.length_role == "mask":
-            return ragged.mask(array, place)
-        offsets, values = ragged.list_values(array, place)
+            return ragged.mask(array, location)
+        offsets, values = ragged.list_values(array, location)
         return offsets, np.ones(len(values), dtype=np.bool_)
 
     def _tokens(
@@ -107,7 +106,7 @@ class Decoder:
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
     ) -> torch.Tensor:
-        """A role's numbers, [T] float64, put behind one another as they are converted."""
+        """Return the numbers of a role, [T] float64."""
         numbers = torch.empty(len(mask), dtype=torch.float64)
         row = 0
         for chunk in chunks:
@@ -126,34 +125,34 @@ class Decoder:
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
     ) -> None:
-        """Convert the numbers that one piece has of a role."""
+        """Convert the numbers of a role in one chunk."""
         column = self.columns.column(role)
-        place = self.place(chunk, column)
-        own, values = ragged.list_values(chunk.table.column(column), place)
+        location = self.location_of(chunk, column)
+        own, values = ragged.list_values(chunk.table.column(column), location)
         if not np.array_equal(own, offsets):
-            raise self._unequal(place, own, offsets)
-        with np.errstate(invalid="ignore"):  # a signalling NaN is NaN, and dealt with as such
+            raise self._unequal(location, own, offsets)
+        with np.errstate(invalid="ignore"):  # signalling NaN
             into.numpy()[:] = values
-        if bool(torch.isfinite(into.sum())):  # then every number is; a tenth of asking each
+        if bool(torch.isfinite(into.sum())):  # then all are: 10 times as fast
             return
         finite = torch.isfinite(into)
         bad = np.flatnonzero(~finite.numpy() & mask)
         if len(bad) and self.nonfinite == "error":
             row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
-            raise place.error(
+            raise location.error(
                 row,
                 f"has {values[bad[0]]} at token {bad[0] - offsets[row]}",
                 "finite numbers are needed; `--nonfinite mask` leaves such responses out",
             )
-        # NaN stays visible to the `finite` stage only where the policy produced the token.
+        # The `finite` stage sees NaN only at policy tokens.
         into[torch.from_numpy(~finite.numpy() & ~mask)] = 0.0
 
     def _unequal(
-        self, place: CellLocation, own: NDArray[np.int64], offsets: NDArray[np.int64]
+        self, location: CellLocation, own: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> DataError:
         row = int(np.flatnonzero(np.diff(own) != np.diff(offsets))[0])
         mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
-        return place.error(
+        return location.error(
             row,
             f"has {mine} values but `{self.columns.column(self.length_role)}` has {theirs}",
             "every token column of a row needs the same length",
@@ -162,39 +161,39 @@ class Decoder:
     def rows(
         self, chunks: Sequence[RowChunk], roles: Collection[str]
     ) -> dict[str, torch.Tensor | pa.Array]:
-        """One value per response: numbers float64, flags bool, keys as Arrow arrays.
+        """Return one value per response: numbers float64, flags bool, keys as Arrow arrays.
 
         Raises:
             DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
                 not finite.
         """
         return {
-            role: _joined([self._row_values(chunk, role) for chunk in chunks])
+            role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
         }
 
     def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
-        array, place = chunk.table.column(column), self.place(chunk, column)
+        array, location = chunk.table.column(column), self.location_of(chunk, column)
         kind = kind_of(role)
         if kind == "key":
-            return ragged.key(array, place)
+            return ragged.key(array, location)
         if kind == "flag":
-            return torch.from_numpy(ragged.truncated(array, place).copy())
-        numbers = torch.from_numpy(ragged.numbers(array, place).copy())
+            return torch.from_numpy(ragged.truncated(array, location).copy())
+        numbers = torch.from_numpy(ragged.numbers(array, location).copy())
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
             row = int((~torch.isfinite(numbers)).nonzero()[0])
-            came = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
-            raise place.error(
+            found = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
+            raise location.error(
                 row,
-                came,
+                found,
                 "a finite number is needed; `--nonfinite mask` leaves such responses out",
             )
         return numbers
 
 
-def _joined(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:
+def _concatenated(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:
     if len(parts) == 1:
         return parts[0]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]

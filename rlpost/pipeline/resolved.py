@@ -1,4 +1,4 @@
-"""What a recipe and a file come to, before any number is read."""
+"""A recipe resolved for an input: what is computed on tokens, and what on responses."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """What a recipe and a file come to, before any number is read."""
+    """A recipe resolved for the columns of an input."""
 
     recipe: Recipe
     estimator: Estimator
     kl_reads: frozenset[str]
-    """Token roles that KL needs; none where the file cannot tell it."""
+    """Token roles that KL needs; empty if the input lacks one."""
     varying: bool
-    """Token rewards are more than one terminal reward per response."""
+    """Token rewards are more than one terminal reward for each response."""
     plain: bool
-    """The estimator gives all policy tokens of a response the same advantage."""
+    """The estimator returns the same advantage for all policy tokens of a response."""
     charged: bool
-    """Tokens pay for their own KL, or teachers', behind the estimator."""
+    """KL, or distillation KL, is subtracted from each token after the estimator."""
     whiten: bool
     """Advantages are whitened."""
     process_rewards: bool
@@ -42,12 +42,12 @@ class ResolvedRecipe:
 
     @property
     def kl(self) -> bool:
-        """Both policies' log-probs are there, so KL is measured."""
+        """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
 
     @property
     def same_returns(self) -> bool:
-        """The written returns equal the written advantages, so one encoding serves both."""
+        """Written returns equal written advantages, so that both share one encoding."""
         recipe, returns = self.recipe, self.estimator.returns
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
         changed |= self.whiten and returns != "whitened"
@@ -60,18 +60,18 @@ class ResolvedRecipe:
 
     @property
     def distilled(self) -> bool:
-        """Teachers are asked."""
+        """The recipe has teachers."""
         return bool(self.recipe.teachers)
 
     @property
     def norm(self) -> tuple[Scope, Scope]:
-        """Scopes of the mean and the deviation that normalise rewards."""
+        """Scopes of mean and deviation in the normalisation of rewards."""
         recipe, estimator = self.recipe, self.estimator
         return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
 
 
 def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
-    """Decide which parts of the pipeline work on tokens and which on responses alone."""
+    """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
     estimator = estimator_named(recipe.estimator)
     _check(recipe, estimator)
     process = "token_rewards" in columns
@@ -99,7 +99,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
 
 
 def _check(recipe: Recipe, estimator: Estimator) -> None:
-    """Raise UsageError where an estimator lacks options, or has some that it cannot follow."""
+    """Raise UsageError if an estimator lacks options, or has options that it does not support."""
     if "components" in estimator.columns and not recipe.reward_components:
         raise UsageError(f"estimator {estimator.name} needs reward_components: two columns or more")
     if "distillation" in estimator.columns and not recipe.teachers:
@@ -121,13 +121,13 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
 
 
 def _compares_rows(estimator: Estimator) -> bool:
-    """Whether an estimator makes statistics of rows, where stages would count a rollout once."""
+    """Return whether an estimator compares rows, so that a rollout would count several times."""
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
     return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)
 
 
 def _check_options(estimator: Estimator) -> None:
-    """Raise UsageError where a function asks for an option that recipes lack: users' own may."""
+    """Raise UsageError if a user's function has a keyword that is not an option."""
     known = {*Recipe.model_fields, *Numerics.model_fields}
     for name in estimator.options:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Running reward moments on disk, so that a run goes on where the last one ended."""
+"""The state file: running reward statistics that one run saves and the next one loads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _VERSION = 1
 
 
 def load_state(path: Path | None) -> dict[str, RunningMoments]:
-    """The moments of each domain; none where the file does not exist yet.
+    """Return the statistics of each domain; empty if the file does not exist yet.
 
     Raises:
-        ReadWriteError: the file can't be read.
-        DataError: it is no state file of this version.
+        ReadWriteError: the file cannot be read.
+        DataError: it is not a state file of this version.
     """
     if path is None:
         return {}
@@ -39,15 +39,15 @@ def load_state(path: Path | None) -> dict[str, RunningMoments]:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
-            f"{path}: not a state file: `--state` names one that rlpost wrote, or a new one"
+            f"{path}: is not a state file; --state needs a file that rlpost wrote, or a new path"
         ) from None
 
 
 def save_state(path: Path, running: Mapping[str, RunningMoments]) -> None:
-    """Write the moments; the old file stays until the new one is whole.
+    """Write the statistics; the old file stays until the new one is complete.
 
     Raises:
-        ReadWriteError: the file can't be written.
+        ReadWriteError: the file cannot be written.
     """
     table = {
         "version": _VERSION,

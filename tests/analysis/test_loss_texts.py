@@ -113,7 +113,7 @@ def test_token_ids_are_refused_as_log_probs(tmp_path, role):
     )
     ran = run("loss", path, "--map", f"{role}=response_tokens")
     assert ran.code == 3
-    assert f"`response_tokens` is to serve as {role}" in ran.err
+    assert f"`response_tokens` was chosen as {role}" in ran.err
     assert "list of integers, as token ids are" in ran.err
 
 

@@ -235,8 +235,8 @@ def test_of_several_files_all_or_none_are_written(refused, here):
         (4, "in.parquet /proc/out.parquet", "/proc/out.parquet: cannot be written"),
         (4, "in.parquet out.parquet --config none.toml", "none.toml: cannot read the recipe"),
         (4, "in.parquet out.parquet --state nothing", "nothing: cannot be read"),
-        (3, "in.parquet out.parquet --state in.parquet", "in.parquet: not a state file"),
-        (3, "in.parquet out.parquet --state list.json", "list.json: not a state file"),
+        (3, "in.parquet out.parquet --state in.parquet", "in.parquet: is not a state file"),
+        (3, "in.parquet out.parquet --state list.json", "list.json: is not a state file"),
     ],
 )
 def test_paths_that_will_not_do_are_named(refused, here, code, words, text):

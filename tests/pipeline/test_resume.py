@@ -298,7 +298,7 @@ def test_a_run_without_resume_does_not_throw_away_what_is_complete(
     before = contents(out)
     ran = run(*command(inputs, out))
     assert ran.code == 2
-    assert "3 files complete" in ran.err
+    assert "3 complete files" in ran.err
     assert contents(out) == before
     assert run(*command(inputs, out, "--overwrite")).code == 0
     assert contents(out) == whole[0]
