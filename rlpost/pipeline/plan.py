@@ -14,7 +14,7 @@ from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.loss import loss_stage, stages_before_loss
+from rlpost.pipeline.stages.loss import add_loss, stages_before_loss
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.recipe import GROUP_COLUMNS
@@ -228,12 +228,13 @@ def loss_plan(
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages
         ]
-    last = loss_stage(resolved, reads, configs[0] if write else None, rewarded=rewarded)
+    written = configs[0] if write else None
+    last = partial(add_loss, resolved=resolved, config=written, rewarded=rewarded)
     return Plan(
         source,
         columns,
         resolved,
-        (*stages, last),
+        (*stages, Stage("loss", reads, apply=last)),
         length_role,
         rows,
         partial(count_losses, configs=configs, rewarded=rewarded),

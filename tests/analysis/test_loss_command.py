@@ -1,4 +1,4 @@
-"""`rlpost loss`: its numbers are those of plain loops, and only data and options change them."""
+"""`rlpost loss`: numbers against plain computations, and everything that must not change them."""
 
 import json
 import math
@@ -26,20 +26,20 @@ FLOATS = pa.list_(pa.float32())
 TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
 
 
-def dump(count=60, seed=0, *, given=True, longest=40, moved=0.3):
-    """Rows with masks, steps, domains, some empty responses, and all log-probs."""
+def dump(count=60, seed=0, *, with_advantages=True, longest=40, drift=0.3):
+    """A table with masks, steps, domains, empty responses, and all log-probs."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest, count)
     lengths[::11] = 0
     lists = {name: [] for name in (*TOKENS, "response_mask", "advantages")}
     for n in lengths:
         old = -rng.exponential(0.7, n)
-        near = {"log_probs": moved, "old_log_probs": 0.0, "ref_log_probs": 0.2}
-        for name, scale in (near | {"infer_log_probs": 0.02}).items():
+        scales = {"log_probs": drift, "old_log_probs": 0.0, "ref_log_probs": 0.2}
+        for name, scale in (scales | {"infer_log_probs": 0.02}).items():
             lists[name].append((old + scale * rng.standard_normal(n)).astype(np.float32))
         lists["response_mask"].append((rng.random(n) < 0.8).astype(np.uint8))
-        gain = rng.choice([-1.5, -0.5, 0.0, 0.7, 2.0])
-        lists["advantages"].append(np.full(n, gain, np.float32))
+        advantage = rng.choice([-1.5, -0.5, 0.0, 0.7, 2.0])
+        lists["advantages"].append(np.full(n, advantage, np.float32))
     table = pa.table(
         {
             "prompt_id": [f"p{i // 4}" for i in range(count)],
@@ -51,7 +51,7 @@ def dump(count=60, seed=0, *, given=True, longest=40, moved=0.3):
             "advantages": pa.array(lists["advantages"], FLOATS),
         }
     )
-    return table if given else table.drop_columns(["advantages"])
+    return table if with_advantages else table.drop_columns(["advantages"])
 
 
 def save(table, path, rows=16):
@@ -60,8 +60,8 @@ def save(table, path, rows=16):
     return path
 
 
-def told(*words, **kept):
-    """The JSON of `rlpost loss WORDS`, without what tells one run from another."""
+def summary_of(*words, **kept):
+    """The JSON of `rlpost loss WORDS`, without what differs from run to run."""
     ran = run("loss", *words, "--format", "json")
     assert ran.code == 0, ran.err
     summary = strict_json(ran.out)
@@ -69,7 +69,7 @@ def told(*words, **kept):
     return {name: value for name, value in summary.items() if name not in left_out}
 
 
-def frame(path):
+def policy_tokens(path):
     """One row per policy token, with its position and response."""
     lists = [*TOKENS, "response_mask", "advantages"]
     rows = pl.read_parquet(path).with_row_index("row")
@@ -83,11 +83,11 @@ def frame(path):
     )
 
 
-# What a setting decides, against PPO written out
+# Against a plain computation of PPO
 
 
 def ppo(tokens, low=0.2, high=0.2):
-    """PPO's loss, where it clips and where it has no gradient, as columns."""
+    """Columns of PPO's loss, its clipped tokens and those with zero gradient."""
     r = (tokens["log_probs"] - tokens["old_log_probs"]).exp().rename("r")
     a = tokens["advantages"]
     under = ((a < 0) & (r < 1 - low)).rename("low")
@@ -101,8 +101,8 @@ def ppo(tokens, low=0.2, high=0.2):
 
 def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    got = told(path)["settings"][0]
-    want = ppo(frame(path))
+    got = summary_of(path)["settings"][0]
+    want = ppo(policy_tokens(path))
     for side, sign, gains in (
         ("low", "negative", want.filter(pl.col("advantages") < 0)),
         ("high", "positive", want.filter(pl.col("advantages") > 0)),
@@ -131,16 +131,16 @@ def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
     assert got["token_loss"] == pytest.approx(want["loss"].mean(), abs=1e-12)
 
 
-def test_the_dual_clip_is_counted_where_it_is_active(tmp_path):
-    path = save(dump(moved=1.0), tmp_path / "in.parquet")
-    got = told(path, "--dual-clip", 1.5)["settings"][0]["clip"]["dual"]
-    want = ppo(frame(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
+def test_dual_clip_counts_equal_a_plain_computation(tmp_path):
+    path = save(dump(drift=1.0), tmp_path / "in.parquet")
+    got = summary_of(path, "--dual-clip", 1.5)["settings"][0]["clip"]["dual"]
+    want = ppo(policy_tokens(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
     assert got["tokens"] == got["negative"]["tokens"] == len(want) > 5
 
 
-def test_what_no_setting_changes_equals_a_plain_computation(tmp_path):
+def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    got, tokens = told(path), ppo(frame(path))
+    got, tokens = summary_of(path), ppo(policy_tokens(path))
     ratio, drift = tokens["r"], tokens["log_probs"] - tokens["old_log_probs"]
     assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
     assert got["ratio"]["min"] == pytest.approx(ratio.min())
@@ -163,11 +163,11 @@ def test_what_no_setting_changes_equals_a_plain_computation(tmp_path):
     assert got["advantage"]["std"] == pytest.approx(tokens["advantages"].std())
 
 
-def test_the_ratio_of_responses_is_told_of_losses_that_use_it(tmp_path):
+def test_losses_of_response_ratios_report_that_ratio(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    assert told(path)["settings"][0]["own_ratio"] is None
-    got = told(path, "--loss", "gspo")["settings"][0]
-    tokens = frame(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
+    assert summary_of(path)["settings"][0]["own_ratio"] is None
+    got = summary_of(path, "--loss", "gspo")["settings"][0]
+    tokens = policy_tokens(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
     ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
     want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
     assert got["own_ratio"] == pytest.approx(want)
@@ -178,8 +178,10 @@ def test_the_ratio_of_responses_is_told_of_losses_that_use_it(tmp_path):
 
 def test_quantiles_are_within_their_stated_error(tmp_path):
     path = save(dump(400), tmp_path / "in.parquet")
-    found = told(path)["ratio"]["quantiles"]
-    drift = np.sort((frame(path)["log_probs"] - frame(path)["old_log_probs"]).to_numpy())
+    found = summary_of(path)["ratio"]["quantiles"]
+    drift = np.sort(
+        (policy_tokens(path)["log_probs"] - policy_tokens(path)["old_log_probs"]).to_numpy()
+    )
     for share, ratio in found.items():
         exact = drift[math.ceil(float(share) * len(drift)) - 1]
         assert abs(math.log(ratio) - exact) <= ERROR * abs(exact) + 2.0**-20
@@ -187,10 +189,10 @@ def test_quantiles_are_within_their_stated_error(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["position", "step", "domain"])
-def test_parts_equal_a_plain_computation_of_their_tokens(tmp_path, key):
+def test_details_equal_a_plain_computation_of_their_tokens(tmp_path, key):
     path = save(dump(), tmp_path / "in.parquet")
-    parts = told(path)["settings"][0][f"{key}s"]
-    tokens = ppo(frame(path))
+    parts = summary_of(path)["settings"][0][f"{key}s"]
+    tokens = ppo(policy_tokens(path))
     assert len(parts) > 1
     assert sum(part["tokens"] for part in parts) == len(tokens)
     for part in parts:
@@ -223,10 +225,10 @@ def aggregated(tokens, how):
 @pytest.mark.parametrize(
     "how", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 )
-def test_the_loss_of_each_batch_is_aggregated_as_asked(tmp_path, how):
+def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
     path = save(dump(), tmp_path / "in.parquet")
-    got = told(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
-    one, tokens = got["settings"][0], ppo(frame(path))
+    got = summary_of(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
+    one, tokens = got["settings"][0], ppo(policy_tokens(path))
     drift = (tokens["ref_log_probs"] - tokens["log_probs"]).rename("drift")
     k3 = (drift.exp() - 1 - drift).clip(-10, 10)
     assert [batch["batch"] for batch in one["batches"]] == [0, 1, 2]
@@ -251,12 +253,14 @@ def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
         ),
         tmp_path / "in.parquet",
     )
-    tokens = ppo(frame(path)).with_columns(loss=pl.col("loss") * pl.col("sample_weight") * 0.5)
-    for batch in told(path)["settings"][0]["batches"]:
+    tokens = ppo(policy_tokens(path)).with_columns(
+        loss=pl.col("loss") * pl.col("sample_weight") * 0.5
+    )
+    for batch in summary_of(path)["settings"][0]["batches"]:
         own = tokens.filter(pl.col("step") == batch["batch"])
         assert batch["policy"] == pytest.approx(own["loss"].mean())
-    bare = told(path, "--map", "sample_weight=none", "--map", "is_weight=none")
-    assert bare["settings"] == told(save(table, tmp_path / "bare.parquet"))["settings"]
+    bare = summary_of(path, "--map", "sample_weight=none", "--map", "is_weight=none")
+    assert bare["settings"] == summary_of(save(table, tmp_path / "bare.parquet"))["settings"]
 
 
 def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
@@ -265,7 +269,7 @@ def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
     masked = save(table.append_column("sample_mask", pa.array(keep)), tmp_path / "masked.parquet")
     fewer = save(table.filter(pa.array(keep)), tmp_path / "fewer.parquet")
     names = ("ratio", "kl", "ess", "advantage")
-    got, want = told(masked), told(fewer)
+    got, want = summary_of(masked), summary_of(fewer)
     assert {name: got[name] for name in names} == {name: want[name] for name in names}
     assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
     assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
@@ -279,7 +283,7 @@ SWEEP = ("--sweep", "pg_clip=0.1,0.3", "--sweep", "loss=ppo,gspo,cispo,tis,sapo,
 
 def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
     path = save(dump(80), tmp_path / "in.parquet")
-    swept = told(path, *SWEEP)
+    swept = summary_of(path, *SWEEP)
     assert len(swept["settings"]) == 14
     assert [tuple(one["swept"].values()) for one in swept["settings"][:2]] == [
         (0.1, "ppo"),
@@ -287,14 +291,14 @@ def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
     ]
     for one in swept["settings"]:
         words = [f"--pg-clip={one['swept']['pg_clip']}", f"--loss={one['swept']['loss']}"]
-        single = told(path, *words)
+        single = summary_of(path, *words)
         alone = {name: x for name, x in single["settings"][0].items() if name not in DETAILS}
         assert {**one, "swept": {}} == alone
         for name in ("ratio", "kl", "engine_kl", "ess", "tokens", "advantage"):
             assert single[name] == swept[name]
 
 
-def test_a_sweep_shows_a_row_for_each_setting(tmp_path):
+def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     ran = run("loss", path, "--sweep", "pg_clip=0.1,never", "--sweep", "dual_clip=none,3")
     assert ran.code == 0
@@ -324,7 +328,7 @@ def test_a_sweep_shows_a_row_for_each_setting(tmp_path):
         (["--preset", "verk"], "no preset 'verk'; did you mean verl"),
     ],
 )
-def test_a_wrong_command_line_is_exit_2_and_says_what_is_wrong(tmp_path, words, text):
+def test_a_wrong_command_line_exits_2_and_names_the_error(tmp_path, words, text):
     path = save(dump(8), tmp_path / "in.parquet")
     ran = run("loss", path, *words)
     assert ran.code == 2
@@ -332,7 +336,7 @@ def test_a_wrong_command_line_is_exit_2_and_says_what_is_wrong(tmp_path, words, 
     assert ran.out == ""
 
 
-def test_too_many_settings_are_refused(tmp_path):
+def test_too_many_settings_are_rejected(tmp_path):
     clips = ",".join(str(n / 1000) for n in range(1, 400))
     path = save(dump(8), tmp_path / "in.parquet")
     ran = run("loss", path, "--sweep", f"pg_clip={clips}", "--sweep", "loss=ppo,pg,gspo")
@@ -340,7 +344,7 @@ def test_too_many_settings_are_refused(tmp_path):
     assert "1197 settings" in ran.err
 
 
-def test_a_sweep_has_no_output(tmp_path):
+def test_a_sweep_rejects_an_output(tmp_path):
     path = save(dump(8), tmp_path / "in.parquet")
     ran = run("loss", path, tmp_path / "out.parquet", "--sweep", "pg_clip=0.1,0.2")
     assert ran.code == 2
@@ -348,37 +352,37 @@ def test_a_sweep_has_no_output(tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-# What must not change a number
+# Nothing else changes a number
 
 
 @pytest.mark.parametrize(
     "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50], ["--workers", 2]]
 )
-@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
+@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
 def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
-    path = save(dump(given=given), tmp_path / "in.parquet")
+    path = save(dump(with_advantages=given), tmp_path / "in.parquet")
     sweep = ("--sweep", "loss=ppo,gspo,sapo")
-    want = told(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
-    assert told(path, *sweep, *words) == want
+    want = summary_of(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
+    assert summary_of(path, *sweep, *words) == want
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
-def test_the_order_of_rows_and_files_change_no_bit(tmp_path, given):
-    table = dump(given=given)
-    want = told(save(table, tmp_path / "one.parquet"), "--loss", "gspo")
+@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
+def test_the_order_of_responses_and_files_changes_no_bit(tmp_path, given):
+    table = dump(with_advantages=given)
+    want = summary_of(save(table, tmp_path / "one.parquet"), "--loss", "gspo")
     order = np.random.default_rng(5).permutation(60)
     shuffled = table.take(order)
-    assert told(save(shuffled, tmp_path / "other.parquet", 7), "--loss", "gspo") == want
+    assert summary_of(save(shuffled, tmp_path / "other.parquet", 7), "--loss", "gspo") == want
     for place, start in enumerate(range(0, 60, 25)):
         save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
-    assert told(tmp_path / "many", "--loss", "gspo") == want
+    assert summary_of(tmp_path / "many", "--loss", "gspo") == want
 
 
-def test_blocks_of_a_piece_change_no_bit(tmp_path, monkeypatch):
+def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
     path = save(dump(), tmp_path / "in.parquet")
-    want = told(path, *SWEEP)
+    want = summary_of(path, *SWEEP)
     monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
-    assert told(path, *SWEEP) == want
+    assert summary_of(path, *SWEEP) == want
 
 
 @pytest.mark.parametrize(
@@ -391,26 +395,26 @@ def test_blocks_of_a_piece_change_no_bit(tmp_path, monkeypatch):
     ],
     ids=["grpo", "gae", "weights", "importance"],
 )
-def test_advantages_made_here_give_the_loss_of_a_file_that_has_them(tmp_path, options):
-    table = dump(given=False)
+def test_advantages_of_the_run_and_of_a_file_give_the_same_loss(tmp_path, options):
+    table = dump(with_advantages=False)
     rng = np.random.default_rng(9)
     values = [rng.normal(size=len(row)) for row in table.column("response_mask").to_pylist()]
     table = table.append_column("values", pa.array(values, FLOATS))
     table = table.append_column("difficulty", pa.array(rng.random(60)))
     path = save(table, tmp_path / "in.parquet")
     assert run("advantages", path, tmp_path / "adv.parquet", *options).code == 0
-    made, given = told(path, *options), told(tmp_path / "adv.parquet")
-    assert made["estimator"] is not None
-    assert given["estimator"] is None
-    assert given["advantages_from"] == "advantages"
+    computed, read = summary_of(path, *options), summary_of(tmp_path / "adv.parquet")
+    assert computed["estimator"] is not None
+    assert read["estimator"] is None
+    assert read["advantages_from"] == "advantages"
     for name in ("settings", "ratio", "kl", "ess", "advantage", "tokens", "left_out"):
-        assert made[name] == given[name], name
+        assert computed[name] == read[name], name
 
 
 # The output
 
 
-def test_the_output_has_the_loss_and_the_clip_state_beside_the_input(tmp_path):
+def test_the_output_has_the_input_columns_the_loss_and_the_clip_state(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
     ran = run("loss", path, out)
@@ -420,7 +424,7 @@ def test_the_output_has_the_loss_and_the_clip_state_beside_the_input(tmp_path):
     assert got.schema.names == [*source.schema.names, "pg_loss", "clip_state"]
     assert got.schema.field("pg_loss").type.value_type == pa.float32()
     assert got.schema.field("clip_state").type.value_type == pa.uint8()
-    tokens = ppo(frame(path))
+    tokens = ppo(policy_tokens(path))
     own = pl.read_parquet(out).filter(pl.col("response_mask").list.len() > 0)
     flat = own.explode("response_mask", "pg_loss", "clip_state")
     policy = flat.filter(pl.col("response_mask") == 1)
@@ -434,11 +438,11 @@ def test_the_output_has_the_loss_and_the_clip_state_beside_the_input(tmp_path):
     assert (options.loss, options.pg_clip_low, options.pg_clip_high) == ("ppo", 0.2, 0.2)
     assert (options.dual_clip, options.ratio_clamp) == (math.inf, 20)
     noted = json.loads(metadata[b"rlpost.loss_summary"])
-    assert noted["settings"][0]["clip"] == told(path)["settings"][0]["clip"]
+    assert noted["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
 
 
-def test_the_output_has_advantages_where_they_were_made(tmp_path):
-    path = save(dump(given=False), tmp_path / "in.parquet")
+def test_the_output_has_advantages_if_they_were_computed(tmp_path):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
     assert run("loss", path, tmp_path / "out.parquet", "--estimator", "rloo").code == 0
     assert run("advantages", path, tmp_path / "adv.parquet", "--estimator", "rloo").code == 0
     got, want = (pq.read_table(tmp_path / name) for name in ("out.parquet", "adv.parquet"))
@@ -448,7 +452,7 @@ def test_the_output_has_advantages_where_they_were_made(tmp_path):
     assert json.loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
 
 
-def test_outputs_follow_the_rules_of_all_outputs(tmp_path):
+def test_outputs_are_never_overwritten_without_the_flag(tmp_path):
     path = save(dump(8), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
     assert run("loss", path, out).code == 0
@@ -481,8 +485,8 @@ def test_a_file_without_responses_among_others_gets_an_empty_summary(tmp_path):
     table = dump(8)
     save(table, tmp_path / "in" / "some.parquet")
     save(table.slice(0, 0), tmp_path / "in" / "none.parquet")
-    want = told(tmp_path / "in" / "some.parquet")
-    assert told(tmp_path / "in") == want
+    want = summary_of(tmp_path / "in" / "some.parquet")
+    assert summary_of(tmp_path / "in") == want
     for words in ((), ("--map", "advantages=none", "--replace")):
         out = tmp_path / f"out{len(words)}"
         ran = run("loss", tmp_path / "in", out, *words)
@@ -514,7 +518,7 @@ def test_a_missing_column_is_named_with_what_needs_it(tmp_path, drop, words, tex
     assert f"--map {drop}=" in ran.err
 
 
-def test_a_near_miss_of_a_column_is_answered_with_it(tmp_path):
+def test_an_error_names_the_closest_column(tmp_path):
     table = dump(8)
     names = ["logprobs_now" if name == "log_probs" else name for name in table.schema.names]
     path = save(table.rename_columns(names), tmp_path / "in.parquet")
@@ -524,8 +528,8 @@ def test_a_near_miss_of_a_column_is_answered_with_it(tmp_path):
     assert run("loss", path, "--map", "log_probs=logprobs_now").code == 0
 
 
-def test_without_advantages_and_rewards_both_are_said_to_be_missing(tmp_path):
-    path = save(dump(8, given=False).drop_columns(["reward"]), tmp_path / "in.parquet")
+def test_an_error_names_advantages_and_rewards_if_both_are_missing(tmp_path):
+    path = save(dump(8, with_advantages=False).drop_columns(["reward"]), tmp_path / "in.parquet")
     ran = run("loss", path)
     assert ran.code == 3
     assert "no column for advantages" in ran.err
@@ -533,13 +537,13 @@ def test_without_advantages_and_rewards_both_are_said_to_be_missing(tmp_path):
 
 
 def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
-    table = dump(given=True)
+    table = dump(with_advantages=True)
     path = save(table, tmp_path / "in.parquet")
     bare = save(
         table.select(["log_probs", "old_log_probs", "response_mask", "advantages"]),
         tmp_path / "bare.parquet",
     )
-    got, want = told(bare), told(path)
+    got, want = summary_of(bare), summary_of(path)
     assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
     assert got["engine_kl"] is None
     assert got["settings"][0]["loss"]["kl"] is None
@@ -556,7 +560,7 @@ def with_nan(table):
     return row, table.set_column(place, "log_probs", pa.array(lists, FLOATS))
 
 
-def test_nonfinite_log_probs_are_an_error_with_the_row_or_left_out(tmp_path):
+def test_nonfinite_log_probs_are_an_error_with_the_row_or_are_left_out(tmp_path):
     row, table = with_nan(dump())
     path = save(table, tmp_path / "in.parquet")
     ran = run("loss", path)
@@ -564,14 +568,14 @@ def test_nonfinite_log_probs_are_an_error_with_the_row_or_left_out(tmp_path):
     assert f"row {row}" in ran.err
     assert "`log_probs`" in ran.err
     rows = [place for place in range(60) if place != row]
-    want = told(save(table.take(rows), tmp_path / "fewer.parquet"))
-    got = told(path, "--nonfinite", "mask")
+    want = summary_of(save(table.take(rows), tmp_path / "fewer.parquet"))
+    got = summary_of(path, "--nonfinite", "mask")
     assert got["left_out"] == want["left_out"] + 1
     assert got["kl"] == want["kl"]
     assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
 
 
-def test_a_ratio_beyond_all_numbers_is_an_error_that_says_what_to_do(tmp_path):
+def test_an_infinite_ratio_is_an_error_that_names_the_clamp(tmp_path):
     table = dump(8)
     far = pa.array([[-2000.0] * len(row) for row in table.column("log_probs").to_pylist()], FLOATS)
     place = table.schema.get_field_index("old_log_probs")
@@ -579,11 +583,11 @@ def test_a_ratio_beyond_all_numbers_is_an_error_that_says_what_to_do(tmp_path):
     ran = run("loss", path, "--ratio-clamp", "never", "--pg-clip", "never")
     assert ran.code == 3
     assert "are log_probs and old_log_probs of the same tokens?" in ran.err
-    assert told(path, "--ratio-clamp", "20")["ratio"]["max"] > 1e100
+    assert summary_of(path, "--ratio-clamp", "20")["ratio"]["max"] > 1e100
 
 
 @pytest.mark.parametrize("words", [["missing.parquet"], ["missing.parquet", "out.parquet"]])
-def test_a_missing_file_is_exit_4(words):
+def test_a_missing_file_exits_4(words):
     assert run("loss", *words).code == 4
 
 
@@ -591,10 +595,10 @@ def test_a_missing_file_is_exit_4(words):
 
 
 def warnings(*words):
-    return " ".join(told(*words)["warnings"])
+    return " ".join(summary_of(*words)["warnings"])
 
 
-def test_users_are_warned_of_numbers_that_say_little(tmp_path):
+def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
     table = dump()
     path = save(table, tmp_path / "in.parquet")
     assert "are the same column" in warnings(path, "--map", "log_probs=old_log_probs")
@@ -608,16 +612,16 @@ def test_users_are_warned_of_numbers_that_say_little(tmp_path):
     assert "no mask column" in warnings(bare)
 
 
-def test_options_without_effect_are_named(tmp_path):
+def test_options_without_effect_give_warnings(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     assert "estimator: without effect" in warnings(path, "--estimator", "rloo")
     assert "tis_high: without effect on ppo" in warnings(path, "--tis-high", "2")
     idle = warnings(path, "--sweep", "pg_clip=0.1,0.2", "--sweep", "loss=ppo,sapo")
     assert "pg_clip: without effect on sapo" in idle
     assert "without effect" not in warnings(path, "--pg-clip", "0.3", "--map", "reward=none")
-    anew = told(path, "--estimator", "rloo", "--map", "advantages=none")
+    anew = summary_of(path, "--estimator", "rloo", "--map", "advantages=none")
     assert anew["estimator"] == "rloo"
-    assert anew["warnings"] == told(path)["warnings"]
+    assert anew["warnings"] == summary_of(path)["warnings"]
 
 
 # Options from elsewhere
@@ -627,13 +631,13 @@ def test_presets_files_and_flags_set_the_loss(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[loss]\nloss = "cispo"\npg-clip = 0.3\n')
-    from_file = told(path, "--config", recipe)["settings"][0]["options"]
+    from_file = summary_of(path, "--config", recipe)["settings"][0]["options"]
     assert (from_file["loss"], from_file["pg_clip"]) == ("cispo", 0.3)
-    beaten = told(path, "--config", recipe, "--pg-clip", "0.1")["settings"][0]["options"]
+    beaten = summary_of(path, "--config", recipe, "--pg-clip", "0.1")["settings"][0]["options"]
     assert (beaten["loss"], beaten["pg_clip"]) == ("cispo", 0.1)
-    verl = told(path, "--preset", "verl")["settings"][0]["options"]
+    verl = summary_of(path, "--preset", "verl")["settings"][0]["options"]
     assert verl["dual_clip"] == 3.0
-    swept = told(path, "--preset", "trl", "--sweep", "loss=grpo,dr_grpo")["settings"]
+    swept = summary_of(path, "--preset", "trl", "--sweep", "loss=grpo,dr_grpo")["settings"]
     assert [one["options"]["loss"] for one in swept] == ["ppo", "ppo"]
     assert [one["swept"]["loss"] for one in swept] == ["grpo", "dr_grpo"]
     aggregations = [one["aggregation"] for one in swept]
@@ -643,22 +647,22 @@ def test_presets_files_and_flags_set_the_loss(tmp_path):
 def test_the_environment_sets_the_loss(tmp_path, monkeypatch):
     path = save(dump(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_PG_CLIP", "0.4")
-    assert told(path)["settings"][0]["options"]["pg_clip"] == 0.4
-    assert told(path, "--pg-clip", "0.1")["settings"][0]["options"]["pg_clip"] == 0.1
+    assert summary_of(path)["settings"][0]["options"]["pg_clip"] == 0.4
+    assert summary_of(path, "--pg-clip", "0.1")["settings"][0]["options"]["pg_clip"] == 0.1
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
     path = save(dump(), tmp_path / "in.parquet")
-    one = told(path, "--loss", name)["settings"][0]
+    one = summary_of(path, "--loss", name)["settings"][0]
     assert math.isfinite(one["loss"]["total"])
     assert one["formula"] == LOSSES[name].formula
 
 
-# Screens
+# Text
 
 
-def test_the_sample_data_explains_itself():
+def test_the_summary_of_the_sample_data_has_all_tables():
     ran = run("loss", SAMPLE / "arithmetic.parquet")
     assert ran.code == 0
     assert "computed by grpo, since the input has none" in ran.out
@@ -676,7 +680,7 @@ def test_the_sample_data_explains_itself():
 
 
 @pytest.mark.parametrize("masks", [[[], []], [[0, 0], [0]], [[1, 0], [1]]])
-def test_files_in_which_little_or_nothing_counts_are_told_of(tmp_path, masks):
+def test_files_with_few_or_no_policy_tokens_have_a_summary(tmp_path, masks):
     lists = pa.array([[-0.5] * len(mask) for mask in masks], FLOATS)
     table = pa.table(dict.fromkeys(("log_probs", "old_log_probs", "advantages"), lists))
     path = save(
@@ -687,7 +691,7 @@ def test_files_in_which_little_or_nothing_counts_are_told_of(tmp_path, masks):
     ran = run("loss", path, tmp_path / "out.parquet")
     assert ran.code == 0
     assert "KL(old ‖ current)" in ran.out
-    got = told(path, "--sweep", "loss=ppo,gspo,geo_mean")
+    got = summary_of(path, "--sweep", "loss=ppo,gspo,geo_mean")
     assert got["tokens"]["policy"] == count
     assert got["ratio"]["mean"] == (1 if count else None)
     assert [one["loss"]["policy"] for one in got["settings"]] == [
@@ -695,7 +699,7 @@ def test_files_in_which_little_or_nothing_counts_are_told_of(tmp_path, masks):
     ] * 3
 
 
-def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
+def test_markdown_on_stdout_and_json_in_a_file(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
     assert ran.code == 0
@@ -705,21 +709,21 @@ def test_markdown_has_tables_and_json_goes_to_a_file(tmp_path):
     assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
     assert "Aggregation token-mean" in ran.out
     own = strict_json((tmp_path / "run.json").read_text())
-    assert own["settings"][0]["clip"] == told(path)["settings"][0]["clip"]
+    assert own["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
     assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 1
 
 
-def test_python_gives_the_same(tmp_path):
+def test_python_and_the_command_give_the_same(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    settings = [LossConfig(LossOptions(pg_clip=0.1))]
-    got = loss(path, None, rlpost.Recipe(), settings)
-    assert got["settings"] == told(path, "--pg-clip", 0.1)["settings"]
+    configs = [LossConfig(LossOptions(pg_clip=0.1))]
+    got = loss(path, None, rlpost.Recipe(), configs)
+    assert got["settings"] == summary_of(path, "--pg-clip", 0.1)["settings"]
 
 
 # Histogram and stretches
 
 
-def test_bins_rise_with_numbers_and_hold_them():
+def test_bins_rise_with_the_numbers_and_bound_their_error():
     numbers = torch.tensor([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
     bins = bins_of(numbers.to(torch.float64))
     assert bool((bins.diff() >= 0).all())
@@ -729,7 +733,7 @@ def test_bins_rise_with_numbers_and_hold_them():
         assert quantile(counts, 0.5) == pytest.approx(number, rel=ERROR)
 
 
-def test_quantiles_count_from_the_least():
+def test_quantiles_count_from_the_lowest():
     values = torch.arange(1, 11, dtype=torch.float64)
     counts = torch.bincount(bins_of(values), minlength=BINS)
     for share, want in ((0.0, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.9, 9), (1.0, 10)):
@@ -750,10 +754,10 @@ def test_stretches_cut_responses_at_fixed_positions():
     assert made.any(values > 120).tolist() == [False] * 8 + [True]
 
 
-def test_a_third_path_is_refused_with_what_is_meant():
+def test_a_third_path_is_rejected():
     ran = run("loss", "a.parquet", "b.parquet", "c.parquet", "d.parquet", "--pg-clip", "0.1")
     assert ran.code == 2
     assert ran.err.startswith(
-        "rlpost: 4 paths, a.parquet to d.parquet: one IN and one OUT are meant"
+        "rlpost: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
     )
     assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2

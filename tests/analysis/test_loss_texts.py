@@ -1,4 +1,4 @@
-"""`rlpost loss` as people meet it: what it says fits the loss, and what is odd is said."""
+"""`rlpost loss` as people meet it: what it says fits the loss, and what is odd is warned."""
 
 import cProfile
 import io
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from test_cli import run, strict_json
-from test_loss_command import FLOATS, SAMPLE, dump, frame, save, told, warnings
+from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
 import rlpost
 from rlpost.analysis.loss import render as render_loss
@@ -33,47 +33,47 @@ def with_lists(table, name, change):
 
 
 def bounded(table):
-    """The same with log-probs that are none above 0."""
+    """The table with no log-prob above 0."""
     for name in ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs"):
         table = with_lists(table, name, lambda x: min(x, 0.0))
     return table
 
 
-# What a sweep costs
+# The cost of a sweep
 
 
-def calls(path, settings):
-    """How many functions a run calls."""
+def calls(path, configs):
+    """The number of function calls of a run."""
     profile = cProfile.Profile()
     options = Options(device="cpu", workers=1)
-    profile.runcall(loss_run.loss, path, None, None, settings, options)
+    profile.runcall(loss_run.loss, path, None, None, configs, options)
     return pstats.Stats(profile).total_calls
 
 
-def test_a_batch_costs_a_sweep_little(tmp_path):
-    settings = [LossConfig(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
+def test_a_batch_costs_a_sweep_few_function_calls(tmp_path):
+    configs = [LossConfig(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
     taken = {}
     for steps in (2, 102):
         table = dump(204, longest=6)
         place = table.schema.get_field_index("step")
         table = table.set_column(place, "step", pa.array(np.arange(204) % steps))
         path = save(table, tmp_path / f"{steps}.parquet", rows=204)
-        calls(path, settings)  # what is only done once is done
-        taken[steps] = calls(path, settings)
-    # a batch's loss is rounded and told; details of each step and setting took over a thousand
-    assert (taken[102] - taken[2]) / (100 * len(settings)) < 100
+        calls(path, configs)  # the first run also fills caches
+        taken[steps] = calls(path, configs)
+    # the loss of a batch is rounded and reported; details of each step would take over a thousand
+    assert (taken[102] - taken[2]) / (100 * len(configs)) < 100
 
 
-def test_a_sweep_tells_of_batches_and_leaves_details_to_single_runs(tmp_path):
+def test_a_sweep_has_batches_and_no_details(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    swept = told(path, "--sweep", "pg_clip=0.1,0.2")["settings"]
-    alone = told(path, "--pg-clip", "0.1")["settings"][0]
+    swept = summary_of(path, "--sweep", "pg_clip=0.1,0.2")["settings"]
+    alone = summary_of(path, "--pg-clip", "0.1")["settings"][0]
     assert not {"positions", "steps", "domains"} & {*swept[0]}
     assert swept[0]["batches"] == alone["batches"]
     assert len(alone["steps"]) == len(alone["batches"]) == 3
 
 
-def test_the_summary_of_a_file_tells_of_its_own_batches(tmp_path):
+def test_the_summary_of_a_file_has_only_its_own_batches(tmp_path):
     table = dump(30)
     for step in range(3):
         own = table.filter(pa.compute.equal(table.column("step"), step))
@@ -85,10 +85,10 @@ def test_the_summary_of_a_file_tells_of_its_own_batches(tmp_path):
         assert [batch["batch"] for batch in noted["batches"]] == [step]
 
 
-# Which column serves
+# Columns
 
 
-def test_columns_that_cannot_serve_are_not_suggested(tmp_path):
+def test_columns_of_another_type_are_not_suggested(tmp_path):
     table = dump(8)
     ids = [[1] * len(row) for row in table.column("log_probs").to_pylist()]
     names = ["current_logps" if name == "log_probs" else name for name in table.schema.names]
@@ -96,15 +96,15 @@ def test_columns_that_cannot_serve_are_not_suggested(tmp_path):
         "prompt_tokens", pa.array(ids, pa.list_(pa.int32()))
     )
     path = save(table, tmp_path / "in.parquet")
-    said = run("loss", path)
-    assert said.code == 3
-    assert "did you mean current_logps?" in said.err
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "did you mean current_logps?" in ran.err
     bare = run("loss", save(table.drop_columns(["current_logps"]), tmp_path / "bare.parquet"))
     assert "did you mean" not in bare.err
 
 
 @pytest.mark.parametrize("role", ["log_probs", "old_log_probs", "infer_log_probs"])
-def test_token_ids_are_refused_as_log_probs(tmp_path, role):
+def test_token_ids_are_rejected_as_log_probs(tmp_path, role):
     table = dump(8)
     ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
     path = save(
@@ -117,8 +117,8 @@ def test_token_ids_are_refused_as_log_probs(tmp_path, role):
     assert "list of integers, as token ids are" in ran.err
 
 
-def test_advantages_refuse_token_ids_as_log_probs(tmp_path):
-    table = dump(8, given=False)
+def test_advantages_reject_token_ids_as_log_probs(tmp_path):
+    table = dump(8, with_advantages=False)
     ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
     place = table.schema.get_field_index("ref_log_probs")
     table = table.set_column(place, "ref_log_probs", pa.array(ids, pa.list_(pa.int64())))
@@ -128,7 +128,7 @@ def test_advantages_refuse_token_ids_as_log_probs(tmp_path):
     assert "list of integers, as token ids are" in ran.err
 
 
-# Log-probs that are none
+# Wrong log-probs
 
 
 def test_positive_log_probs_are_counted(tmp_path):
@@ -136,7 +136,7 @@ def test_positive_log_probs_are_counted(tmp_path):
     assert "above 0" not in warnings(save(table, tmp_path / "good.parquet"))
     wrong = with_lists(table, "old_log_probs", lambda x: 0.75 if x < -1.5 else x)
     path = save(wrong, tmp_path / "bad.parquet")
-    count = int((frame(path)["old_log_probs"] > 0).sum())
+    count = int((policy_tokens(path)["old_log_probs"] > 0).sum())
     assert count > 5
     text = f"`old_log_probs` (old_log_probs) is above 0 at {count} tokens, up to 0.75"
     assert text in warnings(path)
@@ -146,39 +146,39 @@ def test_positive_log_probs_are_counted(tmp_path):
     assert "above 0" not in warnings(save(rounded, tmp_path / "rounded.parquet"))
 
 
-def test_probabilities_in_place_of_log_probs_are_told_of(tmp_path):
+def test_probabilities_in_place_of_log_probs_give_a_warning(tmp_path):
     table = bounded(dump())
     for name in ("log_probs", "old_log_probs"):
         table = with_lists(table, name, math.exp)
-    said = warnings(save(table, tmp_path / "in.parquet"))
+    warned = warnings(save(table, tmp_path / "in.parquet"))
     for name in ("log_probs", "old_log_probs"):
-        assert f"`{name}` ({name}) is between" in said
-    assert "these are probabilities" in said
-    assert "infer_log_probs" not in said
+        assert f"`{name}` ({name}) is between" in warned
+    assert "these are probabilities" in warned
+    assert "infer_log_probs" not in warned
 
 
-def test_clamped_ratios_and_a_small_sample_are_told_of(tmp_path):
+def test_clamped_ratios_and_a_low_effective_sample_size_give_warnings(tmp_path):
     table = with_lists(bounded(dump()), "old_log_probs", lambda x: x - 30 if x < -2 else x)
     path = save(table, tmp_path / "in.parquet")
-    tokens = frame(path)
+    tokens = policy_tokens(path)
     count = int(((tokens["log_probs"] - tokens["old_log_probs"]).abs() > 20).sum())
     assert count > 5
-    got = told(path)
-    said = " ".join(got["warnings"])
-    assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in said
+    got = summary_of(path)
+    warned = " ".join(got["warnings"])
+    assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in warned
     assert got["settings"][0]["ratio_clamped"] == count
     assert got["ess"] < 0.1
-    assert "effective sample size" in said
+    assert "effective sample size" in warned
     assert "is above 20" not in warnings(path, "--ratio-clamp", "100")
     calm = warnings(save(bounded(dump()), tmp_path / "calm.parquet"))
     assert "effective sample size" not in calm
 
 
-# The screen
+# Tables on a terminal
 
 
 class Screen:
-    """A terminal of some width that remembers what is shown."""
+    """A terminal of some width that stores what is printed."""
 
     def __init__(self, monkeypatch, width):
         self.text = io.StringIO()
@@ -201,7 +201,7 @@ FIVE = {
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])
-def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypatch, width):
+def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeypatch, width):
     path = save(dump(), tmp_path / "in.parquet")
     values = [
         {"pg_clip_low": low, "pg_clip_high": 0.28, "dual_clip": 3.0, "ratio_clamp": 20.0}
@@ -222,8 +222,8 @@ def test_numbers_of_a_wide_sweep_are_whole_on_a_narrow_screen(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
-    path = save(dump(moved=1.5), tmp_path / "in.parquet")
+def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
+    path = save(dump(drift=1.5), tmp_path / "in.parquet")
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = Screen(monkeypatch, 80).show(summary)
     one = summary["settings"][0]
@@ -237,8 +237,8 @@ def test_every_loss_has_its_own_words_on_a_screen(tmp_path, monkeypatch, name):
     assert "too low" not in shown
 
 
-def test_what_masking_losses_leave_is_said(tmp_path):
-    path = save(dump(moved=1.0), tmp_path / "in.parquet")
+def test_masking_losses_name_the_remaining_gradient(tmp_path):
+    path = save(dump(drift=1.0), tmp_path / "in.parquet")
     ran = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--prob-mask-low", "0.1")
     assert "masked, π fell by > 0.1 " in ran.out
     assert "masked, π rose by > 0.05 " in ran.out
@@ -249,11 +249,11 @@ def test_what_masking_losses_leave_is_said(tmp_path):
     assert "zero gradient: masked" in bare.out
 
 
-def test_ref_kl_counts_signs_of_its_own_advantage(tmp_path):
+def test_ref_kl_counts_the_signs_of_its_own_advantage(tmp_path):
     table = dump()
     path = save(table, tmp_path / "in.parquet")
-    same = frame(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
-    got = told(path, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]
+    same = policy_tokens(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
+    got = summary_of(path, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]
     assert int(same.sum()) == 0
     assert got["no_gradient"]["zero_advantage"] == 0
     place = table.schema.get_field_index("ref_log_probs")
@@ -261,21 +261,23 @@ def test_ref_kl_counts_signs_of_its_own_advantage(tmp_path):
         table.set_column(place, "ref_log_probs", table.column("log_probs")),
         tmp_path / "equal.parquet",
     )
-    still = told(equal, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]["no_gradient"]
+    still = summary_of(equal, "--loss", "ref_kl", "--square-coef", "0")["settings"][0][
+        "no_gradient"
+    ]
     assert still["zero_advantage"] == still["tokens"] == len(same)
     ran = run("loss", equal, "--loss", "ref_kl")
     assert "zero gradient: π = π_ref" in ran.out
     assert "A = 0" not in ran.out
 
 
-# The ratio over the rollout engine's log-probs
+# The ratio with the rollout engine
 
 
-def test_the_ratio_is_over_the_engine_where_the_loss_divides_by_it(tmp_path):
+def test_the_ratio_divides_by_the_engine_if_the_loss_does(tmp_path):
     table = dump()
     path = save(table, tmp_path / "in.parquet")
-    got = told(path, "--behaviour", "infer")
-    tokens = frame(path)
+    got = summary_of(path, "--behaviour", "infer")
+    tokens = policy_tokens(path)
     drift = tokens["log_probs"] - tokens["infer_log_probs"]
     ratio = drift.exp()
     assert got["behaviour"] == "infer"
@@ -285,12 +287,12 @@ def test_the_ratio_is_over_the_engine_where_the_loss_divides_by_it(tmp_path):
     assert got["kl"]["k1"] == pytest.approx(-drift.mean())
     median = np.sort(drift.to_numpy())[math.ceil(len(drift) / 2) - 1]
     assert math.log(got["ratio"]["quantiles"]["0.5"]) == pytest.approx(median, rel=1 / 64)
-    assert got["engine_kl"] == told(path)["engine_kl"]
+    assert got["engine_kl"] == summary_of(path)["engine_kl"]
     shown = run("loss", path, "--behaviour", "infer").out
     assert "ratio: exp(log_probs - infer_log_probs)" in shown
     assert "KL(rollout engine ‖ current)" in shown
     bare = save(table.drop_columns(["old_log_probs"]), tmp_path / "bare.parquet")
-    without = told(bare, "--behaviour", "infer")
+    without = summary_of(bare, "--behaviour", "infer")
     assert without["engine_kl"] is None
     for name in ("batches", "clip", "no_gradient", "options"):
         assert without["settings"][0][name] == got["settings"][0][name]
@@ -301,35 +303,35 @@ def test_the_ratio_is_over_the_engine_where_the_loss_divides_by_it(tmp_path):
     assert "ratio with behaviour infer: exp(log_probs - infer_log_probs)" in both.out
 
 
-# Where advantages come from
+# Advantages
 
 
-def test_recipe_options_beside_given_advantages_are_told_of(tmp_path):
+def test_recipe_options_without_effect_give_a_warning(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('estimator = "rloo"\nreward_clip = 2.0\n')
-    said = warnings(path, "--config", recipe)
-    assert "estimator, reward_clip: without effect, since the input has advantages" in said
-    assert "--map advantages=none computes them anew" in said
+    warned = warnings(path, "--config", recipe)
+    assert "estimator, reward_clip: without effect, since the input has advantages" in warned
+    assert "--map advantages=none computes them anew" in warned
     anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
     assert "computed by rloo; column advantages of the input is not used" in anew.out
     assert "since the input has none" not in anew.out
     assert "without effect" not in anew.out
 
 
-def test_advantages_of_a_dump_are_pointed_out(tmp_path):
+def test_advantages_of_a_framework_give_a_warning(tmp_path):
     table = dump()
     names = ["dumped_advantages" if x == "advantages" else x for x in table.schema.names]
     path = save(table.rename_columns(names), tmp_path / "in.parquet")
-    said = warnings(path)
-    assert "--map advantages=dumped_advantages uses them" in said
-    taken = told(path, "--map", "advantages=dumped_advantages")
+    warned = warnings(path)
+    assert "--map advantages=dumped_advantages uses them" in warned
+    taken = summary_of(path, "--map", "advantages=dumped_advantages")
     assert taken["advantages_from"] == "dumped_advantages"
     assert "dumped_advantages" not in " ".join(taken["warnings"])
 
 
-def test_a_preset_s_estimator_is_called_as_it_was_asked_for(tmp_path):
-    path = save(dump(given=False), tmp_path / "in.parquet")
+def test_the_estimator_of_a_preset_has_the_name_on_the_command_line(tmp_path):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
     shown = run("loss", path, "--preset", "verl").out
     assert "computed by grpo, preset verl, since the input has none" in shown
     assert "preset slime, since" in run("loss", path, "--preset", "slime").out
@@ -340,7 +342,7 @@ def test_a_preset_s_estimator_is_called_as_it_was_asked_for(tmp_path):
 # Options
 
 
-def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
+def test_the_catalogue_has_all_losses_with_their_defaults():
     assert [*ABOUT] == [*DEFAULTS] == [*LOSSES]
     assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
     for name in LOSSES:
@@ -364,7 +366,7 @@ def test_the_catalogue_is_of_all_losses_with_the_defaults_they_have():
     ],
     ids=str,
 )
-def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options):
+def test_resolved_options_are_complete_and_give_the_same_loss(tmp_path, options):
     path = save(dump(), tmp_path / "in.parquet")
     want = loss_run.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
     values = want["options"]
@@ -375,7 +377,7 @@ def test_resolved_options_have_no_holes_and_give_the_same_loss(tmp_path, options
     assert loss_run.loss(path, None, None, [again])["settings"][0] == want
 
 
-def test_the_screen_names_the_numbers_behind_a_formula(tmp_path):
+def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     for words, text in (
         ([], "parameters: ε = 0.2, |log r| ≤ 20"),
@@ -388,7 +390,7 @@ def test_the_screen_names_the_numbers_behind_a_formula(tmp_path):
         assert text in run("loss", path, *words).out
 
 
-def test_help_and_list_tell_of_losses_and_defaults(monkeypatch):
+def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = " ".join(run("loss", "--help").out.replace("│", " ").split())
     monkeypatch.delenv("COLUMNS")
@@ -416,14 +418,14 @@ def test_help_and_list_tell_of_losses_and_defaults(monkeypatch):
         (["--sweep", "loss=ppo,pg", "--sweep", "pg_clip=0.1,0.2"], "pg_clip: without effect on pg"),
     ],
 )
-def test_options_that_a_loss_does_not_look_at_are_named(tmp_path, words, text):
+def test_options_that_a_loss_ignores_give_a_warning(tmp_path, words, text):
     path = save(dump(), tmp_path / "in.parquet")
     assert text in warnings(path, *words)
-    said = warnings(path, "--pg-clip", "0.1", "--dual-clip", "3", "--kl-loss-estimator", "k1")
-    assert "without effect" not in said
+    warned = warnings(path, "--pg-clip", "0.1", "--dual-clip", "3", "--kl-loss-estimator", "k1")
+    assert "without effect" not in warned
 
 
-def test_idle_options_of_a_file_and_of_a_missing_reference_are_named(tmp_path):
+def test_ignored_options_of_a_file_and_of_a_missing_reference_give_warnings(tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("[loss]\nkimi_tau = 0.2\n")
     table = dump()
@@ -434,7 +436,7 @@ def test_idle_options_of_a_file_and_of_a_missing_reference_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         (
             '[loss]\nloss = "gpso"\n',
@@ -448,12 +450,12 @@ def test_idle_options_of_a_file_and_of_a_missing_reference_are_named(tmp_path):
         ),
     ],
 )
-def test_errors_of_a_file_name_it_and_the_table(tmp_path, text, said):
+def test_errors_of_a_recipe_file_name_the_file_and_the_table(tmp_path, text, error):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text)
     ran = run("loss", save(dump(8), tmp_path / "in.parquet"), "--config", recipe)
     assert ran.code == 2
-    assert said in ran.err
+    assert error in ran.err
 
 
 # The output
@@ -481,7 +483,7 @@ def test_data_that_rlpost_did_not_write_is_never_overwritten(tmp_path):
     assert second.read_bytes() == before
 
 
-def test_a_column_that_is_there_already_is_replaced_and_not_left_out(tmp_path):
+def test_an_error_of_an_existing_column_names_replace_and_not_emit(tmp_path):
     path = save(dump(8), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
     assert run("loss", path, out).code == 0
@@ -491,14 +493,14 @@ def test_a_column_that_is_there_already_is_replaced_and_not_left_out(tmp_path):
     assert "--emit" not in ran.err
 
 
-def test_clamped_kl_and_left_out_responses_are_called_so(tmp_path):
+def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
     table = with_lists(bounded(dump()), "log_probs", lambda x: x - 8 if x < -2 else x)
     path = save(table, tmp_path / "in.parquet")
-    tokens = frame(path)
+    tokens = policy_tokens(path)
     drift = tokens["ref_log_probs"] - tokens["log_probs"]
     count = int((drift.exp() - 1 - drift > 10).sum())
     assert count > 3
-    assert told(path)["settings"][0]["kl_clamped"] == count
+    assert summary_of(path)["settings"][0]["kl_clamped"] == count
     assert f"KL was clamped to ±10 nats at {count} tokens." in run("loss", path).out
     free = run("loss", path, "--kl-loss-clamp", "never")
     assert "KL was clamped" not in free.out
@@ -508,14 +510,14 @@ def test_clamped_kl_and_left_out_responses_are_called_so(tmp_path):
     lists[row][masks[row].index(1)] = math.nan
     place = table.schema.get_field_index("log_probs")
     broken = save(table.set_column(place, "log_probs", pa.array(lists, FLOATS)), tmp_path / "n.pq")
-    got = told(broken, "--nonfinite", "mask")
+    got = summary_of(broken, "--nonfinite", "mask")
     assert got["nonfinite"] == 1
-    said = " ".join(got["warnings"])
-    assert "1 response left out: a number is not finite" in said
-    assert f"{got['left_out'] - 1} responses without a token in the loss" in said
+    warned = " ".join(got["warnings"])
+    assert "1 response left out: a number is not finite" in warned
+    assert f"{got['left_out'] - 1} responses without a token in the loss" in warned
 
 
-def test_markdown_is_a_page_that_stands_alone():
+def test_markdown_has_header_warnings_and_notes():
     ran = run("loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--tis-high", "2")
     assert ran.out.startswith("# rlpost loss · ppo")
     for text in (

@@ -158,7 +158,7 @@ def gradient(tokens, **options):
 @every_case
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_each_loss_is_that_of_its_paper(case, tokens):
+def test_each_loss_equals_the_loop_of_its_paper(case, tokens):
     options, loop, own = CASES[case]
     found, mask = computed(tokens, **options), tokens.mask
     want = expected(loop, tokens, own)
@@ -207,7 +207,7 @@ def test_gradients_are_difference_quotients(case, tokens):
 @every_case
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_flat_tokens_are_those_without_gradient(case, tokens):
+def test_zero_gradient_marks_the_tokens_with_zero_gradient(case, tokens):
     options = CASES[case][0]
     found, mask = computed(tokens, **options), tokens.mask
     assert torch.equal(found.zero_gradient[mask], gradient(tokens, **options)[mask] == 0)
@@ -215,7 +215,7 @@ def test_flat_tokens_are_those_without_gradient(case, tokens):
 
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_a_clipped_token_of_ppo_and_its_kin_is_flat(tokens):
+def test_a_clipped_token_of_ppo_like_losses_has_zero_gradient(tokens):
     for options in (
         {"dual_clip": 1.3},
         {"loss": "gspo", "dual_clip": 1.3},
@@ -228,7 +228,7 @@ def test_a_clipped_token_of_ppo_and_its_kin_is_flat(tokens):
 @every_case
 @settings(max_examples=10)
 @given(tokens=batches())
-def test_pieces_of_whole_responses_give_the_same_bits(case, tokens):
+def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
     options = CASES[case][0]
     whole = computed(tokens, **options)
     bounds = tokens.offsets.tolist()
@@ -242,7 +242,7 @@ def test_pieces_of_whole_responses_give_the_same_bits(case, tokens):
 
 
 @every_case
-def test_bits_do_not_depend_on_the_place_in_a_tensor(case):
+def test_bits_do_not_depend_on_the_position_in_a_tensor(case):
     """Vector instructions take several tokens at once, and may round them otherwise than one."""
     rng, count = np.random.default_rng(7), 101
     options = LossOptions.of(CASES[case][0])
@@ -266,7 +266,7 @@ def test_bits_do_not_depend_on_the_place_in_a_tensor(case):
 @every_case
 @settings(max_examples=10)
 @given(tokens=batches(), junk=st.sampled_from([math.nan, INF, -INF, 1e300]))
-def test_what_stands_on_observations_does_not_matter(case, tokens, junk):
+def test_values_at_observations_are_never_read(case, tokens, junk):
     options = CASES[case][0]
     names = ("new", "old", "advantages", "infer", "ref")
     spoilt = {name: getattr(tokens, name).where(tokens.mask, torch.tensor(junk)) for name in names}
@@ -320,7 +320,7 @@ def test_ppo_without_bounds_is_the_plain_surrogate(tokens):
 
 @settings(max_examples=25)
 @given(tokens=batches(), bound=st.floats(1.01, 3.0))
-def test_dual_clip_touches_negative_advantages_alone(tokens, bound):
+def test_dual_clip_changes_only_negative_advantages(tokens, bound):
     plain, dual = computed(tokens), computed(tokens, dual_clip=bound)
     kept = ~(tokens.masked_advantages < 0)
     assert torch.equal(plain.values[kept], dual.values[kept])
@@ -359,7 +359,7 @@ def test_gspo_of_responses_of_one_token_is_ppo(tokens):
 
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_the_engine_s_log_probs_can_stand_for_the_old_ones(tokens):
+def test_behaviour_infer_divides_by_the_engine(tokens):
     for loss in ("ppo", "dppo", "cispo"):
         found = computed(tokens, loss=loss, behaviour="infer")
         other = computed(replace(tokens, old=tokens.infer), loss=loss)
@@ -370,7 +370,7 @@ def test_the_engine_s_log_probs_can_stand_for_the_old_ones(tokens):
 
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_importance_weights_multiply_the_loss_and_a_weight_of_nothing_is_flat(tokens):
+def test_importance_weights_multiply_the_loss_and_0_has_zero_gradient(tokens):
     weights = torch.linspace(0, 2, len(tokens.new), dtype=torch.float64)
     weights[::3] = 0
     plain, found = computed(tokens), computed(replace(tokens, weights=weights))
@@ -379,7 +379,7 @@ def test_importance_weights_multiply_the_loss_and_a_weight_of_nothing_is_flat(to
     assert torch.equal(found.zero_gradient, plain.zero_gradient | (tokens.mask & (weights == 0)))
 
 
-def test_without_rewards_topr_goes_by_the_sign_of_the_advantage():
+def test_without_rewards_topr_uses_the_sign_of_the_advantage():
     one = torch.ones(2, dtype=torch.float64)
     tokens = Tokens(-one / 2, -one, one * torch.tensor([1, -1]), one > 0, torch.tensor([0, 2]))
     assert computed(tokens, loss="topr").values.tolist() == [0.5, -0.5]
@@ -394,7 +394,7 @@ def test_without_rewards_topr_goes_by_the_sign_of_the_advantage():
 @pytest.mark.parametrize("estimator", KL_ESTIMATORS)
 @settings(max_examples=15)
 @given(tokens=batches())
-def test_the_kl_loss_is_that_of_the_loops(estimator, by_ratio, tokens):
+def test_the_kl_loss_equals_the_loop(estimator, by_ratio, tokens):
     options = LossOptions.of({"kl_loss_estimator": estimator, "kl_loss_ratio": by_ratio})
     found = kl_loss(tokens, options)
     want = [x for row in rows_of(tokens) for x in slow.kl(row, estimator, by_ratio=by_ratio)]
@@ -465,7 +465,7 @@ CHOICES = st.fixed_dictionaries(
 @every_way
 @settings(max_examples=25)
 @given(tokens=batches(), choices=CHOICES, weighted=st.booleans())
-def test_aggregation_is_that_of_the_loops(how, tokens, choices, weighted):
+def test_each_aggregation_equals_the_loop(how, tokens, choices, weighted):
     values, lengths = computed(tokens).values, tokens.offsets.diff().tolist()
     weights = torch.linspace(0.5, 1.5, len(lengths), dtype=torch.float64) if weighted else None
     found = aggregate(values, tokens.mask, tokens.offsets, how=how, weights=weights, **choices)
@@ -488,7 +488,7 @@ def test_aggregation_is_that_of_the_loops(how, tokens, choices, weighted):
 @every_way
 @settings(max_examples=25)
 @given(tokens=batches(), seed=st.integers(0, 99))
-def test_parts_add_up_to_the_same_bits_in_any_order(how, tokens, seed):
+def test_totals_add_up_to_the_same_bits_in_any_order(how, tokens, seed):
     values, mask, offsets = computed(tokens).values, tokens.mask, tokens.offsets
     added = contributions(values, mask, offsets, how)
     keys = torch.arange(len(added)) % 2
@@ -509,7 +509,7 @@ def test_parts_add_up_to_the_same_bits_in_any_order(how, tokens, seed):
 
 
 @every_way
-def test_nothing_has_a_loss_of_nothing(how):
+def test_the_loss_of_no_tokens_is_0(how):
     none, offsets = torch.zeros(3, dtype=torch.float64), torch.tensor([0, 0, 3])
     assert aggregate(none, torch.zeros(3, dtype=torch.bool), offsets, how=how) == 0
     assert aggregate(none[:0], torch.ones(0, dtype=torch.bool), offsets[:2], how=how) == 0
@@ -518,7 +518,7 @@ def test_nothing_has_a_loss_of_nothing(how):
 # --- the table and its options -------------------------------------------------------------------
 
 
-def test_the_table_is_whole():
+def test_the_table_has_every_loss_with_its_fields():
     assert {case[0].get("loss", "ppo") for case in CASES.values()} == set(LOSSES)
     for name, loss in LOSSES.items():
         assert loss.name == name == loss_named(name).name
@@ -528,14 +528,14 @@ def test_the_table_is_whole():
         assert loss.source
 
 
-def test_every_option_of_a_loss_is_read_by_one():
+def test_every_option_is_read_by_a_loss():
     general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
     read = {name for loss in LOSSES.values() for name in loss.defaults}
     fields = {name for name in LossOptions.model_fields if not name.startswith("kl_loss")}
     assert fields - general == read
 
 
-def test_an_unknown_loss_is_answered_with_the_nearest():
+def test_an_error_names_the_closest_loss():
     with pytest.raises(UsageError, match="did you mean gspo"):
         loss_named("gsppo")
     with pytest.raises(UsageError, match=r"the losses are ppo, pg, gspo"):
@@ -555,12 +555,12 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         ({"prob_mask": 1.5}, "prob_mask is 1.5"),
     ],
 )
-def test_wrong_options_are_named(options, text):
+def test_an_error_names_the_wrong_option(options, text):
     with pytest.raises(UsageError, match=f"^here: {text}"):
         LossOptions.of(options, "here")
 
 
-def test_bounds_without_end_have_a_name():
+def test_no_bound_is_written_never():
     options = LossOptions.of({"pg_clip_high": "never", "dual_clip": "never", "ratio_cap": "never"})
     assert (options.pg_clip_high, options.dual_clip, options.ratio_cap) == (INF, INF, INF)
     shown = options.model_dump(mode="json", exclude_defaults=True)

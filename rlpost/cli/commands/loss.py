@@ -27,7 +27,7 @@ EPILOG = """Examples:
 
 
 def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
-    """Print the losses and the aggregations, for --list, and leave."""
+    """Print the losses and the aggregations for --list, and exit."""
     if not asked:
         return
     from rlpost.display.tables import show_list  # noqa: PLC0415
@@ -48,9 +48,9 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
         )
         for name, about in ABOUT.items()
     ]
-    show_list(("loss", "what it is (aggregation)", "its options by default"), rows, "table")
+    show_list(("loss", "description (aggregation)", "default options"), rows, "table")
     typer.echo()
-    show_list(("aggregation", "of the losses of tokens"), [*ABOUT_AGGREGATIONS.items()], "table")
+    show_list(("aggregation", "of token losses"), [*ABOUT_AGGREGATIONS.items()], "table")
     raise typer.Exit
 
 
@@ -105,14 +105,15 @@ def loss(
     """
     if more := context.args:
         raise UsageError(
-            f"{2 + len(more)} paths, {source} to {more[-1]}: one IN and one OUT are meant; several "
-            "inputs are their directory, or a glob in quotes: rlpost loss 'dumps/*.parquet' OUT"
+            f"{2 + len(more)} paths, {source} to {more[-1]}: one IN and at most one OUT are "
+            "needed; pass several inputs as a directory or a quoted glob: "
+            "rlpost loss 'dumps/*.parquet' OUT"
         )
     if sweep and output is not None:
-        raise UsageError("--sweep and OUT exclude each other: OUT holds the loss of one setting")
+        raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
     recipe = recipe_of(options, config, preset)
-    chosen = loss_settings_of(options, sweep or [], config, preset)
-    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    settings = loss_settings_of(options, sweep or [], config, preset)
+    # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
@@ -123,18 +124,18 @@ def loss(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
-    configs = [LossConfig(made, swept) for made, swept in chosen]
+    configs = [LossConfig(one, swept) for one, swept in settings]
     check_writable(None if summary_json == "-" else summary_json)
-    tell = echo if not quiet else None
+    report = echo if not quiet else None
     target = None if output is None else parse_path(output)
     with (
-        canonical_inputs([source], target, overwrite=overwrite, report=tell) as inputs,
+        canonical_inputs([source], target, overwrite=overwrite, report=report) as inputs,
         progress(quiet=quiet) as reporter,
     ):
         run = Options(device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj)
         summary = loss_run.loss(inputs, output, recipe, configs, run)
     if inputs != [source]:
-        summary["inputs"] = [source]  # what was converted for this run is gone
+        summary["inputs"] = [source]  # the converted files are temporary
     summary |= requested(options, config, preset)
     summary["warnings"] += unused_options(summary, configs, *fields_set(options, config))
     if summary_json is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,21 +21,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
-
-
-def loss_stage(
-    resolved: ResolvedRecipe, reads: frozenset[str], config: LossConfig | None, *, rewarded: bool
-) -> Stage:
-    """Return the stage that adds the loss of each token, behind all stages of the recipe.
-
-    Args:
-        resolved: the recipe that computes the advantages.
-        reads: the token roles that losses read.
-        config: the loss that is written; None if nothing is written.
-        rewarded: the input has rewards.
-    """
-    apply = partial(add_loss, resolved=resolved, config=config, rewarded=rewarded)
-    return Stage("loss", reads, apply=apply)
+_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
 
 
 def stages_before_loss(
@@ -132,18 +117,11 @@ def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
 
 
 def _window(tokens: Tokens, start: int, stop: int) -> Tokens:
+    """Return the tokens of the responses from `start` to `stop`."""
     first, last = int(tokens.offsets[start]), int(tokens.offsets[stop])
-    inside = {
-        name: None if values is None else values[first:last]
-        for name, values in (
-            ("new", tokens.new),
-            ("old", tokens.old),
-            ("advantages", tokens.advantages),
-            ("mask", tokens.mask),
-            ("infer", tokens.infer),
-            ("ref", tokens.ref),
-            ("weights", tokens.weights),
-        )
-    }
-    rewards = None if tokens.rewards is None else tokens.rewards[start:stop]
-    return Tokens(**inside, offsets=tokens.offsets[start : stop + 1] - first, rewards=rewards)  # type: ignore[arg-type]
+    columns = {name: getattr(tokens, name) for name in _TOKEN_FIELDS}
+    return Tokens(
+        **{name: x[first:last] for name, x in columns.items() if x is not None},
+        offsets=tokens.offsets[start : stop + 1] - first,
+        rewards=None if tokens.rewards is None else tokens.rewards[start:stop],
+    )
