@@ -31,7 +31,7 @@ def dumps(tmp_path, monkeypatch):
     return make
 
 
-def found(*inputs):
+def expand(*inputs):
     return [str(file.path) for file in find_inputs(inputs)]
 
 
@@ -41,42 +41,42 @@ def relative(*inputs):
 
 def test_a_file_is_an_input_whatever_its_name(dumps):
     dumps("dump.pq", "a/_hidden.parquet")
-    assert found("dump.pq") == ["dump.pq"]
-    assert found("a/_hidden.parquet") == ["a/_hidden.parquet"]
+    assert expand("dump.pq") == ["dump.pq"]
+    assert expand("a/_hidden.parquet") == ["a/_hidden.parquet"]
     assert relative("a/_hidden.parquet") == ["_hidden.parquet"]
 
 
 def test_several_files_keep_their_order(dumps):
     dumps("b.parquet", "a.parquet")
-    assert found("b.parquet", "a.parquet") == ["b.parquet", "a.parquet"]
+    assert expand("b.parquet", "a.parquet") == ["b.parquet", "a.parquet"]
 
 
 def test_a_directory_is_expanded_to_its_parquet_files_in_sorted_order(dumps):
     dumps("d/b.parquet", "d/a.parquet", "d/deep/er/c.parquet", "d/notes.txt", "e.parquet")
-    assert found("d") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet"]
+    assert expand("d") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet"]
     assert relative("d") == ["a.parquet", "b.parquet", "deep/er/c.parquet"]
-    assert found("d/") == found("d")
+    assert expand("d/") == expand("d")
     assert relative(".") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet", "e.parquet"]
 
 
 def test_hidden_files_and_directories_of_a_directory_are_skipped(dumps):
     dumps("d/a.parquet", "d/.a.parquet", "d/_a.parquet", "d/.git/a.parquet", "d/_tmp/b.parquet")
     dumps("d/.a.parquet.rlpost-1-2.tmp", "d/x.parquet/inner.txt")
-    assert found("d") == ["d/a.parquet"]
+    assert expand("d") == ["d/a.parquet"]
 
 
 def test_a_hidden_directory_is_read_if_it_is_named(dumps):
     dumps(".cache/_d/a.parquet")
-    assert found(".cache/_d") == [".cache/_d/a.parquet"]
+    assert expand(".cache/_d") == [".cache/_d/a.parquet"]
 
 
 def test_a_glob_is_expanded_in_sorted_order(dumps):
     dumps("b.parquet", "a.parquet", "c.txt", "d/e.parquet", "d/f/g.parquet")
-    assert found("*.parquet") == ["a.parquet", "b.parquet"]
-    assert found("?.parquet") == ["a.parquet", "b.parquet"]
-    assert found("[ab].*") == ["a.parquet", "b.parquet"]
-    assert found("**/[eg].parquet") == ["d/e.parquet", "d/f/g.parquet"]
-    assert found("*") == ["a.parquet", "b.parquet", "c.txt"]
+    assert expand("*.parquet") == ["a.parquet", "b.parquet"]
+    assert expand("?.parquet") == ["a.parquet", "b.parquet"]
+    assert expand("[ab].*") == ["a.parquet", "b.parquet"]
+    assert expand("**/[eg].parquet") == ["d/e.parquet", "d/f/g.parquet"]
+    assert expand("*") == ["a.parquet", "b.parquet", "c.txt"]
 
 
 def test_a_glob_keeps_the_folders_that_its_wildcards_match(dumps):
@@ -94,21 +94,21 @@ def test_a_glob_keeps_the_folders_that_its_wildcards_match(dumps):
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(dumps):
     dumps("a[1].parquet", "a1.parquet")
-    assert found("a[1].parquet") == ["a[1].parquet"]
+    assert expand("a[1].parquet") == ["a[1].parquet"]
 
 
 def test_a_file_named_twice_is_read_once(dumps):
     dumps("d/a.parquet", "d/b.parquet")
     Path("link.parquet").symlink_to("d/a.parquet")
     inputs = ["d/a.parquet", "d", "d/*.parquet", "./d/a.parquet", "link.parquet"]
-    assert found(*inputs) == ["d/a.parquet", "d/b.parquet"]
+    assert expand(*inputs) == ["d/a.parquet", "d/b.parquet"]
 
 
 def test_a_linked_file_is_found_in_a_directory(dumps):
     dumps("real.parquet")
     Path("d").mkdir()
     Path("d/link.parquet").symlink_to(Path("real.parquet").absolute())
-    assert found("d") == ["d/link.parquet"]
+    assert expand("d") == ["d/link.parquet"]
 
 
 def test_a_path_that_does_not_exist_is_a_reading_error(dumps):
@@ -283,7 +283,7 @@ def test_every_file_has_the_summary_of_its_own_rows(tmp_path):
 # Damaged files, and files that are not Parquet
 
 
-def refused(path: Path) -> str:
+def error_of(path: Path) -> str:
     """Return the error of a file that cannot be read; nothing may be left beside it."""
     ran = run("advantages", path, path.with_name("out.parquet"), "--quiet")
     assert ran.code == 3
@@ -297,18 +297,18 @@ def test_a_truncated_file_is_an_error(tmp_path, kept):
     path = save(rollout(), tmp_path / "cut.parquet")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else kept])
-    assert "not a Parquet file, or damaged" in refused(path)
+    assert "not a Parquet file, or damaged" in error_of(path)
 
 
 def test_an_empty_file_is_an_error(tmp_path):
     (tmp_path / "empty.parquet").touch()
-    assert "the file is empty (0 bytes)" in refused(tmp_path / "empty.parquet")
+    assert "the file is empty (0 bytes)" in error_of(tmp_path / "empty.parquet")
 
 
 @pytest.mark.parametrize("content", ["text\n" * 99, "PAR1" * 99, "PAR1" + "\0" * 99 + "PAR1"])
 def test_a_file_in_another_format_is_an_error(tmp_path, content):
     (tmp_path / "other.parquet").write_text(content)
-    assert "not a Parquet file, or damaged" in refused(tmp_path / "other.parquet")
+    assert "not a Parquet file, or damaged" in error_of(tmp_path / "other.parquet")
 
 
 def test_one_changed_byte_is_an_error_or_changes_nothing(tmp_path):

@@ -237,7 +237,7 @@ def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
 # Files, directories and globs
 
 
-def found(*inputs):
+def expand(*inputs):
     return [(str(file.path), str(file.relative)) for file in find_inputs(inputs)]
 
 
@@ -245,21 +245,21 @@ def test_globs_directories_and_files_on_s3(s3):
     keys = ["a.parquet", "d/b.parquet", "d/c.txt", "d/e/step=3/f.parquet", "d/.x/g.parquet"]
     for key in keys:
         s3.put(key, b"x")
-    assert found("s3://lab/d/c.txt") == [("s3://lab/d/c.txt", "c.txt")]
+    assert expand("s3://lab/d/c.txt") == [("s3://lab/d/c.txt", "c.txt")]
     below = [
         ("s3://lab/d/b.parquet", "b.parquet"),
         ("s3://lab/d/e/step=3/f.parquet", "e/step=3/f.parquet"),
     ]
-    assert found("s3://lab/d") == found("s3://lab/d/", "s3://lab/d") == below
-    assert found("s3://lab/*.parquet") == [("s3://lab/a.parquet", "a.parquet")]
-    assert found("s3://lab/d/[a-c].*") == [
+    assert expand("s3://lab/d") == expand("s3://lab/d/", "s3://lab/d") == below
+    assert expand("s3://lab/*.parquet") == [("s3://lab/a.parquet", "a.parquet")]
+    assert expand("s3://lab/d/[a-c].*") == [
         ("s3://lab/d/b.parquet", "b.parquet"),
         ("s3://lab/d/c.txt", "c.txt"),
     ]
     deep = "s3://lab/d/e/step=3/f.parquet"
-    assert found("s3://lab/**/f.parquet") == [(deep, "d/e/step=3/f.parquet")]
-    assert found("s3://lab/d/e/step=*/*.parquet") == [(deep, "step=3/f.parquet")]
-    assert len(found("s3://lab")) == 3
+    assert expand("s3://lab/**/f.parquet") == [(deep, "d/e/step=3/f.parquet")]
+    assert expand("s3://lab/d/e/step=*/*.parquet") == [(deep, "step=3/f.parquet")]
+    assert len(expand("s3://lab")) == 3
     (file,) = find_inputs(["s3://lab/d/e/step=3/f.parquet"])
     assert file.partitions == (("step", "3"),)
 
@@ -340,7 +340,7 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
 # Errors
 
 
-def failed(code, *words):
+def error_of(code, *words):
     """Return the error of a run that fails: one line."""
     ran = run("advantages", *words, "-q")
     assert ran.code == code, ran.err
@@ -351,25 +351,25 @@ def failed(code, *words):
 def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
-    said = "s3://lab/no.parquet: no such object, and no objects below it"
-    assert failed(4, "s3://lab/no.parquet", out) == said
-    assert failed(4, "s3://nowhere/a", out) == "s3://nowhere/a: the bucket nowhere does not exist"
-    assert failed(4, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
-    said = "s3://nowhere/out.parquet: cannot be written: the bucket does not exist"
-    assert failed(4, source, "s3://nowhere/out.parquet") == said
+    message = "s3://lab/no.parquet: no such object, and no objects below it"
+    assert error_of(4, "s3://lab/no.parquet", out) == message
+    assert error_of(4, "s3://nowhere/a", out) == "s3://nowhere/a: the bucket nowhere does not exist"
+    assert error_of(4, "s3://lab/*.parquet", out).endswith("the pattern matches no file")
+    message = "s3://nowhere/out.parquet: cannot be written: the bucket does not exist"
+    assert error_of(4, source, "s3://nowhere/out.parquet") == message
     s3.put("d/notes.txt", b"")
-    assert "s3://lab/d: the directory contains no .parquet files" in failed(4, "s3://lab/d", out)
+    assert "s3://lab/d: the directory contains no .parquet files" in error_of(4, "s3://lab/d", out)
     s3.put("text.parquet", b"text" * 99)
-    assert failed(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
+    assert error_of(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
     s3.put("empty.parquet", b"")
-    assert "is empty (0 bytes)" in failed(3, "s3://lab/empty.parquet", out)
+    assert "is empty (0 bytes)" in error_of(3, "s3://lab/empty.parquet", out)
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
 def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
     table = rollout().set_column(1, "reward", [[float("nan")] * 12])
     url = s3.put("in.parquet", save(table, tmp_path / "in.parquet").read_bytes())
-    assert failed(3, url, "s3://lab/out.parquet").startswith(f"{url}, row 0: `reward` is nan")
+    assert error_of(3, url, "s3://lab/out.parquet").startswith(f"{url}, row 0: `reward` is nan")
     assert s3.keys() == ["in.parquet"]
 
 
@@ -378,10 +378,10 @@ def test_wrong_credentials_are_an_error(s3, tmp_path):
     url = s3.put("in.parquet", source.read_bytes())
     s3.check_credentials()
     for words in ((url, tmp_path / "out.parquet"), (source, "s3://lab/out.parquet")):
-        said = failed(4, *words)
-        assert said.startswith(f"{next(str(w) for w in words if 's3:' in str(w))}: cannot be ")
-        assert "access denied" in said
-        assert "AWS_PROFILE" in said
+        message = error_of(4, *words)
+        assert message.startswith(f"{next(str(w) for w in words if 's3:' in str(w))}: cannot be ")
+        assert "access denied" in message
+        assert "AWS_PROFILE" in message
     s3.check_credentials(after="1000000000")
     assert s3.keys() == ["in.parquet"]
 
@@ -390,8 +390,8 @@ def test_wrong_credentials_are_an_error(s3, tmp_path):
 def test_missing_credentials_are_an_error(aws, tmp_path):
     aws.delenv("AWS_ACCESS_KEY_ID")
     aws.delenv("AWS_SECRET_ACCESS_KEY")
-    said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
-    assert "access denied: Unable to locate credentials; check the credentials" in said
+    message = error_of(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
+    assert "access denied: Unable to locate credentials; check the credentials" in message
 
 
 def test_a_profile_sets_endpoint_and_credentials(s3, aws, tmp_path):
@@ -408,12 +408,12 @@ def test_a_profile_sets_endpoint_and_credentials(s3, aws, tmp_path):
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    found = {"s3fs": "s3", "gcsfs": "gcs", "huggingface_hub": "hf"}
-    monkeypatch.setattr("rlpost.optional.find_spec", lambda name: None if name in found else name)
+    missing = {"s3fs": "s3", "gcsfs": "gcs", "huggingface_hub": "hf"}
+    monkeypatch.setattr("rlpost.optional.find_spec", lambda name: None if name in missing else name)
     for url, extra in (("s3://b/a", "s3"), ("gs://b/a", "gcs"), ("hf://datasets/a/b", "hf")):
-        said = failed(5, url, tmp_path / "out.parquet")
-        assert said.startswith(f"{url}: {url.partition('/')[0]}// needs ")
-        assert said.endswith(f"pip install 'rlpost[{extra}]'")
+        message = error_of(5, url, tmp_path / "out.parquet")
+        assert message.startswith(f"{url}: {url.partition('/')[0]}// needs ")
+        assert message.endswith(f"pip install 'rlpost[{extra}]'")
     with pytest.raises(UsageError, match=r"^tape://a: Protocol not known: tape"):
         parse_path("tape://a")
 
@@ -500,8 +500,8 @@ def test_requests_that_always_fail_are_an_error_and_leave_nothing(
     source = save(long_rollout(), tmp_path / "in.parquet", 90)
     url = s3.put("in.parquet", source.read_bytes())
     proxy = cut(lambda head: (up, down) if what in head else None)
-    said = failed(4, url, "s3://lab/out.parquet")
-    assert said.startswith("s3://lab/")
+    message = error_of(4, url, "s3://lab/out.parquet")
+    assert message.startswith("s3://lab/")
     assert proxy.cuts > 0
     assert s3.keys() == ["in.parquet"]
 
@@ -511,8 +511,8 @@ def test_an_unreachable_server_is_an_error(aws, tmp_path):
     aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     aws.setenv("AWS_MAX_ATTEMPTS", "1")
     aws.setattr("s3fs.S3FileSystem.retries", 1)
-    said = failed(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
-    assert said.startswith("s3://lab/in.parquet: cannot be accessed: the connection failed")
+    message = error_of(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
+    assert message.startswith("s3://lab/in.parquet: cannot be accessed: the connection failed")
 
 
 @pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
