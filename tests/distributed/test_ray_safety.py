@@ -51,11 +51,11 @@ def test_files_of_a_run_on_ray_are_what_they_claim(tmp_path, options):
 
 
 HARMFUL = '''
-from rlpost.io.staged import Staged
+from rlpost.io.staged import StagedFile
 
 def harmful(token_rewards, offsets):
     """The rewards; a bit of the file that is written flips, once in a process."""
-    complete = Staged.complete
+    complete = StagedFile.complete
     if complete.__name__ == "harmed":
         return token_rewards
 
@@ -66,9 +66,9 @@ def harmful(token_rewards, offsets):
             byte = file.read(1)[0]
             file.seek(40)
             file.write(bytes([byte ^ 1]))
-        Staged.complete = complete
+        StagedFile.complete = complete
 
-    Staged.complete = harmed
+    StagedFile.complete = harmed
     return token_rewards
 '''
 

@@ -209,8 +209,8 @@ def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from rlpost.io.locks import Locks
-claim = Locks([Path(sys.argv[1])])
+from rlpost.io.locks import FileLock
+lock = FileLock([Path(sys.argv[1])])
 print("held", flush=True)
 time.sleep(60)
 """
@@ -482,10 +482,10 @@ def wait_for_start(pid):
 DEAF = """
 import sys, time
 from pathlib import Path
-from rlpost import signals
-from rlpost.io.staged import Staged
-signals.watch()
-staged = Staged(Path(sys.argv[1]))
+from rlpost.io import shutdown
+from rlpost.io.staged import StagedFile
+shutdown.install_handlers()
+staged = StagedFile(Path(sys.argv[1]))
 while True:
     try:
         print("begun", flush=True)
