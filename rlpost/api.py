@@ -1,14 +1,12 @@
-"""The Python interface: files to files, or a table to a table.
+"""The Python interface: files to files, a table to a table, a stream of batches to a stream.
 
-Torch takes a second to import, so it is imported last: by then the input's data is being copied,
-and its first columns are being read.
+Torch takes a second to import, so it is imported last: meanwhile threads copy the input and read
+its first columns.
 
-`enrich` of record batches that come one after the other, more of them than memory holds.
-
-Group means and whitening need every response before the first can be written, so batches that
-have gone by are wanted again. They go to a temporary Parquet file, which is processed as any
-other and streamed back. It takes the disk space of input and output, in the directory that TMPDIR
-names, until the last batch was read or the reader is let go.
+`enrich` writes a stream of record batches to a temporary Parquet file, since group means and
+whitening need all responses before the first is written. The file is processed like any other and
+streamed back. It needs the disk space of input and output in TMPDIR, until the last batch is read
+or the reader is freed.
 """
 
 from __future__ import annotations
@@ -54,10 +52,10 @@ def plan(
     recipe: Recipe,
     running: Mapping[str, RunningMoments] | None = None,
 ) -> Plan:
-    """Bind a recipe to an input: which columns serve, and which passes read what.
+    """Bind a recipe to an input: its columns, and the passes over it.
 
     Raises:
-        ReadWriteError: an input can't be read.
+        ReadWriteError: an input cannot be read.
         DataError: it is not Parquet, has no rows, or lacks a column that the recipe needs.
     """
     source = Source(find_inputs([str(path) for path in inputs]))
@@ -77,8 +75,8 @@ def advantages(
     Args:
         inputs: Parquet files, directories or globs, local or as URLs (`s3://...`); of any size.
         output: the enriched file; with several input files, a directory.
-        recipe: what is done; the default is plain GRPO.
-        options: how it is done.
+        recipe: what is computed; the default is plain GRPO.
+        options: how it is computed.
 
     Returns:
         The summary, as `rlpost advantages --summary-json` prints it.
@@ -87,17 +85,17 @@ def advantages(
         UsageError: recipe, input and output do not fit together.
         DataError: the data is bad: file, row and column are named.
         ReadWriteError: reading or writing failed; no output is left behind.
-        UnavailableError: the device is not there.
+        UnavailableError: the device is missing.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
-            f"--ray-address {options.ray_address}: the engine is local; add --engine ray"
+            f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     files = find_inputs([str(path) for path in paths])
     if options.engine != "local":
-        return _elsewhere(files, paths, parse_path(output), recipe, options)
+        return _on_other_engine(files, paths, parse_path(output), recipe, options)
     source = Source(files)
     journal = journal_of(
         parse_path(output),
@@ -116,20 +114,20 @@ def advantages(
         return run.advantages(source, outputs, recipe, options)
 
 
-def _elsewhere(
+def _on_other_engine(
     files: Sequence[InputFile],
     paths: Sequence[str | Path],
     output: AnyPath,
     recipe: Recipe,
     options: Options,
 ) -> Json:
-    """`advantages` on another engine than this process."""
+    """Run `advantages` on another engine."""
     if options.engine != "ray":
         raise UsageError(f"--engine {options.engine}: local or ray is needed")
     if options.resume:
         raise UsageError(
-            "--resume is for --engine local: Ray runs the tasks of lost workers again by itself, "
-            "and a run in shards (rlpost plan) goes on where it was stopped"
+            "--resume: needs --engine local; Ray repeats the tasks of lost workers by itself, and "
+            "a run in shards (rlpost plan) always continues"
         )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
@@ -154,14 +152,14 @@ def enrich(
 def enrich(
     table: Any, recipe: Recipe | None = None, options: Options | None = None
 ) -> tuple[Any, Json]:
-    """The same as `advantages` on a table in memory, or on a stream of record batches.
+    """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
 
     Args:
         table: an Arrow table, a polars frame, or an iterator of record batches with one schema.
-            An iterator may be longer than memory: its batches go to a temporary file, since a
-            group's mean is known only when the last of them has come.
-        recipe: what is done; the default is plain GRPO.
-        options: how it is done.
+            An iterator may be larger than memory: its batches are written to a temporary file,
+            since a group's mean needs all of them.
+        recipe: what is computed; the default is plain GRPO.
+        options: how it is computed.
 
     Returns:
         An Arrow table of the input's columns (without those that `replace` replaces, or only the
@@ -169,9 +167,8 @@ def enrich(
         RecordBatchReader, which is an iterator of record batches of its own sizes, in order.
 
     Raises:
-        UsageError, DataError, UnavailableError: as `advantages`; UsageError, too, for what is
-            none of these.
-        ReadWriteError: there is no room for the temporary file.
+        UsageError, DataError, UnavailableError: as `advantages`; UsageError for any other type.
+        ReadWriteError: the disk is too full for the temporary file.
     """
     recipe, options = recipe or Recipe(), options or Options()
     if isinstance(table, pa.RecordBatch):
@@ -185,13 +182,13 @@ def enrich(
     if isinstance(table, (list, tuple, pa.RecordBatchReader)) or hasattr(table, "__next__"):
         return enrich_batches(table, recipe, options)
     raise UsageError(
-        f"enrich: {type(table).__name__} came; an Arrow table (pa.Table.from_pandas makes one), a "
-        "polars frame or an iterator of record batches is needed"
+        f"enrich: {type(table).__name__} came; an Arrow table (see pa.Table.from_pandas), a polars "
+        "frame or an iterator of record batches is needed"
     )
 
 
 def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
-    """Begin what can begin without torch: copying what is kept, reading what all recipes need."""
+    """Begin what needs no torch: copy the kept columns, read the columns that all recipes need."""
     names = {*source.schemas[0].names}
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
         first = next(i for i in range(len(source.files) + 1) if i not in outputs.finished)
@@ -200,7 +197,7 @@ def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
     try:
         columns = columns_of(source, recipe)
     except RlpostError:
-        return  # the run itself will say so
+        return  # the run itself raises it
     if "mask" in columns:
         roles = {"mask", *(role for role in ROW_ROLES if role in columns)}
         mask = columns.column("mask")
@@ -208,19 +205,19 @@ def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
 
 
 NAME = "batches"
-_WRITTEN_AT_ONCE = 64 << 20  # bytes in memory, a row group of the temporary file
-_READ_AT_ONCE = 16 << 20
+_GROUP_BYTES = 64 << 20  # bytes in memory, a row group of the temporary file
+_BATCH_BYTES = 16 << 20
 _MOST_ROWS = 1 << 16
-_OF_FILES = ("inputs", "outputs", "rewritten")
+_FILE_KEYS = ("inputs", "outputs", "rewritten")
 
 
 def enrich_batches(
     batches: Iterable[pa.RecordBatch], recipe: Recipe, options: Options
 ) -> tuple[pa.RecordBatchReader, Json]:
-    """The enriched batches, and the summary.
+    """Return the enriched batches, and the summary.
 
     Raises:
-        ReadWriteError: there is no room for the temporary files.
+        ReadWriteError: the disk is too full for the temporary files.
         UsageError, DataError, UnavailableError: as `rlpost.api.enrich`.
     """
     with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
@@ -232,39 +229,39 @@ def enrich_batches(
             raise type(error)(str(error).replace(str(spilled), NAME)) from None
         except OSError as error:
             raise ReadWriteError(f"{folder}: {error.strerror or error}") from None
-        # The directory goes, the open file stays readable until it is closed.
+        # The directory is deleted, and the open file stays readable until it is closed.
         reader = _reader(pa.OSFile(str(enriched)))
-    return reader, {name: x for name, x in summary.items() if name not in _OF_FILES}
+    return reader, {name: x for name, x in summary.items() if name not in _FILE_KEYS}
 
 
 def _spill(batches: Iterable[pa.RecordBatch], path: Path) -> None:
-    """Write all batches to a file, in row groups of a size that readers like.
+    """Write all batches to a file, in row groups of 64 MB.
 
     Raises:
         DataError: there is no row, or a batch has other columns than the first.
-        UsageError: these are no record batches.
+        UsageError: these are not record batches.
     """
-    given = iter(batches)
-    first = next(given, None)
+    remaining = iter(batches)
+    first = next(remaining, None)
     if first is None:
         raise DataError(f"{NAME}: there are no rows, so there is nothing to process")
     if not isinstance(first, pa.RecordBatch):
         raise UsageError(f"{NAME}: {type(first).__name__} came; record batches are needed")
-    waiting: list[pa.RecordBatch] = []
-    # Nothing of it is kept, so that packing it small would only take time.
+    pending: list[pa.RecordBatch] = []
+    # The file is temporary, so compressing it well would only cost time.
     with pq.ParquetWriter(path, first.schema, compression="lz4", use_dictionary=False) as writer:
-        for place, batch in enumerate(chain([first], given)):
+        for number, batch in enumerate(chain([first], remaining)):
             if not batch.schema.equals(first.schema):
                 raise DataError(
-                    f"{NAME}: batch {place} (from 0) has columns {_names(batch)}; the first has "
+                    f"{NAME}: batch {number} (from 0) has columns {_names(batch)}; the first has "
                     f"{_names(first)}, and all need the same, of the same types"
                 )
-            waiting.append(batch)
-            if sum(one.nbytes for one in waiting) >= _WRITTEN_AT_ONCE:
-                writer.write_table(pa.Table.from_batches(waiting))
-                waiting.clear()
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting))
+            pending.append(batch)
+            if sum(one.nbytes for one in pending) >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(pending))
+                pending.clear()
+        if pending:
+            writer.write_table(pa.Table.from_batches(pending))
 
 
 def _names(batch: pa.RecordBatch) -> str:
@@ -272,10 +269,10 @@ def _names(batch: pa.RecordBatch) -> str:
 
 
 def _reader(file: pa.NativeFile) -> pa.RecordBatchReader:
-    """The file's batches, each of a few megabytes."""
+    """Return the batches of the file, of a few megabytes each."""
     stored = pq.ParquetFile(file)
     groups = (stored.metadata.row_group(i) for i in range(stored.metadata.num_row_groups))
     per_row = sum(group.total_byte_size for group in groups) / max(stored.metadata.num_rows, 1)
-    rows = max(1, min(_MOST_ROWS, int(_READ_AT_ONCE / max(per_row, 1.0))))
-    found = stored.iter_batches(batch_size=rows)
-    return pa.RecordBatchReader.from_batches(stored.schema_arrow, found)
+    rows = max(1, min(_MOST_ROWS, int(_BATCH_BYTES / max(per_row, 1.0))))
+    batches = stored.iter_batches(batch_size=rows)
+    return pa.RecordBatchReader.from_batches(stored.schema_arrow, batches)

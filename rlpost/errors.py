@@ -1,10 +1,10 @@
-"""The errors a user can meet, each with the exit code that a script sees."""
+"""The errors of rlpost, each with its exit code."""
 
 from __future__ import annotations
 
 
 class RlpostError(Exception):
-    """An expected failure: its text says where, what came, what is needed, what to do."""
+    """An expected error; its text has where, what came, what is needed, and what to do."""
 
     exit_code = 2
 
@@ -28,6 +28,6 @@ class ReadWriteError(RlpostError):
 
 
 class UnavailableError(RlpostError):
-    """An asked-for device or engine is missing on this machine (exit code 5)."""
+    """A requested device, engine or library is missing on this machine (exit code 5)."""
 
     exit_code = 5

@@ -1,4 +1,4 @@
-"""Optional libraries: what an extra of the package brings, and the one message for its absence."""
+"""Optional libraries of extras, and the error if one is not installed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from rlpost.errors import UnavailableError
 
 
 def need(what: str, extra: str, *modules: str) -> None:
-    """Make sure that the libraries of an extra are there, without importing them.
+    """Check that the libraries of an extra are installed, without importing them.
 
     Args:
-        what: what asks for them, as a user would call it: "the browser".
+        what: the feature that needs them, in words: "the browser".
         extra: the name in `pip install 'rlpost[NAME]'`.
         modules: top-level modules that the extra installs.
 
     Raises:
-        UnavailableError: one of them is not installed; the text says what to type.
+        UnavailableError: one of them is not installed; the text has the pip command.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise UnavailableError(
-            f"{what} needs {' and '.join(missing)}, which rlpost does not install by itself: "
+            f"{what} needs {' and '.join(missing)}, which is not installed: "
             f"pip install 'rlpost[{extra}]'"
         )

@@ -1,4 +1,4 @@
-"""Runs on Ray: over files with `--engine ray`, and over a Ray Dataset.
+"""Runs over a Ray Dataset; for files on Ray see the option `--engine ray`.
 
 In a Ray Data pipeline:
 
@@ -25,22 +25,22 @@ __all__ = ["advantages"]
 def advantages(
     dataset: ray.data.Dataset, recipe: Recipe | None = None, options: Options | None = None
 ) -> ray.data.Dataset:
-    """The dataset with the columns that `rlpost.advantages` writes beside its own.
+    """Return the dataset with the columns that `rlpost.advantages` writes beside its own.
 
-    It runs at once, as `Dataset.materialize` does: a group may have its rows in any block. Blocks
-    stay where they are in the cluster; the numbers are those of `rlpost.enrich` on all rows.
+    It runs at once, like `Dataset.materialize`, since responses of a group may be in any block.
+    Blocks stay on their nodes. The numbers equal those of `rlpost.enrich` on all rows.
 
     Args:
-        dataset: one row a response, with the columns that rollout files have.
-        recipe: what is done; the default is plain GRPO.
-        options: `device`, `chunk_tokens` and `workers` (threads of a task) count here.
+        dataset: one row per response, with the columns of rollout files.
+        recipe: what is computed; the default is plain GRPO.
+        options: only `device`, `chunk_tokens` and `workers` (threads of a task) are used.
 
     Returns:
         A materialized dataset with as many blocks and rows, in the same order.
 
     Raises:
-        UsageError, DataError, UnavailableError: as `rlpost.enrich`; UsageError, too, for
-            arguments that are none of these.
+        UsageError, DataError, UnavailableError: as `rlpost.enrich`; UsageError for arguments of
+            other types.
     """
     need("rlpost.ray", "ray", "ray")
     from rlpost.distributed import ray as blocks  # noqa: PLC0415 - Ray takes a second to import

@@ -151,7 +151,6 @@ def test_a_missing_extra_says_what_to_type():
     with pytest.raises(UnavailableError) as raised:
         need("the browser", "browse", "pytest", "nosuchlibrary")
     assert str(raised.value) == (
-        "the browser needs nosuchlibrary, which rlpost does not install by itself: "
-        "pip install 'rlpost[browse]'"
+        "the browser needs nosuchlibrary, which is not installed: pip install 'rlpost[browse]'"
     )
     assert raised.value.exit_code == 5

@@ -139,8 +139,8 @@ def test_no_room_for_temporary_files(monkeypatch):
 
 
 def test_memory_does_not_follow_the_stream(monkeypatch):
-    monkeypatch.setattr(streams, "_WRITTEN_AT_ONCE", 1 << 18)
-    monkeypatch.setattr(streams, "_READ_AT_ONCE", 1 << 16)
+    monkeypatch.setattr(streams, "_GROUP_BYTES", 1 << 18)
+    monkeypatch.setattr(streams, "_BATCH_BYTES", 1 << 16)
     before = pa.total_allocated_bytes()
     most = 0
 

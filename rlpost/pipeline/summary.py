@@ -1,6 +1,6 @@
-"""The summary of a run as plain data: what `--summary-json` prints and the file's metadata hold.
+"""The summary of a run as plain data, for `--summary-json` and the metadata of files.
 
-What a summary says of responses beyond sums: groups, coefficients; adds up over parts.
+It has the metrics of the totals, facts about groups and KL coefficients, and warnings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.totals import ExactTotals, Totals
 
 
-_MOST_SIZES = 100  # of groups, that are counted each
+_MOST_SIZES = 100  # group sizes in the summary
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _groups(responses: Responses) -> GroupFacts:
 
 
 def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
-    """The position of one row of each code that occurs."""
+    """Return the index of one row of each code that occurs."""
     order = torch.argsort(codes, stable=True)
     counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
     return order[offsets_of(counts)[:-1]]
@@ -242,43 +242,49 @@ def _tables(
 def warnings_of(
     plan: Plan, facts: ResponseFacts, summary: Json, edges: dict[str, int]
 ) -> list[str]:
-    """What users lose days to, said before they train on it."""
+    """Return warnings of likely mistakes in the input or the recipe."""
     columns, rows = plan.columns, summary["responses"]
     groups = summary["groups"] or {"single": 0, "count": 0}
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     empty = facts.empty
     nonfinite = summary["masked"]["nonfinite"]["responses"]
     sums_kl = plan.resolved.recipe.kl_coef > 0 and plan.resolved.estimator.name == "raw"
-    said = [
+    likely = [
         (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
         (
             "ref_log_probs" in columns and old is None,
-            "KL not measured: no column for old_log_probs (--map old_log_probs=COLUMN)",
+            "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
         ),
         (
             edges["padded"] * 2 > rows,
             (
-                f"{edges['padded']} of {rows} responses end in masked tokens whose old log-prob is "
-                "exactly 0: are the lists padded? Lists without padding are expected"
+                f"{edges['padded']} of {rows} responses end in an observation token with an old "
+                "log-prob of exactly 0: are the lists padded? rlpost needs lists without padding"
             ),
         ),
         (
             edges["shifted"] * 2 > rows,
             (
-                f"{edges['shifted']} of {rows} responses begin or end with a policy token whose "
-                "old log-prob is exactly 0: are mask and log-probs shifted by one?"
+                f"{edges['shifted']} of {rows} responses begin or end with a policy token with an "
+                "old log-prob of exactly 0: are mask and log-probs shifted by one?"
             ),
         ),
         (
             old is not None and old == infer,
             f"old and infer log-probs are the same column, `{old}`",
         ),
-        (sums_kl, "kl_coef has its effect through token rewards only; raw sums them"),
-        (empty > 0, f"{empty} responses have no policy token: they get no advantage"),
+        (
+            sums_kl,
+            "--kl-coef changes token rewards, and estimator raw returns their sum as advantage",
+        ),
+        (
+            empty > 0,
+            f"{counted(empty, 'response')} without policy tokens, which get no advantage",
+        ),
     ]
     return [
         *common_warnings(plan, summary["advantage"], nonfinite),
-        *(text for true, text in said if true),
+        *(text for applies, text in likely if applies),
     ]
 
 
@@ -301,9 +307,9 @@ def common_warnings(plan: Plan, advantage: Json, nonfinite: int) -> list[str]:
 
 
 def _unwhitened(number: int) -> list[str]:
-    """Batches of a single token, whose deviation is not defined."""
+    """Return the warning of batches with one token, whose deviation is undefined."""
     which = "1 batch is" if number == 1 else f"{number:,} batches are"
-    text = f"{which} not whitened: that takes two policy tokens, and there is one"
+    text = f"{which} not whitened: whitening needs two policy tokens, and there is one"
     return [text] if number else []
 
 
@@ -320,18 +326,18 @@ def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
     """Return the warning of a column with log-probs above 0."""
     return (
         f"`{plan.columns.column(role)}` ({role}) is above 0 at {counted(tokens, 'token')}, up to "
-        f"{highest:.4g}: no log-prob is; are these probabilities, or negated?"
+        f"{highest:.4g}; log-probs are at most 0: are these probabilities, or negated?"
     )
 
 
 def _single_rows(plan: Plan, groups: Json) -> str:
-    """Most groups have one row: the group key is wrong, or batches split the groups."""
+    """Return the warning that most groups have one response: wrong key, or split by batches."""
     group = plan.columns.columns.get("group")
     text = (
-        f"{groups['single']} of {groups['count']} groups have one row: is `{group}` the prompt? "
-        "(--map group=COLUMN)"
+        f"{groups['single']} of {groups['count']} groups have one response: does `{group}` "
+        "identify the prompt? (--map group=COLUMN)"
     )
     if "batch" not in plan.columns or plan.resolved.recipe.numerics.batch == "all":
         return text
     step = plan.columns.column("batch")
-    return f"{text} A group is within one `{step}`; --map batch=none joins all"
+    return f"{text} Responses of one group have one `{step}`; --map batch=none ignores it"

@@ -46,7 +46,7 @@ class Totals:
         return name in self.sums or f"{name}.count" in self.sums
 
     def count(self, name: str) -> int:
-        """A sum of whole numbers."""
+        """Return a sum of whole numbers."""
         return int(self.sums.get(name, 0))
 
     def total(self, name: str) -> Fraction:
@@ -54,29 +54,29 @@ class Totals:
         return self.sums.get(name, Fraction(0))
 
     def share(self, part: str, whole: str) -> float:
-        """One sum over another, 0 where the latter is 0."""
+        """Return the ratio of two sums; 0 if the second is 0."""
         base = self.sums.get(whole, Fraction(0))
         return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
 
     def statistic(self, name: str) -> dict[str, float | None]:
-        """Mean, Bessel standard deviation, min and max; all None where there is no number."""
+        """Return mean, Bessel standard deviation, min and max; all None without numbers."""
         count, total, squares = (self.sums.get(f"{name}.{part}", Fraction(0)) for part in SPREADS)
         if not count:
             return {"mean": None, "std": None, "min": None, "max": None}
         mean = total / count
-        # `squares` is the sum of x², kept exactly, so nothing cancels before it is rounded
+        # the sums are exact, so nothing is lost in the subtraction
         variance = max((squares - total * mean) / (count - 1), Fraction(0)) if count > 1 else 0
         return {
             "mean": float(mean),
             "std": float(variance) ** 0.5,
-            "min": self.lows[name] + 0.0,  # -0 and 0 are equal, and which came first is chance
+            "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
             "max": self.highs[name] + 0.0,
         }
 
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """The numbers of the keys that occur in some rows."""
+    """The totals of the keys that occur in some responses."""
 
     keys: Tensor
     """[k] int64, ascending."""
@@ -86,11 +86,11 @@ class KeyBlock:
     """[spans, k] float64."""
     highs: Tensor
     counts: tuple[Tensor, ...] = ()
-    """[k, ...] int64 each: what else is counted."""
+    """[k, ...] int64 each: other counts."""
 
     def __add__(self, other: KeyBlock) -> KeyBlock:
         keys = _distinct(torch.cat([self.keys, other.keys]))[0]
-        mine, its = torch.searchsorted(keys, self.keys), torch.searchsorted(keys, other.keys)
+        left, right = torch.searchsorted(keys, self.keys), torch.searchsorted(keys, other.keys)
         sums, spans = len(self.digits), len(self.lows)
         joined = KeyBlock(
             keys,
@@ -99,14 +99,14 @@ class KeyBlock:
             torch.full((spans, len(keys)), -torch.inf, dtype=torch.float64),
             tuple(one.new_zeros(len(keys), *one.shape[1:]) for one in self.counts),
         )
-        joined.digits[:, mine], joined.lows[:, mine] = self.digits, self.lows
-        joined.highs[:, mine] = self.highs
-        joined.digits[:, its] = add_digits(joined.digits[:, its], other.digits)
-        joined.lows[:, its] = joined.lows[:, its].minimum(other.lows)
-        joined.highs[:, its] = joined.highs[:, its].maximum(other.highs)
+        joined.digits[:, left], joined.lows[:, left] = self.digits, self.lows
+        joined.highs[:, left] = self.highs
+        joined.digits[:, right] = add_digits(joined.digits[:, right], other.digits)
+        joined.lows[:, right] = joined.lows[:, right].minimum(other.lows)
+        joined.highs[:, right] = joined.highs[:, right].maximum(other.highs)
         for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
-            all_of[mine] = own
-            all_of[its] += more
+            all_of[left] = own
+            all_of[right] += more
         return joined
 
 
@@ -114,16 +114,16 @@ class KeyBlock:
 class ExactTotals:
     """Exact sums, minima and maxima of named numbers, by key.
 
-    Tallies of the same names add with `+`, in any order, to the same bits. Only keys that occur
-    take room, and time to add: a piece of a file has rows of few of its steps.
+    Totals of the same names add with `+`, in any order, to the same bits. Only keys that occur use
+    memory and time: a chunk of a file has responses of few of its steps.
     """
 
     sums: tuple[str, ...] = ()
-    """Names of what is added up."""
+    """Names of the sums."""
     spans: tuple[str, ...] = ()
-    """Names of what has a lowest and a highest value."""
+    """Names of the minima and maxima."""
     blocks: tuple[KeyBlock, ...] = ()
-    """What `+` has not joined yet: each has more than twice as many keys as the next."""
+    """Not merged yet: each block has more than twice as many keys as the next one."""
 
     @classmethod
     def of(
@@ -133,23 +133,23 @@ class ExactTotals:
         spans: Mapping[str, tuple[Tensor, Tensor]],
         counts: tuple[Tensor, ...] = (),
     ) -> ExactTotals:
-        """The tally of some rows.
+        """Return the totals of some responses.
 
         Args:
-            keys: [n] the key of each row.
+            keys: [n] the key of each response.
             sums: numbers to add up, [n] each.
-            spans: lowest and highest, [n] each, of what makes up a row.
+            spans: the lowest and the highest value of each response, [n] each.
             counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur.
         """
-        found, place = _distinct(keys.cpu())
+        found, index = _distinct(keys.cpu())
         count = len(found)
         stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
-        places = torch.arange(len(sums))[:, None] * count + place
-        digits = exact_digits(stacked.view(-1), places.view(-1), len(sums) * count)
+        indices = torch.arange(len(sums))[:, None] * count + index
+        digits = exact_digits(stacked.view(-1), indices.view(-1), len(sums) * count)
         extremes = torch.empty(2, len(spans), count, dtype=torch.float64)
         for row, (low, high) in enumerate(spans.values()):
-            extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), place, count)[0]
-            extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), place, count)[1]
+            extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), index, count)[0]
+            extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), index, count)[1]
         block = KeyBlock(
             found, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
         )
@@ -209,11 +209,11 @@ class ExactTotals:
 
     @cached_property
     def joined(self) -> KeyBlock:
-        """All there is, in one; only of a tally of some rows."""
+        """All blocks as one; only if there are responses."""
         return reduce(KeyBlock.__add__, reversed(self.blocks))
 
     def compact(self) -> ExactTotals:
-        """The same in one block, to ask for many totals."""
+        """Return the same totals in one block, which `over` reads faster."""
         return ExactTotals(self.sums, self.spans, (self.joined,)) if self else self
 
     @property
@@ -222,14 +222,14 @@ class ExactTotals:
         return self.joined.keys.tolist() if self else []
 
     def total(self) -> Totals:
-        """The totals over all keys."""
+        """Return the totals over all keys."""
         return self.over(self.keys)
 
     def over(self, chosen: Sequence[int]) -> Totals:
-        """The totals over some keys; those that do not occur add nothing."""
+        """Return the totals over some keys, which need not occur."""
         if not self:
             return Totals({}, {}, {})
-        block, own = self.joined, self._places(chosen)
+        block, own = self.joined, self._indices(chosen)
         none = torch.full((len(self.spans), 1), torch.inf, dtype=torch.float64)
         lows = torch.cat([none, block.lows[:, own]], 1).amin(1)
         highs = torch.cat([-none, block.highs[:, own]], 1).amax(1)
@@ -240,8 +240,8 @@ class ExactTotals:
         )
 
     def counted(self, chosen: Sequence[int]) -> list[Tensor]:
-        """What else was counted, over some keys; only of a tally of some rows."""
-        own = self._places(chosen)
+        """Return the other counts over some keys; only if there are responses."""
+        own = self._indices(chosen)
         return [one[own].sum(0) for one in self.joined.counts]
 
     def digits(self, name: str, count: int) -> Tensor:
@@ -256,14 +256,14 @@ class ExactTotals:
         found[self.joined.keys] = self.joined.highs[self.spans.index(name)]
         return found
 
-    def _places(self, chosen: Sequence[int]) -> Tensor:
-        """Where those of some keys that occur are."""
+    def _indices(self, chosen: Sequence[int]) -> Tensor:
+        """Return the indices of the chosen keys that occur."""
         wanted = torch.tensor(chosen, dtype=torch.int64)
         return torch.isin(self.joined.keys, wanted).nonzero().squeeze(1)
 
 
 def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The keys that occur, ascending, and the place of each among them."""
+    """Return the keys that occur, ascending, and the index of each key among them."""
     found: tuple[Tensor, Tensor] = torch.unique(keys, return_inverse=True)
     return found
 
@@ -286,11 +286,11 @@ def cell_names(totals: ExactTotals, labels: Mapping[str, list[Label]]) -> list[l
 def cells_of(
     labels: Mapping[str, list[Label]], cells: Sequence[int], column: str
 ) -> list[tuple[Label, list[int]]]:
-    """The cells of each step, in order, or of each domain, by name.
+    """Return the cells of each step, in step order, or of each domain, by name.
 
     Args:
         labels: what the codes of `step`, `domain` and `cell` stand for.
-        cells: those that were counted; of many steps a file has few.
+        cells: those that occur.
         column: `step` or `domain`.
     """
     names, domains = labels[column], len(labels["domain"])

@@ -370,7 +370,7 @@ ONE_SHARD = ["--state-dir", "state", "--shard-index", "0", "--num-shards", "1"]
         ([*ONE_SHARD, "--engine", "ray"], "--engine ray: is for runs without a plan"),
         ([*ONE_SHARD, "--ray-address", "auto"], "--ray-address: is for runs without a plan"),
         ([*ONE_SHARD, "--state", "moments.json"], "--state: is for `rlpost plan`"),
-        (["in", "new", "--ray-address", "auto"], "--ray-address auto: the engine is local; add"),
+        (["in", "new", "--ray-address", "auto"], "--ray-address auto: needs --engine ray"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(planned, words, told):

@@ -262,13 +262,13 @@ padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
     ("columns", "options", "text"),
     [
         ({"response_mask": None}, {}, "no mask column"),
-        ({"prompt_id": ["a", "b", "c", "c"]}, {}, "2 of 3 groups have one row"),
+        ({"prompt_id": ["a", "b", "c", "c"]}, {}, "2 of 3 groups have one response"),
         ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
         ({"reward": [1.0] * 4}, {"estimator": "rloo"}, "all advantages are zero"),
         (
             {"response_mask": [[1, 0], [1, 1, 0], [0], [1, 1]], "old_log_probs": padded},
             {},
-            "3 of 4 responses end in masked tokens .* padded",
+            "3 of 4 responses end in an observation token .* padded",
         ),
         ({"old_log_probs": padded}, {}, "3 of 4 responses begin or end .* shifted"),
         (
@@ -281,7 +281,11 @@ padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
             {"columns": {"infer_log_probs": "old_log_probs"}},
             "old and infer log-probs are the same column, `old_log_probs`",
         ),
-        ({"response_mask": [[1, 1], [0, 0, 0], [1], [1, 1]]}, {}, "1 responses have no policy"),
+        (
+            {"response_mask": [[1, 1], [0, 0, 0], [1], [1, 1]]},
+            {},
+            "1 response without policy tokens",
+        ),
         ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 response left out"),
     ],
 )
