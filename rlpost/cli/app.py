@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,7 +16,7 @@ import typer
 
 from rlpost._version import __version__
 from rlpost.cli.help_screen import NAMES, Group
-from rlpost.errors import ReadWriteError, RlpostError, UnavailableError
+from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.shutdown import INTERRUPTED
 from rlpost.io.text import printable
 
@@ -75,14 +76,27 @@ class Commands(Group):
         command.name = cmd_name
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments begin with; raises UsageError if it is unknown."""
+        if args[0] not in COMMANDS:
+            from rlpost.recipe.roles import closest  # noqa: PLC0415 - only this error needs it
+
+            hint = closest(args[0], COMMANDS) or "; `rlpost --help` lists the commands"
+            raise UsageError(f"no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> object:
         """Run the command; errors name the environment variable that set a wrong value."""
         try:
             return super().invoke(ctx)
         except typer.TyperException as error:
-            error.message = printable(error.message)
+            text = error.message.removeprefix("Value error, ")
             if isinstance(error, typer.BadParameter):
                 error.param_hint = _variable(error) or error.param_hint
+                value = _value(error)
+                if value is not None and repr(value) not in text:
+                    text = f"{value!r}: {text[:1].lower()}{text[1:]}"
+            error.message = printable(text)
             raise
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -104,6 +118,18 @@ def _variable(error: typer.BadParameter) -> str | None:
     if source is None or source.name != "ENVIRONMENT":
         return None
     return str(error.param.envvar)
+
+
+def _value(error: typer.BadParameter) -> str | None:
+    """Return the wrong value as it was typed or as a variable set it; None if that is unknown."""
+    variable = _variable(error)
+    if variable is not None:
+        return os.environ.get(variable)
+    for flag in error.param.opts if error.param is not None else ():
+        for word, following in pairwise([*sys.argv, ""]):
+            if word == flag or word.startswith(f"{flag}="):
+                return word.partition("=")[2] or following
+    return None
 
 
 def _stub(name: str) -> Any:

@@ -123,6 +123,27 @@ def test_a_near_miss_of_an_option_is_answered_with_it():
     assert "--gamma" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("inspec a", "rlpost: no command 'inspec'; did you mean inspect?"),
+        ("zzz", "rlpost: no command 'zzz'; `rlpost --help` lists the commands"),
+        ("advantages a b --gamma x", "Invalid value for '--gamma': 'x': input should be"),
+        ("advantages a b --gamma=x", "Invalid value for '--gamma': 'x': input should be"),
+        ("advantages a b --chunk-tokens 0", "'--chunk-tokens': '0': input should be greater"),
+        ("inspect a --format jsn", "'--format': 'jsn' is not one of 'table', 'json', 'markdown'"),
+        ("advantages a b --gamma 2", "rlpost: --gamma: gamma is 2.0: input should be less"),
+        ("advantages a b --kl-target 1", "rlpost: --kl-target: kl_target needs kl_coef"),
+        ("advantages a b --preset verk", "rlpost: --preset: no preset 'verk'; did you mean verl?"),
+        ("loss a --loss pp", "rlpost: --loss: no policy loss 'pp'"),
+    ],
+)
+def test_errors_name_the_flag_and_the_value(words, text):
+    ran = run(*words.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert text in " ".join(ran.err.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_names_every_option_in_full_when_piped(command):
     ran = run(*command.split(), "--help")
