@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 MOST_DIGITS = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_WIDE = 60
+LEAST_SECONDS = 0.005
 
 
 def number(value: float | None) -> str:
@@ -95,6 +96,34 @@ def size(count: int) -> str:
             break
         amount, unit = amount / 1000, larger
     return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
+
+
+def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
+    """Return the time of a run and of its parts, and the speed of its passes.
+
+    >>> passes = {"read responses": 0.2, "write": 0.4}
+    >>> times = {"total": 2.25, "start_up": 1.5, "passes": passes, "publishing": 0.15}
+    >>> run_time(times, 12_000_000)
+    '2.25 s: start-up 1.50, passes 0.60 (read responses 0.20, write 0.40), publishing 0.15 · 20.0 \
+M tokens/s in the passes'
+    """
+    passes = sum(seconds["passes"].values())
+    speed = tokens / passes / 1e6 if passes else 0.0
+    return (
+        f"{seconds['total']:.2f} s: start-up {seconds['start_up']:.2f}, "
+        f"passes {passes:.2f}{time_parts(seconds['passes'])}, "
+        f"publishing {seconds['publishing']:.2f} · {speed:.1f} M tokens/s in the passes"
+    )
+
+
+def time_parts(seconds: Mapping[str, float]) -> str:
+    """Return the times that are not 0.00, in parentheses.
+
+    >>> time_parts({"read": 0.25, "write": 0.001})
+    ' (read 0.25)'
+    """
+    parts = [f"{name} {value:.2f}" for name, value in seconds.items() if value >= LEAST_SECONDS]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def bar(value: float, largest: float, width: int) -> str:

@@ -15,7 +15,7 @@ _TABLE = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTAL
 _OUTPUT = re.compile(
     r"<!-- output(?: \(first (\d+) lines\))?: rlpost (.+?) -->\n```text\n(.*?)```", re.DOTALL
 )
-_TIME = re.compile(r"\d+(\.\d+)?(?= (s|M tokens/s)\b)")
+_TIME = re.compile(r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes|\d+(\.\d+)?(?= s\b)")
 
 
 def masked(text: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided, show_json
-from rlpost.display.text import counted, number, percent
+from rlpost.display.text import counted, number, percent, run_time
 from rlpost.io.text import printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
@@ -389,6 +389,4 @@ def _footer(summary: Json) -> Iterator[str]:
         for role, facts in summary["roles"].items()
     )
     yield f"Columns: {columns}"
-    seconds = summary["seconds"]["total"]
-    rate = summary["tokens"]["all"] / seconds / 1e6 if seconds else 0.0
-    yield f"{seconds:.2f} s, {rate:.2f} M tokens/s"
+    yield run_time(summary["seconds"], summary["tokens"]["all"])

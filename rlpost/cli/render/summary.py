@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import counted, number, percent, size
+from rlpost.display.text import counted, number, percent, run_time, size, time_parts
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 NONE = "–"
 _ROUNDING = 1e-15
-_SHOWN = 0.005  # seconds
 
 
 def show_plan(plan: Plan) -> None:
@@ -229,23 +228,12 @@ def _roles(summary: Json) -> Text:
 def _times(summary: Json) -> Text:
     """Return the time of the whole run with its parts, and what made it slower."""
     seconds = summary["seconds"]
-    passes = sum(seconds["passes"].values())
-    parts = [f"passes {passes:.2f}{_parts(seconds['passes'])}"]
-    if "start_up" in seconds:
-        parts = [f"start-up {seconds['start_up']:.2f}", *parts]
-        parts += [f"publishing {seconds['publishing']:.2f}"]
-    rate = summary["tokens"]["all"] / passes / 1e6 if passes else 0.0
+    busy = sum(seconds["busy"].values())
     lines = [
-        f"{seconds['total']:.2f} s: {', '.join(parts)} · {rate:.1f} M tokens/s in the passes",
-        f"thread time: {sum(seconds['busy'].values()):.2f} s{_parts(seconds['busy'])}",
+        run_time(seconds, summary["tokens"]["all"]),
+        f"thread time: {busy:.2f} s{time_parts(seconds['busy'])}",
     ]
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
     lines += [f"re-encoded, not copied: {printable_line(why)}" for why in summary["rewritten"]]
     return Text("\n".join(lines), style="dim")
-
-
-def _parts(seconds: dict[str, float]) -> str:
-    """Return the parts that are not 0.00, in parentheses."""
-    parts = [f"{name} {value:.2f}" for name, value in seconds.items() if value >= _SHOWN]
-    return f" ({', '.join(parts)})" if parts else ""
