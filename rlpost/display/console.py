@@ -44,12 +44,16 @@ class Pipe(Console):
 
 
 def _wrapped(renderable: Any, columns: int) -> Any:
-    """Return a text in lines of at most so many columns, words whole; anything else unchanged."""
-    if not isinstance(renderable, Text):
-        return renderable
-    lines = renderable.plain.split("\n")
+    """Return a text, or the texts of a table, in lines of at most so many columns."""
+    if isinstance(renderable, Text):
+        return Text(wrap(renderable.plain, columns))
+    return renderable.wrapped(columns) if hasattr(renderable, "wrapped") else renderable
+
+
+def wrap(text: str, columns: int) -> str:
+    """Return a text in lines of at most so many columns, with whole words."""
     wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
-    return Text("\n".join(map(wrapper.fill, lines)))
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def console(stream: TextIO) -> Console:

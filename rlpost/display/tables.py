@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
-from rlpost.display.console import console
+from rlpost.display.console import console, wrap
 from rlpost.display.text import EIGHTHS, LEVELS
 from rlpost.io.text import escape_json, printable, printable_line
 
@@ -77,6 +75,11 @@ class TextTable:
                 yield Text("")
             yield from self._body(out, options)
         yield from (Text(printable(note), style="dim") for note in self.notes)
+
+    def wrapped(self, columns: int) -> TextTable:
+        """Return the table with its lines and notes in lines of at most so many columns."""
+        lines = [part for line in self.lines for part in wrap(line, columns).split("\n")]
+        return replace(self, lines=lines, notes=[wrap(note, columns) for note in self.notes])
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -177,17 +180,6 @@ def _text(cell: Cell) -> Text:
     text = Text(printable_line(cell))
     text.highlight_regex(_CHART, "blue")
     return text
-
-
-def metric_table(*headings: str) -> Table:
-    """Return an empty table of rich's: the first column is text, the others are numbers.
-
-    It goes when the summary and the plan use `TextTable`.
-    """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", header_style="bold")
-    return table
 
 
 def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:

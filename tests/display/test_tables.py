@@ -95,6 +95,14 @@ def test_a_pipe_cuts_and_wraps_nothing():
     assert f"{name.rstrip()}" in text.splitlines()[2]
 
 
+def test_columns_of_the_environment_wrap_sentences_in_a_pipe(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    table = TextTable(("k",), [("1" * 30,)], lines=["a sentence of " * 4], notes=["a note " * 9])
+    lines = piped(table).splitlines()
+    assert max(map(len, lines[:4] + lines[-3:])) <= 20
+    assert "1" * 30 in lines
+
+
 def test_a_note_of_a_row_is_on_the_line_below():
     table = TextTable(
         ("metric", "rate"), [("rewards clipped", "2 %"), ("all", "3 %")], row_notes={0: "to ±5"}
