@@ -39,8 +39,8 @@ def lists_of(array: pa.Array, location: CellLocation) -> Lists:
         DataError: not a list of numbers.
     """
     if pa.types.is_null(array.type):
-        none, every = np.zeros(0, np.float32), np.ones(len(array), np.bool_)
-        return Lists(np.zeros(len(array) + 1, np.int64), none, every)
+        empty = np.zeros(0, np.float32)
+        return Lists(np.zeros(len(array) + 1, np.int64), empty, np.ones(len(array), np.bool_))
     if is_list(array.type) and pa.types.is_null(array.type.value_type):
         array = array.cast(pa.large_list(pa.float32()))
     if not is_list(array.type) or not is_number(array.type.value_type):

@@ -63,13 +63,13 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
     """Return how rlpost wrote the file; None if it did not."""
     if b"rlpost.version" not in metadata:
         return None
-    made: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
+    origin: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
     recipe, lacks = _json(metadata, b"rlpost.recipe"), _json(metadata, b"rlpost.lacks")
     if recipe:
-        made |= {"estimator": recipe.get("estimator"), "recipe": recipe}
+        origin |= {"estimator": recipe.get("estimator"), "recipe": recipe}
     if b"rlpost.format" in metadata:
-        made |= {"format": metadata[b"rlpost.format"].decode(errors="replace"), "lacks": lacks}
-    return made
+        origin |= {"format": metadata[b"rlpost.format"].decode(errors="replace"), "lacks": lacks}
+    return origin
 
 
 def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:

@@ -84,8 +84,8 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
     """
     choice = Choice()
     chance = np.random.default_rng(seed).permutation(len(index))
-    known = chance[np.isfinite(index.reward[chance])]
-    ranked = known[np.argsort(index.reward[known], kind="stable")]
+    finite = chance[np.isfinite(index.reward[chance])]
+    ranked = finite[np.argsort(index.reward[finite], kind="stable")]
     if len(ranked) and index.reward[ranked[0]] < index.reward[ranked[-1]]:
         choice.add(ranked[::-1][:count], BEST)
         choice.add(ranked[:count], WORST)
@@ -189,7 +189,7 @@ def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float
         ReadWriteError: the input can no longer be read.
     """
     rows = list(choice.reasons)
-    found = dict(zip(rows, Reader(index, COLOURS).read(rows), strict=True))
+    responses_by_row = dict(zip(rows, Reader(index, COLOURS).read(rows), strict=True))
     limits = Limits.for_rows(len(rows))
     codes = dict.fromkeys([*choice.different, *(int(index.group[row]) for row in rows)])
     shown_groups = []
@@ -197,9 +197,11 @@ def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float
         own = [row for row in rows if index.group[row] == code]
         own.sort(key=lambda row: (-_sortable(float(index.reward[row])), row))
         if own:
-            responses = [response_of(found[row], choice.reasons[row], limits) for row in own]
+            responses = [
+                response_of(responses_by_row[row], choice.reasons[row], limits) for row in own
+            ]
             facts = group_facts(index, groups.rows(code), pass_threshold, len(own))
-            first = found[own[0]]
+            first = responses_by_row[own[0]]
             shown_groups.append(
                 {
                     "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
@@ -224,8 +226,8 @@ def group_facts(
     index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
 ) -> Json:
     """Return a summary of a group (`said`), and its `rewards`, the highest first."""
-    every = index.reward[rows]
-    rewards = np.sort(every[np.isfinite(every)])[::-1]
+    rewards = index.reward[rows]
+    rewards = np.sort(rewards[np.isfinite(rewards)])[::-1]
     parts = [counted(len(rows), "response")]
     if shown_rows < len(rows):
         parts = [f"{shown_rows:,} of {parts[0]} shown"]
@@ -284,14 +286,14 @@ def _kept(pieces: Sequence[str], limits: Limits) -> list[int]:
 
 def _fields(one: Response, limits: Limits) -> list[tuple[str, str]]:
     """Return the other columns of the row, within the limits."""
-    left, found = limits.fields, []
+    left, pairs = limits.fields, []
     for name, value in list(one.fields.items())[:MOST_FIELDS]:
         pair = plain(cut(str(name), MOST_ID)), plain(cut(_field(value), MOST_ID))
         left -= sum(map(len, pair))
         if left < 0:
             break
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs
 
 
 def _field(value: Any) -> str:
