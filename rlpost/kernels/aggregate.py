@@ -1,21 +1,13 @@
-"""Aggregation of token losses to one number: means over tokens or over responses.
-
-What a response contributes depends on its own tokens only, and contributions are summed exactly, so
-neither the order nor the chunking of responses changes a result.
-"""
+"""Aggregation of token losses to one number: means over tokens or over responses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from rlpost.kernels.moments import add_digits, exact_digits, keyed_extremes, round_digits
-from rlpost.kernels.segments import count_true, lengths
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rlpost.kernels.moments import round_digits
 
 
 def denominator(
@@ -56,12 +48,12 @@ def denominator(
     return divisor * responses if norm == "rows" else divisor
 
 
-@dataclass(frozen=True)
-class AggregateTotals:
-    """Totals from which losses are aggregated by key (a batch); they add with `+`; [keys] each."""
+class AggregateTotals(NamedTuple):
+    """Totals from which the losses of batches are aggregated, [batches] each."""
 
     total: Tensor
-    """[keys, digits]: exact sums of contributions."""
+    """[batches, digits]: exact sum over responses of their contribution: the sum of the losses of
+    the policy tokens, or with seq-mean-token-mean their mean."""
     tokens: Tensor
     """Number of policy tokens."""
     valid: Tensor
@@ -71,46 +63,6 @@ class AggregateTotals:
     longest: Tensor
     """Length of the longest response, observation tokens included; 0 for no response."""
 
-    @classmethod
-    def of(
-        cls,
-        added: Tensor,
-        mask: Tensor,
-        offsets: Tensor,
-        keys: Tensor | None = None,
-        count: int = 1,
-    ) -> AggregateTotals:
-        """Return the totals of some responses.
-
-        Args:
-            added: [n] contribution of each response: the sum of the losses of its policy tokens,
-                or with seq-mean-token-mean their mean.
-            mask: [T] bool, true on policy tokens.
-            offsets: [n+1] of the responses.
-            keys: [n] int64 in [0, count); None if all are 0.
-            count: the number of keys.
-        """
-        sizes, tokens = lengths(offsets).cpu(), count_true(mask, offsets).cpu()
-        keys = torch.zeros_like(sizes) if keys is None else keys.cpu()
-        none = torch.zeros(count, dtype=torch.int64)
-        _, longest = keyed_extremes(sizes.to(torch.float64), keys, count)
-        return cls(
-            exact_digits(added, keys, count),
-            none.index_add(0, keys, tokens),
-            none.index_add(0, keys, (tokens > 0).to(torch.int64)),
-            none.index_add(0, keys, torch.ones_like(keys)),
-            longest.clamp(min=0).to(torch.int64),
-        )
-
-    def __add__(self, other: AggregateTotals) -> AggregateTotals:
-        return AggregateTotals(
-            add_digits(self.total, other.total),
-            self.tokens + other.tokens,
-            self.valid + other.valid,
-            self.rows + other.rows,
-            torch.maximum(self.longest, other.longest),
-        )
-
     def loss(
         self,
         *,
@@ -119,7 +71,7 @@ class AggregateTotals:
         norm: str = "length",
         length: int | None = None,
     ) -> Tensor:
-        """Return the aggregated loss of each key, [keys] float64, rounded once; 0 for no tokens.
+        """Return the loss of each batch, [batches] float64, rounded once; 0 without policy tokens.
 
         The arguments are those of `denominator`; `how` is the one of the contributions.
         """

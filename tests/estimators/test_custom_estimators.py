@@ -47,19 +47,19 @@ def file(tmp_path):
     return path
 
 
-def test_a_function_of_a_file_is_an_estimator(file):
+def test_a_function_in_a_file_is_an_estimator(file):
     advantages, returns = written(responses([1.0, 3.0]), f"{file}:centred")
     close(advantages, [-2] * 3 + [2] * 3)
     close(returns, advantages)
 
 
-def test_a_function_of_tokens_may_give_returns_of_its_own(file):
+def test_a_function_of_tokens_may_return_its_own_returns(file):
     advantages, returns = written(responses([2.0]), f"{file}:returns")
     close(advantages, [-0.5, -0.5, 1.5])
     close(returns, [0.5] * 3)
 
 
-def test_its_columns_are_needed_and_its_first_line_is_its_formula(file):
+def test_a_custom_estimator_needs_its_columns_and_has_its_first_line_as_formula(file):
     estimator = estimator_named(f"{file}:centred")
     assert (estimator.columns, estimator.level) == (("rewards",), "response")
     assert estimator.formula == "2(r - mean of the batch)"
@@ -75,17 +75,17 @@ def test_its_columns_are_needed_and_its_first_line_is_its_formula(file):
         ("wrong", "there is no column 'reward_s'; did you mean rewards"),
     ],
 )
-def test_what_is_no_estimator_is_refused(file, function, says):
+def test_a_function_that_is_not_an_estimator_is_an_error(file, function, says):
     with pytest.raises(UsageError, match=says.replace("?", r"\?")):
         estimator_named(f"{file}:{function}")
 
 
-def test_a_knob_that_no_recipe_has_is_refused(file):
+def test_an_option_that_is_no_field_of_the_recipe_is_an_error(file):
     with pytest.raises(UsageError, match=r"sharp: no option 'gama'; did you mean gamma"):
         written(responses([1.0, 3.0]), f"{file}:sharp")
 
 
-def test_one_that_compares_rows_itself_cannot_count_a_rollout_once(file):
+def test_an_estimator_that_compares_rows_itself_rejects_rollout_id(file):
     table = to_table(responses([1.0, 3.0])).append_column("fork", [["a", "a"]])
     for name in (f"{file}:own_groups", "rae", "gigpo", "hierarchical_grpo"):
         columns = dict.fromkeys(("step_score", "episode_score", "turn"), "reward")
@@ -95,7 +95,7 @@ def test_one_that_compares_rows_itself_cannot_count_a_rollout_once(file):
             rlpost.enrich(table, recipe)
 
 
-def test_a_file_that_is_not_there_or_cannot_be_imported_is_named(tmp_path):
+def test_a_file_that_is_missing_or_cannot_be_imported_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"there is no Python file .*none\.py"):
         estimator_named(f"{tmp_path / 'none.py'}:f")
     path = tmp_path / "mine.py"
@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_or_cannot_be_imported_is_named(tmp_path):
         estimator_named(f"{path}:centred")
 
 
-def test_an_entry_point_has_a_name_and_stands_in_the_list():
+def test_an_entry_point_is_found_by_name_and_listed():
     point = EntryPoint("theirs", "rlpost.estimators.raw:raw", custom.GROUP)
     with mock.patch.object(custom, "installed", return_value={"theirs": point}):
         assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
@@ -113,7 +113,7 @@ def test_an_entry_point_has_a_name_and_stands_in_the_list():
             estimator_named("their")
 
 
-def test_a_wrong_name_ends_with_2(tmp_path, file):
+def test_a_wrong_estimator_name_is_a_usage_error(tmp_path, file):
     ran = run("advantages", "in.parquet", tmp_path / "o.parquet", "--estimator", f"{file}:centrd")
     assert ran.code in (2, 4)  # whichever is looked at first: the input is not there either
     assert ran.err.startswith("rlpost: ")
@@ -128,7 +128,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_a_function_that_fails_is_named_with_what_it_did(body, tmp_path):
+def test_the_error_of_a_failing_function_names_it(body, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(f"def wrong(reward):\n    {body}\n", encoding="utf-8")
     recipe = rlpost.Recipe(estimator=f"{file}:wrong")

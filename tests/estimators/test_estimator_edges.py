@@ -70,7 +70,7 @@ def run_gae(**knobs):
         ({}, 0.95, 0.95),
     ],
 )
-def test_gae_has_a_lambda_for_advantages_and_one_for_returns(knobs, policy, value):
+def test_gae_has_separate_lambdas_for_advantages_and_returns(knobs, policy, value):
     advantages, traced = run_gae(**knobs)
     assert advantages == pytest.approx(every([policy] * 4))
     assert traced == pytest.approx(every([value] * 4))
@@ -84,18 +84,18 @@ def test_gae_adapts_lambda_to_the_tokens_of_each_response(alpha):
     assert traced == pytest.approx(every([0.25] * 4))
 
 
-def test_gae_of_nothing_is_nothing():
+def test_gae_of_no_tokens_is_empty():
     for offsets in (NONE, whole([0, 0])):
         assert gae(double([]), double([]), offsets).advantages.tolist() == []
 
 
-def test_returns_are_not_discounted_unless_told():
+def test_returns_are_undiscounted_by_default():
     rewards, offsets = double([1.0, 2.0, 4.0]), whole([0, 2, 3])
     assert reinforce(rewards, offsets).returns.tolist() == [3, 2, 4]
     assert reinforce(rewards, offsets, gamma=0.25).returns.tolist() == [1.5, 2, 4]
 
 
-def test_turns_of_the_policy_earn_the_sum_of_their_rewards_or_their_last():
+def test_policy_segments_get_the_sum_of_their_rewards_or_the_last():
     rewards = double([1.0, 2.0, 99.0, 4.0, 8.0, 16.0])
     mask, offsets = torch.tensor([1, 1, 0, 1, 1, 1], dtype=torch.bool), whole([0, 5, 6])
     got = agentic_reinforce(rewards, offsets, mask, gamma=0.5).advantages
@@ -106,7 +106,7 @@ def test_turns_of_the_policy_earn_the_sum_of_their_rewards_or_their_last():
     assert agentic_reinforce(rewards, offsets).returns.tolist() == [114.0] * 5 + [16.0]
 
 
-def test_the_optimal_baseline_weighs_by_energy_and_capped_ratios():
+def test_the_optimal_token_baseline_weighs_by_score_norm_and_capped_ratios():
     old, infer = (
         double([math.log(0.5), math.log(0.25), 0.0]),
         double([math.log(0.25)] * 2 + [-99.0]),
@@ -127,12 +127,12 @@ def test_the_optimal_baseline_weighs_by_energy_and_capped_ratios():
 # Advantages of responses
 
 
-def test_rloo_of_one_and_of_two_and_of_three():
+def test_rloo_of_groups_of_one_two_and_three():
     got = rloo(double([5.0, 1.0, 3.0, 1.0, 2.0, 6.0]), whole([0, 1, 3, 6])).advantages
     assert got.tolist() == pytest.approx([0, -2, 2, -3, -1.5, 4.5])
 
 
-def test_gpg_makes_up_for_responses_that_earn_nothing_batch_by_batch():
+def test_gpg_divides_by_the_share_of_non_zero_rewards_of_each_batch():
     rewards, batch = double([0.0, 1.0, 0.0, 2.0, 0.0, 0.0]), whole([0, 0, 0, 1, 2, 2])
     offsets = whole([0, 2, 3, 4, 6])
     got = gpg(rewards, batch, offsets, f_norm=2.0).advantages
@@ -142,19 +142,19 @@ def test_gpg_makes_up_for_responses_that_earn_nothing_batch_by_batch():
     assert gpg(double([-1.0, 1.0]), whole([0, 0]), whole([0, 2])).advantages.tolist() == [-1, 1]
 
 
-def test_max_rl_is_0_where_the_mean_is_not_above_0():
+def test_max_rl_is_0_for_groups_whose_mean_is_0_or_less():
     rewards = double([0.0, 0.0, -1.0, 1.0, -3.0, 1.0, 0.0, 0.5, 3.0])
     got = max_rl(rewards, whole([0, 2, 4, 6, 8, 9])).advantages
     assert got.tolist() == [0, 0, 0, 0, 0, 0, -1, 1, 0]
 
 
-def test_opo_weighs_by_length_and_takes_nothing_off_without_tokens():
+def test_opo_weighs_by_length_and_has_baseline_0_without_tokens():
     rewards, tokens = double([1.0, 3.0, 1.0, 3.0, 4.0, 5.0]), whole([0, 0, 1, 3, 2, 0])
     got = opo(rewards, tokens, whole([0, 2, 4, 5, 6])).advantages
     assert got.tolist() == [1, 3, -1.5, 0.5, 0, 5]
 
 
-def test_pass_at_k_credits_the_lead_of_the_best():
+def test_grpo_passk_is_the_lead_of_the_best():
     rewards, offsets = double([2.0, 0.0, 1.0, 3.0, 1.0, 1.0, -2.0, 5.0]), whole([0, 1, 4, 6, 8])
     lead = grpo_passk(rewards, offsets, norm_std="none").advantages
     assert lead.tolist() == [0, 0, 0, 2, 0, 0, 0, 7]
@@ -167,7 +167,7 @@ def test_pass_at_k_credits_the_lead_of_the_best():
     )
 
 
-def test_components_of_gdpo_are_weighted_and_divided_by_their_own_deviation():
+def test_gdpo_weighs_components_divided_by_their_own_standard_deviation():
     components = double([[0.0, 5.0, math.nan], [2.0, 1.0, 4.0], [7.0, 7.0, 7.0]])
     offsets = whole([0, 2, 3])
     got = gdpo(components, offsets, component_weights=(1.0, 0.5, 3.0), norm_std="none").advantages
@@ -182,13 +182,13 @@ def test_components_of_gdpo_are_weighted_and_divided_by_their_own_deviation():
     )
 
 
-def test_each_component_has_a_weight():
+def test_gdpo_needs_a_weight_for_each_component():
     with pytest.raises(ValueError, match=r"zip\(\) argument"):
         gdpo(double([[1.0, 2.0]]), whole([0, 1]), component_weights=(1.0,))
 
 
 @pytest.mark.parametrize("by", ["row", "group"])
-def test_rae_holds_a_reward_against_the_average_of_its_role_so_far(by):
+def test_rae_subtracts_the_moving_average_of_the_domain(by):
     rewards = [1.0, 4.0, 2.0, 8.0, 16.0, 3.0]
     domain, group = [0, 1, 0, 0, 1, 2], [0, 0, 1, 0, 1, 1]
     order = sorted(range(6), key=lambda row: (group[row] if by == "group" else 0, row))
@@ -202,7 +202,7 @@ def test_rae_holds_a_reward_against_the_average_of_its_role_so_far(by):
     assert got.returns.tolist() == got.advantages.tolist()
 
 
-def test_rae_forgets_a_tenth_unless_told_and_roles_may_be_absent():
+def test_rae_has_a_default_decay_of_0_9_and_accepts_missing_domains():
     got = rae(double([1.0, 1.0]), whole([2, 2]), whole([0, 0])).advantages
     assert got.tolist() == pytest.approx([1.0, 0.9])
     assert rae(double([]), whole([]), whole([])).advantages.tolist() == []
@@ -211,7 +211,7 @@ def test_rae_forgets_a_tenth_unless_told_and_roles_may_be_absent():
 # Steps
 
 
-def test_steps_earn_the_discounted_score_of_the_turns_behind_them():
+def test_step_returns_are_discounted_sums_over_later_turns():
     score, turn = double([4.0, 1.0, 2.0, 8.0, 16.0]), whole([2, 0, 1, 0, 0])
     trajectory, group = whole([0, 0, 0, 1, 0]), whole([0, 0, 0, 0, 1])
     got = step_returns(score, turn, trajectory, group, step_gamma=0.5)
@@ -229,7 +229,7 @@ def gigpo(**knobs):
     ).tolist()  # fmt: skip
 
 
-def test_gigpo_adds_the_episode_s_share_and_the_step_s():
+def test_gigpo_adds_episode_and_step_scores():
     episode = [-1.5, -1.5, 1.5, 1.5, 0]
     step = [(3 - 9) / 2, -1, (9 - 3) / 2, 1, 0]
     assert gigpo() == [a + b for a, b in zip(episode, step, strict=True)]
@@ -249,12 +249,12 @@ def test_gigpo_compares_states_within_a_batch_and_counts_rows():
     assert three.tolist() == [-1, -1, 2]
 
 
-def test_gigpo_of_no_steps_is_nothing():
+def test_gigpo_of_no_steps_is_empty():
     none, ids = double([]), whole([])
     assert gigpo_rewards(none, none, ids, ids, ids, ids, ids).tolist() == []
 
 
-def test_gigpo_divides_by_the_deviation_of_trajectories():
+def test_gigpo_divides_by_the_standard_deviation_of_trajectories():
     got = gigpo_rewards(
         double([0.0] * 3), double([0.0, 0.0, 3.0]), whole([0, 1, 0]), whole([0, 0, 1]),
         whole([0, 1, 2]), whole([0] * 3), whole([0] * 3),

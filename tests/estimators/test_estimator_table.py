@@ -35,7 +35,7 @@ def test_the_table_has_the_defaults_of_the_papers(name):
     assert one.normalises == (name in {"gdpo", "gigpo", "grpo_passk"})
 
 
-def test_what_a_file_needs_for_an_estimator():
+def test_the_roles_that_each_estimator_needs():
     roles = {name: one.roles for name, one in ESTIMATORS.items()}
     assert roles["raw"] == ("reward",)
     assert roles["reinforce"] == ("reward",)
@@ -49,7 +49,7 @@ def test_what_a_file_needs_for_an_estimator():
     assert others.roles == ("reward", "group")
 
 
-def test_an_estimator_of_one_s_own_says_what_it_is():
+def test_a_custom_function_becomes_an_estimator():
     def mine(rewards):
         """Twice the reward.
 
@@ -70,7 +70,7 @@ def test_an_estimator_of_one_s_own_says_what_it_is():
     assert math.isnan(found({"rewards": nan}, None, masked).advantages[1])
 
 
-def test_a_failure_is_told_with_the_line_of_it(tmp_path):
+def test_the_error_of_a_custom_function_names_the_line(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "def deep(x):\n    return x / (1 // 0)\n\n\ndef f(rewards):\n    return deep(1)\n"
@@ -80,7 +80,7 @@ def test_a_failure_is_told_with_the_line_of_it(tmp_path):
         found({"rewards": double([1.0])}, None, rlpost.Recipe())
 
 
-def test_a_file_without_the_ending_of_python_or_that_is_a_folder_is_refused(tmp_path):
+def test_a_folder_or_a_file_that_is_not_python_is_an_error(tmp_path):
     (tmp_path / "mine.txt").write_text("")
     (tmp_path / "folder.py").mkdir()
     for name in ("mine.txt", "folder.py"):

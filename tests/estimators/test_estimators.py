@@ -132,7 +132,7 @@ def test_constant_rewards_give_finite_numbers(name, width):
         pytest.param([1.0, 0.0, 4.0], [[], [0, 1, 0, 1], [1]], id="an empty response first"),
     ],
 )
-def test_the_smallest_inputs(name, rewards, masks):
+def test_estimators_of_the_smallest_inputs(name, rewards, masks):
     agrees(responses(rewards, masks=masks), name)
 
 
@@ -169,7 +169,7 @@ def columns_of(estimator, size, responses, dtype=torch.float64, device="cpu"):
 @every_estimator
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_inputs_stay_as_they_are_and_outputs_are_of_their_kind(name, dtype, device):
+def test_estimators_do_not_change_inputs_and_keep_the_dtype(name, dtype, device):
     estimator = ESTIMATORS[name]
     columns = columns_of(estimator, 9, 5, dtype, device)
     offsets = torch.tensor([0, 0, 4, 5, 9, 9], device=device)
@@ -184,7 +184,7 @@ def test_inputs_stay_as_they_are_and_outputs_are_of_their_kind(name, dtype, devi
 
 @every_estimator
 @pytest.mark.parametrize("segments", [0, 1, 3])
-def test_no_numbers_in_give_no_numbers_out(name, segments):
+def test_empty_input_gives_empty_output(name, segments):
     estimator = ESTIMATORS[name]
     offsets = torch.zeros(segments + 1, dtype=torch.int64)
     columns = columns_of(estimator, 0, segments)
@@ -192,7 +192,7 @@ def test_no_numbers_in_give_no_numbers_out(name, segments):
 
 
 @pytest.mark.parametrize("name", [n for n in ESTIMATORS if "offsets" in ESTIMATORS[n].parameters])
-def test_a_segment_does_not_see_its_neighbours(name):
+def test_a_response_does_not_affect_its_neighbours(name):
     estimator = ESTIMATORS[name]
     columns, bounds = columns_of(estimator, 400, 5), [0, 1, 1, 140, 270, 400]
     whole = estimator(columns, torch.tensor(bounds), RECIPE)
@@ -207,7 +207,7 @@ def test_a_segment_does_not_see_its_neighbours(name):
 
 
 @every_estimator
-def test_the_table_says_what_an_estimator_is(name):
+def test_the_entries_of_the_table_are_complete(name):
     estimator = ESTIMATORS[name]
     assert estimator.name == name
     assert estimator.formula
@@ -217,7 +217,7 @@ def test_the_table_says_what_an_estimator_is(name):
     assert estimator_named(name) is estimator
 
 
-def test_a_near_miss_of_a_name_is_answered_with_the_closest():
+def test_a_wrong_name_is_answered_with_the_closest():
     with pytest.raises(rlpost.errors.UsageError, match=r"did you mean grpo"):
         estimator_named("gpro")
 
@@ -230,7 +230,7 @@ def test_a_near_miss_of_a_name_is_answered_with_the_closest():
         ("gdpo", {"norm_std": "batch"}, "norm_std batch: estimator gdpo normalises within groups"),
     ],
 )
-def test_an_estimator_without_what_it_needs_is_refused(name, options, says):
+def test_an_estimator_without_a_needed_column_is_an_error(name, options, says):
     options = {**options, **({"component_weights": None} if name == "gdpo" else {})}
     with pytest.raises(rlpost.errors.UsageError, match=says):
         written(responses([0.0, 1.0]), name, **options)
@@ -251,7 +251,7 @@ def test_rloo_is_dr_grpo_times_k_over_k_minus_one(rows):
 
 @settings(max_examples=25)
 @given(plain)
-def test_grpo_is_dr_grpo_over_the_deviation_of_the_group(rows):
+def test_grpo_is_dr_grpo_divided_by_the_standard_deviation_of_the_group(rows):
     deviations = []
     for r in rows:
         group = [q.reward for q in rows if (q.batch, q.group) == (r.batch, r.group)]
@@ -341,7 +341,7 @@ def test_reinforce_pp_baseline_is_dr_grpo_whitened(rows):
 
 @settings(max_examples=25)
 @given(plain)
-def test_rloo_is_a_return_of_rewards_less_the_mean_of_the_others(rows):
+def test_rloo_is_the_reward_minus_the_mean_of_the_others(rows):
     close(written(rows, "reinforce", norm_mean="others")[0], written(rows, "rloo")[0])
 
 
@@ -409,7 +409,7 @@ def test_raw_is_the_reward_and_an_undiscounted_return(rows):
             np.testing.assert_array_equal(column, spread.astype(np.float32))
 
 
-def test_by_hand_the_functions_alone():
+def test_the_functions_on_hand_computed_numbers():
     offsets, rewards = torch.tensor([0, 2, 2, 3]), torch.tensor([1.0, 2.0, 4.0])
     assert raw(rewards).advantages is rewards
     assert reinforce(rewards, offsets, gamma=0.5).returns.tolist() == [2.0, 2.0, 4.0]
@@ -429,12 +429,12 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_docstrings_are_true(name):
+def test_the_examples_in_docstrings_are_correct(name):
     outcome = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
     assert outcome.failed == 0
 
 
-def test_every_estimator_of_its_own_has_an_example():
+def test_every_estimator_function_has_an_example():
     attempted = {
         name: doctest.testmod(
             importlib.import_module(f"rlpost.estimators.{name}"), extraglobs={"torch": torch}

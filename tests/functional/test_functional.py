@@ -87,7 +87,7 @@ def assert_padded_equals(rows, padded_result, ragged_result):
 
 @few
 @given(ONE_BATCH, st.sampled_from([1.0, 0.9, 0.0]), st.sampled_from([0.95, 1.0, 0.0]))
-def test_gae_is_the_loop(rows, gamma, lam):
+def test_gae_equals_the_loop(rows, gamma, lam):
     rewards = F.place_rewards(rewards_of(rows), offsets_of(rows), mask_of(rows))
     values = numbers(rows, "values")
     found = F.gae(rewards, values, offsets_of(rows), mask_of(rows), gamma=gamma, lam=lam)
@@ -106,7 +106,7 @@ def test_gae_is_the_loop(rows, gamma, lam):
 
 @few
 @given(ONE_BATCH)
-def test_gae_with_the_lambdas_of_vapo_is_the_loop(rows):
+def test_gae_with_the_lambdas_of_vapo_equals_the_loop(rows):
     knobs = {"gamma": 0.9, "lambda_policy": 0.5, "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
     rewards = numbers(rows, "token_rewards")
     found = F.gae(rewards, numbers(rows, "values"), offsets_of(rows), mask_of(rows), **knobs)
@@ -117,7 +117,7 @@ def test_gae_with_the_lambdas_of_vapo_is_the_loop(rows):
 
 @few
 @given(ONE_BATCH, st.sampled_from([1.0, 0.9, 0.0]))
-def test_discounted_returns_are_the_loop(rows, gamma):
+def test_discounted_returns_equal_the_loop(rows, gamma):
     rewards = numbers(rows, "token_rewards")
     found = F.discounted_returns(rewards, offsets_of(rows), mask_of(rows), gamma=gamma)
     own = [[x * m for x, m in zip(r.token_rewards, r.mask, strict=True)] for r in rows]
@@ -129,7 +129,7 @@ def test_discounted_returns_are_the_loop(rows, gamma):
 
 @few
 @given(ONE_BATCH)
-def test_rewards_land_on_the_last_policy_token_and_spread_over_all(rows):
+def test_rewards_are_placed_on_the_last_policy_token_or_on_all(rows):
     structure = offsets_of(rows), mask_of(rows)
     found = F.place_rewards(rewards_of(rows), *structure)
     bare = [slow.replace(r, token_rewards=None) for r in rows]
@@ -166,7 +166,7 @@ def asked(name, rows, dtype=torch.float64):
 @pytest.mark.parametrize("name", LOOPS)
 @few
 @given(ONE_BATCH)
-def test_group_advantages_are_the_loop(name, rows):
+def test_group_advantages_equal_the_loop(name, rows):
     scores = [[r.reward] for r in rows]
     loop = by_response(rows, LOOPS[name](rows, scores)[0])
     for one, wanted in zip(asked(name, rows).tolist(), loop, strict=True):
@@ -175,7 +175,7 @@ def test_group_advantages_are_the_loop(name, rows):
 
 @few
 @given(ONE_BATCH, st.sampled_from([(1.0, 1.0), (1.0, 0.5)]))
-def test_gdpo_is_the_loop(rows, weights):
+def test_gdpo_equals_the_loop(rows, weights):
     components = torch.tensor([[r.components[name] for name in COMPONENTS] for r in rows])
     found = F.gdpo(components.double(), groups_of(rows), component_weights=weights)
     named = dict(zip(COMPONENTS, weights, strict=True))
@@ -239,14 +239,14 @@ def written(rows, column="advantages", **recipe):
 @pytest.mark.parametrize("name", COMMANDS)
 @few
 @given(ONE_BATCH)
-def test_group_advantages_are_the_commands(name, rows):
+def test_group_advantages_equal_those_of_the_command(name, rows):
     found = F.to_tokens(COMMANDS[name](rows), offsets_of(rows), mask_of(rows))
     torch.testing.assert_close(found.double(), written(rows, estimator=name), **SINGLE)
 
 
 @few
 @given(ONE_BATCH)
-def test_gae_and_reinforce_pp_are_the_commands(rows):
+def test_gae_and_reinforce_pp_equal_those_of_the_command(rows):
     structure = offsets_of(rows), mask_of(rows)
     rewards = F.place_rewards(rewards_of(rows), *structure)
     found = F.gae(rewards, numbers(rows, "values"), *structure, gamma=0.9)
@@ -265,7 +265,7 @@ def test_gae_and_reinforce_pp_are_the_commands(rows):
 @pytest.mark.parametrize("level", ["token", "segment", "geometric", "sequence"])
 @few
 @given(ONE_BATCH)
-def test_importance_weights_are_the_commands_and_the_loop(level, rows):
+def test_importance_weights_equal_the_command_and_the_loop(level, rows):
     old, infer = numbers(rows, "old"), numbers(rows, "infer")
     structure = offsets_of(rows), mask_of(rows)
     found = F.importance_weights(old, infer, *structure, level=level, cap=1.5)
@@ -285,7 +285,7 @@ def test_importance_weights_are_the_commands_and_the_loop(level, rows):
 
 @few
 @given(ONE_BATCH, st.booleans())
-def test_whitening_is_the_loop(rows, shift_mean):
+def test_whitening_equals_the_loop(rows, shift_mean):
     values = numbers(rows, "values")
     found = F.whiten(values, mask_of(rows), shift_mean=shift_mean)
     loop = flat(slow.whitened_rewards(rows, [r.values for r in rows]))
@@ -300,7 +300,7 @@ def test_whitening_is_the_loop(rows, shift_mean):
 @pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3", "k4"])
 @few
 @given(ONE_BATCH)
-def test_kl_is_the_loop(estimator, rows):
+def test_kl_equals_the_loop(estimator, rows):
     old, ref = numbers(rows, "old"), numbers(rows, "ref")
     found = F.kl(old, ref, mask_of(rows), kl_estimator=estimator)
     loop = [
@@ -338,7 +338,7 @@ def loss_inputs(rows):
 @pytest.mark.parametrize("how", AGGREGATIONS)
 @few
 @given(ONE_BATCH)
-def test_policy_loss_is_the_loop_and_its_padded_twin(name, how, rows):
+def test_policy_loss_equals_the_loop_and_the_padded_function(name, how, rows):
     new, old, advantages = loss_inputs(rows)
     structure = {"offsets": offsets_of(rows), "mask": mask_of(rows)}
     knobs = {"loss": name, "aggregation": how, "agg_length": 7}
@@ -372,7 +372,7 @@ def test_the_kl_loss_is_added(rows):
 
 
 @pytest.mark.parametrize("preset", ["verl", "trl"])
-def test_a_frameworks_loss_is_that_of_its_options(preset):
+def test_the_loss_of_a_framework_is_that_of_its_options(preset):
     new, old, gains = (
         torch.tensor([-1.0, -4.0]),
         torch.tensor([-1.5, -1.0]),
@@ -385,7 +385,7 @@ def test_a_frameworks_loss_is_that_of_its_options(preset):
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
-def test_aggregates_are_the_loops(how):
+def test_aggregation_equals_the_loop(how):
     values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64)
     offsets, mask = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 0, 1, 1, 1])
     rows, lengths, weights = [[1.0, 4.0], [], [8.0, 16.0]], [3, 0, 2], [2.0, 1.0, 0.5]
@@ -468,7 +468,7 @@ def called(name, columns, knobs, tensors):
     return found if isinstance(found, tuple) else (found,)
 
 
-def test_every_public_function_is_among_the_calls():
+def test_the_calls_cover_every_public_function():
     functions = {name for name in F.__all__ if callable(getattr(F, name)) and name.islower()}
     assert functions == {name for name, _, _ in CALLS}
 
@@ -490,20 +490,20 @@ def keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, device):
 
 @calls()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_inputs_stay_and_outputs_have_their_type(name, columns, knobs, dtype):
+def test_functions_do_not_change_inputs_and_keep_the_dtype(name, columns, knobs, dtype):
     keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, "cpu")
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_the_same_on_a_gpu():
+def test_results_on_a_gpu_equal_those_on_the_cpu():
     for call in CALLS:
         for dtype in (torch.float32, torch.float64):
             keeps_inputs_and_gives_their_type(*call, dtype, "cuda")
 
 
 @calls([call for call in CALLS if "mask" in call[1]])
-def test_what_stands_on_observations_is_never_looked_at(name, columns, knobs):
+def test_values_on_observation_tokens_are_not_used(name, columns, knobs):
     tensors = given_tensors(torch.float64)
     spoilt = {
         key: torch.where(MASK != 0, x, math.nan)
@@ -530,7 +530,7 @@ DIFFERENTIABLE = {
 
 # Advantages of groups and weights are constants; test_losses.py has the losses' gradients.
 @calls([call for call in CALLS if call[0] in DIFFERENTIABLE])
-def test_gradients_are_those_of_difference_quotients(name, columns, knobs):
+def test_gradients_equal_difference_quotients(name, columns, knobs):
     tensors = given_tensors(torch.float64)
     chosen = DIFFERENTIABLE[name]
 
@@ -542,7 +542,7 @@ def test_gradients_are_those_of_difference_quotients(name, columns, knobs):
 
 
 @calls()
-def test_what_needs_no_gradient_gives_none(name, columns, knobs):
+def test_constants_have_no_gradient(name, columns, knobs):
     tensors = {
         key: x.requires_grad_() if x.is_floating_point() else x
         for key, x in given_tensors(torch.float64).items()
@@ -558,7 +558,7 @@ def test_what_needs_no_gradient_gives_none(name, columns, knobs):
         assert bool(tensors["log_probs"].grad[MASK == 0].eq(0).all())
 
 
-def test_a_loss_of_the_reference_asks_for_it():
+def test_a_loss_that_needs_reference_log_probs_reports_their_absence():
     tensors = given_tensors(torch.float64)
     args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
     with pytest.raises(UsageError, match=r"ref_kl.* needs ref_log_probs="):
@@ -607,32 +607,32 @@ def test_masked_nan_does_not_reach_gradients():
         ),
     ],
 )
-def test_wrong_arguments_are_told_apart(call, words):
+def test_wrong_arguments_have_distinct_errors(call, words):
     with pytest.raises(UsageError) as raised:
         call(given_tensors(torch.float64))
     assert words in str(raised.value)
 
 
-def test_rewards_that_are_not_finite_are_an_error():
+def test_non_finite_rewards_are_an_error():
     with pytest.raises(DataError, match="1 of 2 numbers are NaN"):
         F.grpo(torch.tensor([1.0, math.nan]), ["a", "a"])
 
 
-def test_int32_offsets_and_any_mask_will_do():
+def test_int32_offsets_and_masks_of_any_dtype_are_accepted():
     tensors = given_tensors(torch.float64)
     plain = F.gae(tensors["rewards"], tensors["values"], OFFSETS, MASK)
     other = F.gae(tensors["rewards"], tensors["values"], OFFSETS.int(), MASK.float())
     assert torch.equal(plain.advantages, other.advantages)
 
 
-def test_no_tokens_at_all():
+def test_functions_accept_no_tokens():
     empty, offsets = torch.zeros(0), torch.tensor([0, 0])
     assert F.gae(empty, empty, offsets).advantages.shape == (0,)
     assert F.policy_loss(empty, empty, empty, offsets).loss == 0
     assert F.grpo(empty, []).shape == (0,)
 
 
-def test_options_and_names_mean_the_same():
+def test_a_loss_by_options_equals_the_loss_by_name():
     tensors = given_tensors(torch.float64)
     args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
     by_name = F.policy_loss(*args, loss="gspo", pg_clip=0.1)
@@ -650,7 +650,7 @@ def test_examples_in_docstrings(name):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("name", ["gae", "discounted_returns"])
-def test_forward_derivatives_are_those_of_difference_quotients(name):
+def test_forward_derivatives_equal_difference_quotients(name):
     offsets = torch.tensor([0, 5, 5, 37])
     rewards = torch.linspace(-1, 1, 37, dtype=torch.float64)
     toward = torch.linspace(2, -1, 37, dtype=torch.float64)
@@ -667,7 +667,7 @@ def test_forward_derivatives_are_those_of_difference_quotients(name):
     torch.testing.assert_close(torch.func.jvp(f, (rewards,), (toward,))[1], got)
 
 
-def test_an_infinite_reward_is_passed_on_without_a_word():
+def test_an_infinite_reward_gives_no_warning():
     rewards = torch.zeros(100)
     rewards[50] = torch.inf
     with warnings.catch_warnings():

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
-from rlpost.kernels import aggregate, corrections, quantiles, rewards, scans, segments
-from rlpost.kernels import moments as exact
-from rlpost.kernels import scans as decays
-from rlpost.kernels import segments as runs
-from rlpost.kernels import segments as stretches
+from rlpost.kernels import aggregate, corrections, moments, quantiles, rewards, scans, segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -54,7 +50,7 @@ def test_each_divergence_of_tokens_is_its_formula(measure, want):
     assert got.tolist() == pytest.approx(want)
 
 
-def test_levels_of_a_response_leave_observations_out_and_are_0_without_a_token():
+def test_response_levels_skip_observations_and_are_0_without_policy_tokens():
     values = double([-5.0, 99.0, -3.0])
     levels = {"sequence": -8.0, "geometric": -4.0, "max": -3.0}
     for level, want in levels.items():
@@ -62,12 +58,12 @@ def test_levels_of_a_response_leave_observations_out_and_are_0_without_a_token()
         assert got.tolist() == [want, 0.0]
 
 
-def test_a_weight_that_meets_the_cap_or_the_floor_is_the_plain_ratio():
+def test_a_weight_equal_to_the_cap_or_the_floor_is_not_truncated():
     found = corrections.importance_weights(double([0.0]), cap=1.0, floor=1.0)
     assert (found.values.tolist(), found.truncated.tolist()) == ([1.0], [False])
 
 
-def test_chi_square_of_a_ratio_is_its_square_less_one():
+def test_chi_square_of_a_ratio_is_its_square_minus_one():
     assert corrections.chi_square(double([0.5, -1.0])).tolist() == [1.25, -1.0]
 
 
@@ -82,27 +78,24 @@ def test_confident_disagreement_is_probability_at_least_half_and_over_two_nats_a
 # Losses of batches
 
 
-def test_parts_of_no_tokens_are_0_and_so_is_their_loss():
-    for offsets in (NONE, torch.tensor([0, 0, 0])):
-        found = aggregate.AggregateTotals.of(
-            torch.zeros(len(offsets) - 1, dtype=DOUBLE), flags([]), offsets
-        )
-        counts = (found.tokens, found.valid, found.longest)
-        assert [part.tolist() for part in counts] == [[0], [0], [0]]
-        assert found.rows.tolist() == [len(offsets) - 1]
+def test_the_loss_of_a_batch_without_policy_tokens_is_0():
+    none = torch.tensor([0])
+    for responses in (0, 2):
+        rows = torch.tensor([responses])
+        totals = aggregate.AggregateTotals(moments.zero_digits(1), none, none, rows, none)
         for how in ("token-mean", "seq-mean-token-sum-norm", "seq-mean-token-mean"):
-            assert found.loss(how=how).tolist() == [0.0]
+            assert totals.loss(how=how).tolist() == [0.0]
 
 
 # Scans with decays of their own
 
 
-def test_a_single_segment_is_scanned_with_its_own_decay():
-    got = decays.reverse_scan_each(double([1.0, 2.0, 4.0]), torch.tensor([0, 3]), double([0.5]))
+def test_a_scan_with_a_decay_per_segment_of_a_single_segment():
+    got = scans.reverse_scan_each(double([1.0, 2.0, 4.0]), torch.tensor([0, 3]), double([0.5]))
     assert got.tolist() == [3.0, 4.0, 4.0]
 
 
-def test_a_scan_through_which_gradients_flow_is_the_same_scan():
+def test_a_scan_with_gradients_has_the_same_values():
     values = torch.linspace(-1, 1, 16 * 1024 * 2 + 21, dtype=DOUBLE)
     offsets = torch.tensor([0, 3, 40, 40, 16 * 1024 + 5, len(values)])
     traced = values.clone().requires_grad_()
@@ -126,7 +119,7 @@ def test_the_derivative_of_a_scan_is_the_scan_of_the_derivative():
     torch.testing.assert_close(made.tangent, scans.reverse_scan(values.square(), offsets, 0.5))
 
 
-def test_one_value_for_all_segments_is_not_repeated():
+def test_spread_or_scalar_does_not_repeat_equal_values():
     offsets = torch.tensor([0, 2, 2, 5])
     assert segments.spread_or_scalar(double([3, 3, 3]), offsets).tolist() == [3]
     assert segments.spread_or_scalar(double([3, 3, 4]), offsets).tolist() == [3, 3, 4, 4, 4]
@@ -135,47 +128,47 @@ def test_one_value_for_all_segments_is_not_repeated():
     assert segments.spread_or_scalar(double([]), NONE).tolist() == []
 
 
-def test_no_segments_are_scanned_to_nothing():
-    assert decays.reverse_scan_each(double([]), NONE, double([])).tolist() == []
+def test_a_scan_of_no_segments_is_empty():
+    assert scans.reverse_scan_each(double([]), NONE, double([])).tolist() == []
 
 
 # Exact sums
 
 
 @pytest.mark.parametrize("x", [5e-324, -5e-324, 1.7976931348623157e308, -1.7976931348623157e308])
-def test_the_ends_of_float64_have_room_in_the_digits(x):
-    digits = exact.exact_digits(double([x] * 4), torch.zeros(4, dtype=torch.int64), 1)
-    assert exact.fractions_of(digits)[0] == 4 * Fraction(x)
+def test_the_digits_cover_the_range_of_float64(x):
+    digits = moments.exact_digits(double([x] * 4), torch.zeros(4, dtype=torch.int64), 1)
+    assert moments.fractions_of(digits)[0] == 4 * Fraction(x)
 
 
-def test_sums_whose_digits_are_all_1_or_all_0_are_fractions_too():
+def test_fractions_of_sums_with_extreme_digits():
     keys = torch.tensor([0, 1])
-    assert exact.fractions_of(exact.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
-    assert exact.fractions_of(exact.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
-    assert exact.fractions_of(exact.zero_digits(2)) == [0, 0]
+    assert moments.fractions_of(moments.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
+    assert moments.fractions_of(moments.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
+    assert moments.fractions_of(moments.zero_digits(2)) == [0, 0]
 
 
-def test_a_mean_is_rounded_once():
+def test_exact_means_are_rounded_once():
     # 1/3 of the sum 1 + 2^-60 is not what rounding the sum to 1 first would give.
     values = double([1.0, 3 * 2.0**-54])
-    got = exact.exact_means(values, torch.zeros(2, dtype=torch.int64), double([3.0]))
+    got = moments.exact_means(values, torch.zeros(2, dtype=torch.int64), double([3.0]))
     assert got.tolist() == [float((Fraction(1) + 3 * Fraction(2) ** -54) / 3)]
 
 
-def test_each_sum_has_a_divisor():
+def test_round_digits_needs_a_divisor_for_each_sum():
     with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        exact.round_digits(exact.zero_digits(2), torch.tensor([1]))
+        moments.round_digits(moments.zero_digits(2), torch.tensor([1]))
 
 
-def test_the_mean_of_nothing_is_0():
-    got = exact.exact_means(double([2.0]), torch.tensor([1]), double([0.0, 1.0]))
+def test_the_exact_mean_of_no_value_is_0():
+    got = moments.exact_means(double([2.0]), torch.tensor([1]), double([0.0, 1.0]))
     assert got.tolist() == [0.0, 2.0]
 
 
 # Quantiles
 
 
-def test_bins_are_32_a_doubling_from_two_to_the_minus_20_to_two_to_the_6():
+def test_there_are_32_bins_per_doubling_from_2_to_the_minus_20_to_2_to_the_6():
     assert (quantiles.BINS, quantiles.ERROR) == (2 * 26 * 32 + 1, 1 / 64)
     below, middle = math.nextafter(2.0**-20, 0), 26 * 32
     edges = torch.tensor([0.0, below * (1 - 2.0**-24), 2.0**-20, 1.0, 1 + 1 / 32, 2.0, 63.9, 1e9])
@@ -193,7 +186,7 @@ sided = st.floats(2.0**-20, 2.0**6, exclude_max=True, width=32)
 
 
 @given(st.lists(sided | sided.map(lambda x: -x) | st.just(0.0), min_size=1), st.floats(0, 1))
-def test_a_quantile_is_within_its_error_of_the_number(xs, share):
+def test_a_quantile_is_within_its_error_of_the_exact_one(xs, share):
     got, ordered = quantiles.quantile(counted(xs), share), sorted(xs)
     # The least number with so many numbers up to it; of a count next to a whole one, that one.
     ranks = {max(1, math.ceil(share * len(xs) * (1 + shift))) for shift in (-1e-12, 0.0)}
@@ -204,7 +197,7 @@ def test_a_quantile_is_within_its_error_of_the_number(xs, share):
 @pytest.mark.parametrize(
     ("share", "rank"), [(0.0, 1), (0.01, 1), (0.07, 7), (0.071, 8), (0.55, 55), (1.0, 100)]
 )
-def test_a_quantile_counts_from_the_first_number_to_the_last(share, rank):
+def test_quantiles_of_share_0_and_1_are_the_first_and_last_number(share, rank):
     numbers = [2.0 ** (place / 32) for place in range(-60, 40)]  # each in a bin of its own
     want = numbers[rank - 1]
     assert quantiles.quantile(counted(numbers), share) == pytest.approx(want, rel=1 / 64)
@@ -229,8 +222,8 @@ def test_a_quantile_is_the_middle_of_its_bin():
 @given(
     st.lists(st.integers(0, 40) | st.sampled_from([7, 8, 9, 15, 16, 17, 31, 32, 33]), max_size=6)
 )
-def test_stretches_cut_responses_where_ranges_begin(lengths):
-    found = stretches.PositionSegments.of(torch.tensor(lengths, dtype=torch.int64))
+def test_position_segments_end_at_the_ends_of_ranges(lengths):
+    found = segments.PositionSegments.of(torch.tensor(lengths, dtype=torch.int64))
     edges = [0, 8, 16, 32, 64]
     cells = [
         (row, place, min(n, edges[place + 1]) - edges[place])
@@ -252,19 +245,19 @@ def test_stretches_cut_responses_where_ranges_begin(lengths):
     assert found.spread(numbers).tolist() == want
 
 
-def test_stretches_of_other_devices_give_the_same_numbers():
-    found = stretches.PositionSegments.of(torch.tensor([9, 0, 3]))
+def test_position_segments_have_the_same_sums_on_other_devices():
+    found = segments.PositionSegments.of(torch.tensor([9, 0, 3]))
     values = torch.arange(12, dtype=DOUBLE)
-    with mock.patch.object(stretches.PositionSegments, "_on_cpu", new=False):
+    with mock.patch.object(segments.PositionSegments, "_on_cpu", new=False):
         assert found.sum(values).tolist() == [28, 8, 30]
         assert found.any(values == 8).tolist() == [False, True, False]
         assert found.any(values != 8).tolist() == [True, False, True]
-    none = stretches.PositionSegments.of(torch.tensor([0, 0]))
+    none = segments.PositionSegments.of(torch.tensor([0, 0]))
     assert none.sum(double([])).tolist() == none.any(flags([])).tolist() == []
 
 
-def test_the_last_range_of_positions_is_open():
-    found = stretches.PositionSegments.of(torch.tensor([2**21 + 5, 2**30]))
+def test_the_last_position_range_has_no_end():
+    found = segments.PositionSegments.of(torch.tensor([2**21 + 5, 2**30]))
     assert found.offsets.diff()[19].item() == 5
     assert found.offsets.diff()[-1].item() == 2**30 - 2**21
     assert found.places.tolist() == [*range(20), *range(20)]
@@ -273,25 +266,25 @@ def test_the_last_range_of_positions_is_open():
 # Runs
 
 
-def test_runs_begin_with_responses_and_behind_observations():
+def test_policy_segments_begin_at_responses_and_after_observations():
     mask, offsets = flags([1, 0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 4, 5, 5, 7])
-    assert runs.policy_starts(mask, offsets).nonzero().squeeze(1).tolist() == [0, 3, 4, 5]
-    cut = runs.starts_after_observations(mask, offsets)
+    assert segments.policy_starts(mask, offsets).nonzero().squeeze(1).tolist() == [0, 3, 4, 5]
+    cut = segments.starts_after_observations(mask, offsets)
     assert cut.nonzero().squeeze(1).tolist() == [0, 2, 3, 4, 5]
-    bounds = runs.offsets_of_starts(cut)
+    bounds = segments.offsets_of_starts(cut)
     assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
-    assert runs.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
+    assert segments.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
 
 
-def test_nothing_has_no_runs():
-    assert runs.policy_starts(flags([]), torch.tensor([0, 0])).tolist() == []
-    assert runs.offsets_of_starts(flags([])).tolist() == [0]
+def test_no_tokens_have_no_policy_segments():
+    assert segments.policy_starts(flags([]), torch.tensor([0, 0])).tolist() == []
+    assert segments.offsets_of_starts(flags([])).tolist() == [0]
 
 
 # Weights
 
 
-def test_weights_at_their_ends():
+def test_sample_weights_at_the_ends_of_their_ranges():
     assert rewards.difficulty_weights(double([-1, 0, 0.5, 1, 3])).tolist() == [
         0.5, 0.5, 1.25, 2, 2,
     ]  # fmt: skip

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlpost.kernels import moments, scans, segments
-from rlpost.kernels import moments as exact
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -45,7 +44,7 @@ def unchanged(function, *tensors, **knobs):
 
 
 @given(sizes)
-def test_segments_may_be_empty_anywhere(lengths):
+def test_segment_functions_accept_empty_segments_anywhere(lengths):
     offsets, values, lists = ragged(lengths)
     assert segments.lengths(offsets).tolist() == lengths
     assert unchanged(segments.segment_sum, values, offsets).tolist() == [sum(xs) for xs in lists]
@@ -61,7 +60,7 @@ def test_segments_may_be_empty_anywhere(lengths):
 
 
 @given(sizes, st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
-def test_masks_of_segments(lengths, random, share):
+def test_count_true_and_last_true_of_segments(lengths, random, share):
     offsets, values, lists = ragged(lengths)
     flags = [[random.random() < share for _ in xs] for xs in lists]
     mask = torch.tensor([flag for row in flags for flag in row], dtype=torch.bool)
@@ -81,7 +80,7 @@ def test_masks_of_segments(lengths, random, share):
     assert (put - values).tolist() == [100.0 * (i in want) for i in range(len(values))]
 
 
-def test_a_sum_keeps_its_dtype_and_sees_its_own_segment_only():
+def test_a_segment_sum_keeps_its_dtype_and_reads_its_own_segment_only():
     values = torch.tensor([math.nan, 1.0, 2.0, math.inf])
     sums = segments.segment_sum(values, torch.tensor([0, 1, 3, 3, 4]))
     assert sums.dtype == torch.float32
@@ -133,7 +132,7 @@ def test_responses_of_a_hundred_thousand_tokens_stay_finite(decay, dtype):
     assert got[100_000:100_003].tolist() == pytest.approx([1 + decay + decay**2, 1 + decay, 1])
 
 
-def test_a_number_that_is_not_finite_stays_in_its_segment():
+def test_a_scan_keeps_a_non_finite_number_within_its_segment():
     values = torch.ones(600, dtype=DOUBLE)
     values[300] = math.nan
     got = scans.reverse_scan(values, torch.tensor([0, 290, 310, 600]), 0.9)
@@ -164,50 +163,50 @@ def columns(pairs):
 
 
 @given(keyed)
-def test_sums_are_exact_until_they_are_rounded(pairs):
+def test_exact_sums_are_rounded_once_at_the_end(pairs):
     values, keys = columns(pairs)
-    got = unchanged(exact.exact_sums, values, keys, count=4)
+    got = unchanged(moments.exact_sums, values, keys, count=4)
     for key, total in enumerate(got.tolist()):
         own = [x for x, k in pairs if k == key]
         assert total == once_rounded(own)
         if math.isfinite(once_rounded(own)) and sum(map(abs, own)) < math.inf:
             assert total == math.fsum(own)
-    digits = exact.exact_digits(values, keys, 4)
-    assert exact.fractions_of(digits)[0] == sum(
+    digits = moments.exact_digits(values, keys, 4)
+    assert moments.fractions_of(digits)[0] == sum(
         (Fraction(x) for x, k in pairs if k == 0), Fraction(0)
     )
 
 
 @given(keyed, st.randoms(use_true_random=False), st.integers(1, 7))
-def test_sums_do_not_depend_on_order_or_chunks(pairs, random, size):
-    want = exact.exact_sums(*columns(pairs), 4)
+def test_exact_sums_do_not_depend_on_order_or_chunks(pairs, random, size):
+    want = moments.exact_sums(*columns(pairs), 4)
     shuffled = random.sample(pairs, len(pairs))
-    total = exact.zero_digits(4)
+    total = moments.zero_digits(4)
     for start in range(0, len(shuffled), size):
-        part = exact.exact_digits(*columns(shuffled[start : start + size]), 4)
-        total = unchanged(exact.add_digits, total, part)
-    assert exact.round_digits(total).numpy().tobytes() == want.numpy().tobytes()
+        part = moments.exact_digits(*columns(shuffled[start : start + size]), 4)
+        total = unchanged(moments.add_digits, total, part)
+    assert moments.round_digits(total).numpy().tobytes() == want.numpy().tobytes()
 
 
-def test_cancellation_leaves_the_last_bit():
+def test_exact_sums_keep_the_last_bit_after_cancellation():
     values = double([1e308, 1.0, -1e308, 5e-324, -1.0])
-    assert exact.exact_sums(values, torch.zeros(5, dtype=torch.int64), 1).tolist() == [5e-324]
+    assert moments.exact_sums(values, torch.zeros(5, dtype=torch.int64), 1).tolist() == [5e-324]
 
 
-def test_carries_survive_thousands_of_partial_sums():
-    ones = exact.exact_digits(double([0.1, -3e300]), torch.tensor([0, 1]), 2)
-    total = exact.zero_digits(2)
+def test_carries_of_thousands_of_partial_sums_do_not_overflow():
+    ones = moments.exact_digits(double([0.1, -3e300]), torch.tensor([0, 1]), 2)
+    total = moments.zero_digits(2)
     for _ in range(5000):
-        total = exact.add_digits(total, ones)
-    found = exact.fractions_of(total)
+        total = moments.add_digits(total, ones)
+    found = moments.fractions_of(total)
     assert found == [5000 * Fraction(0.1), 5000 * Fraction(-3e300)]
     for _ in range(18):
-        total = exact.add_digits(total, total)
-    assert exact.fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
+        total = moments.add_digits(total, total)
+    assert moments.fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
 
 
-def test_beyond_the_range_sums_are_infinite():
-    got = exact.exact_sums(double([1e308, 1e308, -1e308, -1e308]), torch.tensor([0, 0, 1, 1]), 3)
+def test_sums_beyond_the_range_of_float64_are_infinite():
+    got = moments.exact_sums(double([1e308, 1e308, -1e308, -1e308]), torch.tensor([0, 0, 1, 1]), 3)
     assert got.tolist() == [math.inf, -math.inf, 0.0]
 
 
@@ -242,7 +241,7 @@ def test_moments_of_groups_and_keys(groups):
 
 
 @given(st.floats(-1e9, 1e9), st.integers(1, 60))
-def test_equal_values_have_exactly_that_mean_and_no_deviation(x, size):
+def test_equal_values_of_a_group_have_exactly_that_mean_and_standard_deviation_0(x, size):
     values, offsets = group_columns([[x] * size])
     got = moments.group_moments(values, offsets)
     assert (got.mean.item(), got.std.item()) == (x, 0.0)
@@ -251,14 +250,14 @@ def test_equal_values_have_exactly_that_mean_and_no_deviation(x, size):
 
 @example(375276350.25042176, 14)
 @given(st.floats(-1e9, 1e9), st.integers(1, 60))
-def test_equal_values_of_a_key_have_exactly_that_mean_and_no_deviation(x, size):
+def test_equal_values_of_a_key_have_exactly_that_mean_and_standard_deviation_0(x, size):
     keys = torch.zeros(size, dtype=torch.int64)
     got = moments.keyed_moments(torch.full((size,), x, dtype=DOUBLE), keys, 1)
     assert (got.mean.item(), got.std.item()) == (x, 0.0)
 
 
 @given(st.lists(st.tuples(few | st.just([]), st.integers(0, 2)), min_size=1, max_size=6), st.data())
-def test_moments_of_tokens_pool_to_those_of_all(rows, data):
+def test_pooled_token_moments_are_the_moments_of_all_tokens(rows, data):
     values, offsets = group_columns([xs for xs, _ in rows])
     flags = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     mask, keys = torch.tensor(flags, dtype=torch.bool), torch.tensor([key for _, key in rows])
@@ -284,7 +283,7 @@ def test_moments_of_tokens_pool_to_those_of_all(rows, data):
     ),
     st.randoms(use_true_random=False),
 )
-def test_the_canonical_order_forgets_the_order_of_rows(rows, random):
+def test_the_canonical_order_does_not_depend_on_the_order_of_rows(rows, random):
     def sorted_rows(rows):
         codes = torch.tensor([row[0] for row in rows], dtype=torch.int64)
         others = [double([float(row[i]) for row in rows]) for i in (1, 2)]

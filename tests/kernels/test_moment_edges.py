@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.kernels import moments, scans, segments
-from rlpost.kernels import rewards as normalise
+from rlpost.kernels import moments, rewards, scans, segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -38,7 +37,7 @@ ENDS = [0, 1, -1, 5, 2**61, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), -(2**62), 1 -
 
 
 @given(st.lists(st.sampled_from(ENDS) | st.integers(-(2**63), 2**63 - 1), max_size=9))
-def test_codes_of_any_size_are_sorted_and_ties_stay_in_order(codes):
+def test_codes_of_any_size_are_sorted_stably(codes):
     want = sorted(range(len(codes)), key=lambda row: codes[row])
     assert moments.canonical_order(whole(codes)).tolist() == want
     same = torch.zeros(len(codes), dtype=torch.int64)
@@ -47,7 +46,7 @@ def test_codes_of_any_size_are_sorted_and_ties_stay_in_order(codes):
     assert moments.canonical_order(whole(codes).lt(0).long(), whole(codes)).tolist() == by_sign
 
 
-def test_many_rows_stay_in_order_where_numbers_tie():
+def test_many_rows_with_equal_numbers_stay_in_order():
     size = 500  # sorts of a few numbers are stable by chance
     first, second = (whole([row * step % 7 for row in range(size)]) for step in (3, 5))
     want = sorted(range(size), key=lambda row: (first[row].item(), second[row].item()))
@@ -56,19 +55,19 @@ def test_many_rows_stay_in_order_where_numbers_tie():
 
 @pytest.mark.parametrize("span", [2**61 - 1, 2**62 - 2, 2**62 - 1, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
-def test_two_codes_that_just_fit_in_a_word_with_their_places_or_just_do_not(span, low):
+def test_codes_at_the_limit_of_sorting_code_and_index_as_one_word(span, low):
     assert moments.canonical_order(whole([low + span, low])).tolist() == [1, 0]
 
 
 @given(st.lists(st.integers(0, 6), max_size=9), st.sampled_from([7, 40, 1000]))
-def test_dense_codes_are_the_places_among_those_that_occur(codes, count):
+def test_dense_codes_are_indices_among_the_codes_that_occur(codes, count):
     found, places = moments.dense_codes(whole(codes), count)
     there = sorted(set(codes))
     assert found.tolist() == there
     assert places.tolist() == [there.index(code) for code in codes]
 
 
-def test_codes_without_gaps_are_dense_as_they_are():
+def test_codes_without_gaps_are_dense_codes_already():
     found, places = moments.dense_codes(whole([2, 0, 1, 2]), 3)
     assert (found.tolist(), places.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
 
@@ -76,7 +75,7 @@ def test_codes_without_gaps_are_dense_as_they_are():
 # Moments
 
 
-def test_first_and_last_values_of_segments_of_which_some_are_empty():
+def test_first_and_last_values_of_segments_some_of_them_empty():
     values, offsets = groups([[], [3.0], [], [4.0, 5.0], []])
     assert moments.first_values(values, offsets).tolist() == [0, 3, 0, 4, 0]
     assert moments.last_values(values, offsets).tolist() == [0, 3, 0, 5, 0]
@@ -85,7 +84,7 @@ def test_first_and_last_values_of_segments_of_which_some_are_empty():
     assert moments.last_values(double([]), NONE).tolist() == []
 
 
-def test_moments_take_a_known_constancy_at_its_word():
+def test_group_moments_use_the_constant_flags_of_the_caller():
     values, offsets = groups([[0.1, 0.1, 0.1], [1.0, 3.0]])
     found = moments.group_moments(values, offsets, moments.is_constant(values, offsets))
     assert [part.tolist() for part in found] == [[3, 2], [0.1, 2.0], [0.0, math.sqrt(2)]]
@@ -98,7 +97,7 @@ def test_moments_of_few_values_of_a_key():
     ]  # fmt: skip
 
 
-def test_without_a_mask_all_tokens_count():
+def test_token_moments_without_a_mask_are_of_all_tokens():
     values, offsets = groups([[1.0, 5.0], [], [2.0]])
     found = moments.token_moments(values, None, offsets)
     assert [part.tolist() for part in found] == [[2, 0, 1], [6, 0, 2], [8, 0, 0]]
@@ -106,7 +105,7 @@ def test_without_a_mask_all_tokens_count():
     assert [part.tolist() for part in one] == [[2, 0, 1], [3, 0, 2], [math.sqrt(8), 0, 0]]
 
 
-def test_moments_of_a_mask_are_those_of_what_it_keeps():
+def test_token_moments_of_a_mask_are_of_the_tokens_it_keeps():
     values, offsets = groups([[1.0, 99.0, 5.0], [99.0]])
     mask = torch.tensor([1, 0, 1, 0], dtype=torch.bool)
     found = moments.token_moments(values, mask, offsets)
@@ -140,9 +139,9 @@ few = st.lists(st.sampled_from([0.0, 1.0, 0.25, -3.0, 0.1]), max_size=5)
 
 
 @given(st.lists(few, max_size=4))
-def test_others_are_the_group_without_the_row(lists):
+def test_others_moments_are_those_of_the_group_without_the_row(lists):
     lists = [sorted(xs) for xs in lists]
-    found = normalise.others_moments(*groups(lists))
+    found = rewards.others_moments(*groups(lists))
     rows = [(xs, place) for xs in lists for place in range(len(xs))]
     assert found.number.tolist() == [max(len(xs) - 1, 1) for xs, _ in rows]
     want = [center_and_spread(xs, place, "others") for xs, place in rows]
@@ -150,8 +149,8 @@ def test_others_are_the_group_without_the_row(lists):
     assert found.std.tolist() == pytest.approx([std for _, std in want], abs=1e-7)
 
 
-def test_others_that_agree_have_their_value_as_mean_and_no_deviation():
-    found = normalise.others_moments(*groups([[0.1, 0.1, 0.1, 0.7], [0.1, 0.7, 0.7], [0.3, 0.7]]))
+def test_equal_others_have_their_value_as_mean_and_standard_deviation_0():
+    found = rewards.others_moments(*groups([[0.1, 0.1, 0.1, 0.7], [0.1, 0.7, 0.7], [0.3, 0.7]]))
     assert found.mean[[3, 4, 7, 8]].tolist() == [0.1, 0.7, 0.7, 0.3]
     assert found.std[[3, 4, 7, 8]].tolist() == [0.0] * 4
     assert bool((found.std[[0, 1, 2, 5, 6]] > 0).all())
@@ -160,25 +159,25 @@ def test_others_that_agree_have_their_value_as_mean_and_no_deviation():
 @given(
     st.lists(few, max_size=4), st.sampled_from(SCOPES), st.sampled_from(SCOPES), st.randoms()
 )  # fmt: skip
-def test_scores_are_their_formula_whatever_the_order_of_rows(lists, mean, std, random):
+def test_z_scores_are_the_formula_in_any_order_of_rows(lists, mean, std, random):
     rows = [(code, xs, place) for code, xs in enumerate(lists) for place in range(len(xs))]
     random.shuffle(rows)
     values, keys = double([xs[at] for _, xs, at in rows]), whole([code for code, _, _ in rows])
-    got = normalise.z_scores(values, keys, norm_mean=mean, norm_std=std, norm_eps=0.5)
+    got = rewards.z_scores(values, keys, norm_mean=mean, norm_std=std, norm_eps=0.5)
     want = [score(xs, at, mean, std, 0.5) for _, xs, at in rows]
     assert got.tolist() == pytest.approx(want, abs=1e-6)
 
 
-def test_a_score_that_is_not_known_is_0_and_takes_no_part():
+def test_nan_is_left_out_of_z_scores_and_gets_0():
     values = double([1.0, math.nan, 3.0, math.nan])
-    got = normalise.z_scores(values, whole([0, 0, 0, 1]))
+    got = rewards.z_scores(values, whole([0, 0, 0, 1]))
     step = 1 / (math.sqrt(2) + 1e-6)
     assert got.tolist() == pytest.approx([-step, 0, step, 0], rel=1e-12)
-    assert normalise.z_scores(double([math.nan]), whole([0])).tolist() == [0.0]
-    assert normalise.z_scores(double([]), whole([])).tolist() == []
+    assert rewards.z_scores(double([math.nan]), whole([0])).tolist() == [0.0]
+    assert rewards.z_scores(double([]), whole([])).tolist() == []
 
 
-def test_one_code_for_each_tuple_of_codes():
+def test_joint_codes_are_one_code_for_each_tuple_of_codes():
     got = moments.joint_codes(whole([1, 0, 1, 1]), whole([5, 5, 5, 2]))
     assert got.tolist() == [2, 0, 2, 1]
 
@@ -195,12 +194,12 @@ def test_the_last_true_element_of_each_segment(lists):
     assert segments.last_true(mask, offsets).tolist() == want
 
 
-def test_a_scan_without_decay_leaves_each_number_where_it_is():
+def test_a_scan_with_decay_0_returns_its_input():
     values = double([1.0, math.inf, 2.0, math.nan])
     assert scans.reverse_scan(values, whole([0, 4]), 0.0)[:3].tolist() == [1.0, math.inf, 2.0]
 
 
-def test_kinds_of_numbers_are_kept_by_segments():
+def test_segment_functions_keep_the_dtype():
     values, offsets = whole([3, 1, 2]), whole([0, 2, 2, 3])
     assert segments.segment_sum(values[:0], NONE).tolist() == []
     assert segments.spread(whole([7, 8, 9]), offsets).tolist() == [7, 7, 9]
@@ -209,7 +208,7 @@ def test_kinds_of_numbers_are_kept_by_segments():
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 256, 257, 300])
 @pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_a_scan_with_segments_that_begin_at_every_place_of_a_block(size, decay):
+def test_a_scan_with_segments_that_begin_at_every_element_of_a_block(size, decay):
     for start in range(0, size + 1, max(1, size // 33)):
         values = torch.arange(1, size + 1, dtype=DOUBLE)
         got = scans.reverse_scan(values, whole([0, start, start, size]), decay)

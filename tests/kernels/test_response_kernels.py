@@ -37,7 +37,7 @@ def of_lengths(tokens, **columns):
 
 
 @given(pairs, st.sampled_from(["k1", "abs", "k2", "k3"]), st.sampled_from([40.0, 2.0, math.inf]))
-def test_kl_is_the_reference_with_its_clamps(cells, estimator, bound):
+def test_kl_equals_the_reference_with_all_clamps(cells, estimator, bound):
     old, base = (double([pair[i] for pair in cells]) for i in (0, 1))
     before = old.clone(), base.clone()
     got = kl.token_kl(old, base, estimator=estimator, log_ratio_clamp=bound, clamp=10.0)
@@ -47,14 +47,14 @@ def test_kl_is_the_reference_with_its_clamps(cells, estimator, bound):
     assert got.tolist() == pytest.approx(want, rel=1e-12, abs=1e-300)
 
 
-def test_kl_of_policies_that_nearly_agree_keeps_its_digits():
+def test_k3_of_nearly_equal_policies_keeps_its_digits():
     got = kl.token_kl(double([1e-9]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
     assert got.tolist() == pytest.approx([0.0], abs=1e-16)
     got = kl.token_kl(double([1e-4]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
     assert got.tolist() == pytest.approx([0.5e-8 - 1e-12 / 6], rel=1e-8)
 
 
-def test_the_clamp_is_on_k3_alone():
+def test_the_kl_clamp_applies_to_k3_only_by_default():
     old, base = double([-9.0, 0.0]), double([0.0, -9.0])
     found = {
         name: kl.token_kl(old, base, estimator=name, log_ratio_clamp=40, clamp=3.0).tolist()
@@ -73,7 +73,7 @@ def test_kl_keeps_its_dtype():
 
 
 @given(st.lists(st.tuples(st.floats(-1, 10), st.integers(1, 50)), max_size=8))
-def test_the_coefficient_is_used_and_then_moved(batches):
+def test_the_kl_coefficient_adapts_after_each_batch(batches):
     means, sizes = [kl for kl, _ in batches], [n for _, n in batches]
     got = kl.adaptive_coefficients(means, sizes, start=0.2, target=0.5, horizon=20.0)
     beta, want = 0.2, []
@@ -83,7 +83,7 @@ def test_the_coefficient_is_used_and_then_moved(batches):
     assert got == pytest.approx(want)
 
 
-def test_the_coefficient_stays_at_the_target():
+def test_the_kl_coefficient_is_constant_at_the_target():
     found = kl.adaptive_coefficients([0.5, 0.5, 0.4], [9] * 3, start=0.1, target=0.5, horizon=9)
     assert found == [0.1] * 3
     assert kl.adaptive_coefficients([], [], start=0.1, target=1, horizon=1) == []
@@ -104,7 +104,7 @@ batch = st.lists(st.floats(-100, 100), min_size=1, max_size=6)
 
 
 @given(st.lists(batch, min_size=1, max_size=6))
-def test_running_moments_are_those_of_the_reference(batches):
+def test_running_moments_equal_the_reference(batches):
     known, own = rewards.RunningMoments(), ref.RunningMoments()
     for xs in batches:
         own.fold(xs)
@@ -113,7 +113,7 @@ def test_running_moments_are_those_of_the_reference(batches):
         assert (known.variance, known.std) == pytest.approx((own.var, own.std), rel=1e-6, abs=1e-6)
 
 
-def test_running_moments_of_all_at_once_are_the_plain_ones():
+def test_running_moments_of_one_batch_are_the_plain_moments():
     xs = [1.0, 4.0, 4.0, -3.0]
     known = rewards.RunningMoments().merged(4, ref.mean(xs), ref.std(xs) ** 2 * 3 / 4)
     assert (known.mean, known.std) == pytest.approx((ref.mean(xs), ref.std(xs)))
@@ -121,7 +121,7 @@ def test_running_moments_of_all_at_once_are_the_plain_ones():
     assert rewards.RunningMoments().std == 0
 
 
-def test_running_statistics_go_domain_by_domain_in_batch_order():
+def test_running_statistics_are_per_domain_in_batch_order():
     sets = moments.Moments(double([2, 1, 2]), double([1.0, 7.0, 5.0]), double([2**0.5, 0, 2**0.5]))
     mean, std, after = rewards.running_statistics(sets, [0, 1, 0], {})
     assert mean.tolist() == pytest.approx([1, 7, 3])
@@ -135,7 +135,7 @@ def test_running_statistics_go_domain_by_domain_in_batch_order():
 
 
 @given(lengths, st.data())
-def test_masks_are_those_of_the_reference(tokens, data):
+def test_sample_masks_equal_the_reference(tokens, data):
     drawn = st.sampled_from([0.0, 1.0, 0.5])
     xs = data.draw(st.lists(drawn, min_size=len(tokens), max_size=len(tokens)))
     rows, sizes = of_lengths(tokens, reward=xs)
@@ -146,7 +146,7 @@ def test_masks_are_those_of_the_reference(tokens, data):
     assert kept.tolist() == ref.error_max_len_kept(rows, limit)
 
 
-def test_the_bounds_of_difficulty_are_strict():
+def test_the_bounds_of_the_difficulty_mask_are_exclusive():
     mean, size = double([0.1, 0.2, 0.9, 0.95, 1.0]), torch.tensor([4, 4, 4, 4, 1])
     kept = rewards.within_difficulty(mean, size, low=0.1, high=0.95)
     assert kept.tolist() == [False, True, True, False, True]
@@ -157,7 +157,7 @@ def test_the_bounds_of_difficulty_are_strict():
         st.tuples(st.integers(0, 20), st.floats(-2, 3), st.integers(0, 2)), min_size=1, max_size=12
     )
 )
-def test_weights_are_those_of_the_reference(cells):
+def test_sample_weights_equal_the_reference(cells):
     columns = {name: [cell[i] for cell in cells] for i, name in ((1, "difficulty"), (2, "batch"))}
     rows, sizes = of_lengths([cell[0] for cell in cells], **columns)
     got = rewards.difficulty_weights(double(columns["difficulty"]))

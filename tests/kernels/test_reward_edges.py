@@ -23,18 +23,18 @@ def whole(xs):
 # KL and numbers carried from batch to batch
 
 
-def test_k4_weighs_by_1_unless_told():
+def test_k4_has_a_default_ratio_of_1():
     old, base = double([-1.0, -2.0]), double([-3.0, -1.0])
     assert kl.token_kl(old, base, estimator="k4").tolist() == [2.0, -1.0]
     assert kl.token_kl(old, base, estimator="k4", ratio=0.5).tolist() == [1.0, -0.5]
 
 
-def test_more_batches_than_counts_of_rows_are_refused():
+def test_adaptive_coefficients_need_one_row_count_for_each_batch():
     with pytest.raises(ValueError, match=r"zip\(\) argument"):
         kl.adaptive_coefficients([0.1, 0.2], [3], start=0.1, target=1.0, horizon=10.0)
 
 
-def test_an_empty_batch_moves_no_running_moments():
+def test_an_empty_batch_does_not_change_running_moments():
     empty = moments.Moments(double([0.0, 2.0]), double([9.0, 4.0]), double([9.0, math.sqrt(2)]))
     mean, std, after = rewards.running_statistics(empty, [0, 0], {})
     assert mean.tolist() == [0, 4]
@@ -42,14 +42,14 @@ def test_an_empty_batch_moves_no_running_moments():
     assert after[0].count == 2
 
 
-def test_one_reward_has_no_running_deviation_and_two_have():
+def test_the_running_standard_deviation_needs_two_rewards():
     one = rewards.RunningMoments().merged(1, 5.0, 0.0)
     assert (one.mean, one.std) == (5.0, 0.0)
     two = one.merged(1, 7.0, 0.0)
     assert (two.mean, two.std) == pytest.approx((6.0, math.sqrt(2)))
 
 
-def test_running_moments_begin_with_next_to_no_weight():
+def test_running_moments_start_with_a_negligible_count():
     start = rewards.RunningMoments()
     assert (start.count, start.mean, start.variance) == (1e-24, 0.0, 1.0)
     assert start.merged(start.count, 0.0, 0.0).variance == 0.5
@@ -58,7 +58,7 @@ def test_running_moments_begin_with_next_to_no_weight():
 # Rewards
 
 
-def test_components_that_were_not_scored_add_nothing_and_none_at_all_is_nan():
+def test_unscored_components_add_nothing_and_no_scored_component_gives_nan():
     components = double([[1.0, math.nan], [2.0, 4.0], [math.nan, math.nan], [math.nan, 4.0]])
     got = rewards.component_sum(components, double([1.0, 0.5]))
     assert got[:2].tolist() == [1.0, 4.0]
@@ -66,12 +66,12 @@ def test_components_that_were_not_scored_add_nothing_and_none_at_all_is_nan():
     assert math.isnan(got[2])
 
 
-def test_rescaling_maps_one_interval_onto_another_and_clamps_outside():
+def test_rescale_clamps_to_an_interval_and_maps_it_onto_another():
     got = rewards.rescale(double([-9.0, 2.0, 3.0, 6.0, 99.0]), scale=(2.0, 6.0, 10.0, 18.0))
     assert got.tolist() == [10.0, 10.0, 12.0, 18.0, 18.0]
 
 
-def test_the_overlong_penalty_grows_over_the_buffer_and_may_stop_at_the_factor():
+def test_the_overlong_penalty_grows_over_the_buffer_and_may_have_a_floor():
     tokens = torch.tensor([0, 6, 7, 8, 10, 14])
     got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0)
     assert got.tolist() == [0, 0, -0.5, -1, -2, -4]
@@ -80,14 +80,14 @@ def test_the_overlong_penalty_grows_over_the_buffer_and_may_stop_at_the_factor()
 
 
 @pytest.mark.parametrize(("penalty", "want"), [(0.5, 1.5), (0.0, 0.0), (-2.0, -2.0)])
-def test_a_penalty_for_truncation_multiplies_or_if_negative_replaces(penalty, want):
+def test_the_truncation_penalty_multiplies_rewards_or_replaces_them_if_negative(penalty, want):
     got = rewards.truncation_penalty(
         double([3.0, 3.0]), torch.tensor([True, False]), penalty=penalty
     )
     assert got.tolist() == [want, 3.0]
 
 
-def test_the_length_penalty_is_the_group_s_mean_times_the_share_of_its_longest():
+def test_the_group_length_penalty_is_the_mean_reward_times_the_share_of_the_longest():
     lengths = double([[1.0, 0.0], [4.0, 0.0], [3.0, 5.0]])
     got = rewards.group_length_penalty(
         double([1.0, 3.0, 7.0]), lengths, torch.tensor([0, 2, 3]), weights=(0.5, 0.25)
@@ -95,13 +95,13 @@ def test_the_length_penalty_is_the_group_s_mean_times_the_share_of_its_longest()
     assert got.tolist() == [2 * 0.5 / 4, 2 * 0.5, 7 * 0.75]
 
 
-def test_lengths_under_one_are_shares_of_the_longest_too():
+def test_the_group_length_penalty_of_lengths_below_one():
     lengths = double([[0.25], [0.5]])
     got = rewards.group_length_penalty(double([1.0, 1.0]), lengths, whole([0, 2]), weights=(1,))
     assert got.tolist() == [0.5, 1.0]
 
 
-def test_each_length_has_a_weight():
+def test_the_group_length_penalty_needs_a_weight_for_each_length():
     with pytest.raises(ValueError, match=r"zip\(\) argument"):
         rewards.group_length_penalty(
             double([1.0]), double([[1.0, 2.0]]), whole([0, 1]), weights=(1.0,)

@@ -21,24 +21,24 @@ def rewards_of(rows, **options):
 GROUP = {"norm_mean": "group", "norm_std": "group"}
 
 
-def test_every_field_has_a_reason_of_one_line():
+def test_every_field_has_a_short_description():
     for name, info in Numerics.model_fields.items():
         assert info.description, name
         assert len(" ".join(info.description.split())) <= 200, name
 
 
 @pytest.mark.parametrize(("ddof", "std"), [(1, np.sqrt(2)), (0, 1.0)])
-def test_the_deviation_divides_by_n_minus_one_or_n(ddof, std):
+def test_the_standard_deviation_divides_by_n_minus_one_or_n(ddof, std):
     found = rewards_of(responses([1.0, 3.0]), **GROUP, numerics={"norm_ddof": ddof})
     close(found, [-1 / std, 1 / std])
 
 
-def test_the_deviation_has_a_floor():
+def test_the_standard_deviation_has_a_floor():
     found = rewards_of(responses([0.0, 0.5]), **GROUP, numerics={"norm_floor": 5.0, "norm_eps": 0})
     close(found, [-0.05, 0.05])
 
 
-def test_a_response_is_held_against_the_others_of_its_group():
+def test_a_response_is_normalised_by_the_others_of_its_group():
     both = {"norm_mean": "others", "norm_std": "others"}
     found = rewards_of(responses([0.0, 2.0, 4.0]), **both)
     close(found, [-3 / np.sqrt(2), 0, 3 / np.sqrt(2)])
@@ -46,13 +46,13 @@ def test_a_response_is_held_against_the_others_of_its_group():
     close(rewards_of(responses([1.0, 4.0]), **both), [-3, 3])
 
 
-def test_empty_responses_are_part_of_their_group_or_not():
+def test_empty_responses_count_in_their_group_or_not():
     rows = responses([0.0, 1.0, 5.0], masks=[[1], [1], [0]])
     close(written(rows, "dr_grpo")[0][:2], [-2, -1])
     close(written(rows, "dr_grpo", numerics={"empty": "leave_out"})[0][:2], [-0.5, 0.5])
 
 
-def test_penalties_count_policy_tokens_or_all_and_may_stop():
+def test_penalties_count_policy_tokens_or_all_and_may_have_a_floor():
     rows = responses([0.0], masks=[[1] * 4 + [0] * 8])
     close(rewards_of(rows, overlong_penalty=(6, 4, 1.0)), [-0.5])
     row = {"penalty_length": "row"}
@@ -61,7 +61,7 @@ def test_penalties_count_policy_tokens_or_all_and_may_stop():
     close(rewards_of(rows, overlong_penalty=(6, 4, 1.0), numerics=floor), [-1])
 
 
-def test_shaping_scales_rewards_and_charges_truncation_and_length():
+def test_shaping_scales_rewards_and_penalises_truncation_and_length():
     rows = responses([2.0, 4.0])
     close(rewards_of(rows, reward_scale=(0, 3, -1, 1)), [1 / 3, 1])
     rows = [replace(r, finish_reason=end) for r, end in zip(rows, ("length", "stop"), strict=True)]
@@ -73,7 +73,7 @@ def test_shaping_scales_rewards_and_charges_truncation_and_length():
     close(rewards_of(rows, group_length_penalty=(0.5, 0.25, 0.125)), np.array([2, 4]) - taken)
 
 
-def test_the_clip_may_be_lopsided_and_spare_token_rewards():
+def test_the_reward_clip_may_be_asymmetric_and_skip_token_rewards():
     rows = responses([-3.0, 3.0])
     close(rewards_of(rows, reward_clip=1, reward_clip_low=-2), [-2, 1])
     rows = responses([3.0], token_rewards=[0.0, 5.0, 0.0])
@@ -82,7 +82,7 @@ def test_the_clip_may_be_lopsided_and_spare_token_rewards():
     assert written(rows, "reinforce", reward_clip=1, numerics=once)[0].tolist() == [6, 6, 1]
 
 
-def test_components_that_were_not_scored_are_passed_by_or_an_error():
+def test_unscored_components_are_skipped_or_an_error():
     rows = [
         replace(r, components={"right": a, "form": b})
         for r, a, b in zip(
@@ -130,12 +130,12 @@ def test_returns_over_observations(how, returns):
         ("restart", [-1, -1, 0, 3]),
     ],
 )
-def test_full_traces_over_observations(how, advantages):
+def test_gae_over_observations(how, advantages):
     found = written(turns(), "gae", lam=1.0, numerics={"observations": how})
     assert found[0].tolist() == advantages
 
 
-def test_a_token_before_an_observation_may_lean_on_its_value():
+def test_a_token_before_an_observation_may_use_its_value():
     td = {"lam": 0.0}
     seven = written(turns(), "gae", **td, numerics={"observations": "cut"})[0]
     assert seven.tolist() == [0, 7, 0, 3]
@@ -151,7 +151,7 @@ def test_a_token_before_an_observation_may_lean_on_its_value():
         ("response", [3.7, 3.7, 0, 3.7]),
     ],
 )
-def test_kl_reaches_tokens_by_return_alone_or_with_the_reward(credit, advantages):
+def test_the_kl_penalty_is_subtracted_from_return_token_or_reward(credit, advantages):
     numerics = {"kl_credit": credit}
     close(written(turns(), "reinforce", kl_coef=0.1, numerics=numerics)[0], advantages)
 
@@ -162,7 +162,7 @@ def kl_of(estimator, **numerics):
     return rlpost.enrich(to_table(rows), recipe)[0].column("kl").to_pylist()[0][0]
 
 
-def test_whose_kl_and_which_clamps():
+def test_kl_policy_and_kl_clamps():
     assert kl_of("k1") == 1
     assert kl_of("k1", kl_policy="current") == 0.5
     assert kl_of("k4", kl_policy="current") == pytest.approx(0.5 * np.exp(-0.5))
@@ -183,7 +183,7 @@ def test_whose_kl_and_which_clamps():
         ({"whiten_scale": "none"}, 1),
     ],
 )
-def test_whitening_divides_by_what_it_is_told(numerics, scale):
+def test_whitening_has_ddof_floor_and_scale(numerics, scale):
     rows = responses([0.0, 2.0], masks=[[1, 1]] * 2)
     found = written(rows, "raw", whiten_advantages=True, numerics=numerics)[0]
     close(found, np.array([-1, -1, 1, 1]) / scale)

@@ -29,7 +29,7 @@ from rlpost.recipe.recipe import Recipe, load_toml, without_loss
 every_preset = pytest.mark.parametrize("name", PRESETS)
 
 
-def test_every_framework_has_one():
+def test_every_framework_has_a_preset():
     assert set(PRESETS) == {
         "roll", "verl", "openrlhf", "nemo-rl", "trl", "open-instruct", "slime", "prime-rl",
     }  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_preset_and_all_its_variants_are_recipes(name):
 
 
 @every_preset
-def test_what_is_shown_is_a_file_that_says_the_same(name, tmp_path):
+def test_the_output_of_presets_show_is_an_equivalent_file(name, tmp_path):
     for estimator in ("grpo", *variants(name)):
         path = tmp_path / "shown.toml"
         path.write_text(run("presets", "show", name, "--estimator", estimator).out)
@@ -54,7 +54,7 @@ def test_what_is_shown_is_a_file_that_says_the_same(name, tmp_path):
 
 
 @every_preset
-def test_the_loss_that_is_shown_says_the_same(name, tmp_path):
+def test_the_loss_table_of_presets_show_is_equivalent(name, tmp_path):
     for loss in ("ppo", "gspo", *loss_variants(name)):
         path = tmp_path / "shown.toml"
         path.write_text(run("presets", "show", name, "--loss", loss).out)
@@ -67,7 +67,7 @@ def test_the_loss_that_is_shown_says_the_same(name, tmp_path):
     assert all(f"| loss.{field} |" in markdown for field in shown["loss"])
 
 
-def test_a_loss_goes_by_the_framework_s_name_for_it():
+def test_a_loss_is_selected_by_the_frameworks_name():
     assert loss_preset("trl", loss="grpo").loss == "ppo"
     assert loss_preset("trl", loss="grpo", agg_rows="valid").agg_rows == "valid"
     assert loss_preset("default") == LossOptions()
@@ -76,13 +76,13 @@ def test_a_loss_goes_by_the_framework_s_name_for_it():
         loss_preset("verl", pg_clip=-1)
 
 
-def test_advantages_pass_by_the_loss_of_a_recipe_file(asked, tmp_path):  # noqa: F811
+def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):  # noqa: F811
     config = tmp_path / "recipe.toml"
     config.write_text('preset = "trl"\n[loss]\nloss = "gspo"\n')
     assert asked("--config", str(config))[2] == preset("trl")
 
 
-def test_flags_beat_the_file_which_beats_the_preset(asked, tmp_path):  # noqa: F811
+def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):  # noqa: F811
     config = tmp_path / "recipe.toml"
     config.write_text(
         'estimator = "gae"\nlam = 0.5\n[numerics]\nsingle = "zero"\nwhiten_ddof = 0\n'
@@ -104,7 +104,7 @@ def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("words", [("--preset", "verl"), ("--config", "r.toml")])
-def test_preset_and_asked_estimator_are_told_on_screen_in_json_and_in_the_file(
+def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     words, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -129,13 +129,13 @@ def test_preset_and_asked_estimator_are_told_on_screen_in_json_and_in_the_file(
     assert json.loads(pq.read_schema("out/in.parquet").metadata[b"rlpost.preset"]) == told
 
 
-def test_a_variant_goes_by_the_framework_s_name_for_it():
+def test_a_variant_is_selected_by_the_frameworks_name():
     assert preset("openrlhf", estimator="rloo").norm_mean == "others"
     assert preset("openrlhf", estimator="rloo", norm_mean="group").norm_mean == "group"
     assert preset("openrlhf", estimator="rloo").estimator == "reinforce"
 
 
-def test_a_near_miss_of_a_name_is_answered_with_the_closest():
+def test_a_wrong_name_is_answered_with_the_closest():
     with pytest.raises(UsageError, match="did you mean verl"):
         rlpost.preset("verll")
     ran = run("presets", "show", "open_instruct")
@@ -143,13 +143,13 @@ def test_a_near_miss_of_a_name_is_answered_with_the_closest():
     assert "did you mean open-instruct" in ran.err
 
 
-def test_the_list_has_a_line_for_each():
+def test_the_list_has_a_line_for_each_preset():
     rows = json.loads(run("presets", "--format", "json").out)
     assert [row["preset"] for row in rows] == list(PRESETS)
     assert [row["framework"] for row in rows] == [about(name) for name in PRESETS]
 
 
-def test_the_difference_of_two_frameworks_is_said_with_its_reason():
+def test_differences_of_two_frameworks_have_a_description():
     found = {one.field: one for one in differences(preset("verl"), preset("trl"))}
     assert found["norm_eps"][1:3] == (1e-6, 1e-4)
     assert found["norm_eps"].why.startswith("ε added to the standard deviation")
@@ -163,7 +163,7 @@ def test_the_difference_of_two_frameworks_is_said_with_its_reason():
 
 
 @pytest.mark.parametrize("how", ["json", "markdown"])
-def test_a_difference_can_be_read_by_programs(how):
+def test_differences_are_available_as_json(how):
     out = run("presets", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
     if how == "json":
         rows = json.loads(out)
@@ -174,17 +174,17 @@ def test_a_difference_can_be_read_by_programs(how):
         assert out.splitlines()[0] == "| field | slime | default | what it is |"
 
 
-def test_scopes_that_an_estimator_sets_by_itself_are_no_difference():
+def test_norm_scopes_that_the_estimator_sets_are_no_difference():
     rows = json.loads(run("presets", "diff", "slime", "trl", "--format", "json").out)
     assert "norm_mean" not in {row["field"] for row in rows}
 
 
-def test_files_are_small():
+def test_preset_files_are_small():
     for name in PRESETS:
         assert len(presets.file_of(name).read_text().splitlines()) < 60
 
 
-def test_the_title_says_what_was_asked_for_and_whose_it_is(tmp_path):
+def test_the_title_has_the_requested_estimator_and_preset(tmp_path):
     sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
     ran = run(
         "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"

@@ -141,7 +141,7 @@ def test_a_file_sets_its_field(asked, tmp_path, field):
     assert getattr(recipe, field) == value
 
 
-def test_the_table_above_and_the_options_have_every_field():
+def test_the_cases_and_the_options_cover_every_field():
     assert set(CASES) == set(Recipe.model_fields)
     assert set(RECIPE) == set(CASES)
 
@@ -168,7 +168,7 @@ def test_without_any_option_the_recipe_is_the_default(asked):
         ("emit", "emit = ['kl']", {}, "--emit advantages", ("advantages",)),
     ],
 )
-def test_flags_beat_the_environment_which_beats_the_file(
+def test_flags_override_the_environment_which_overrides_the_file(
     asked, monkeypatch, tmp_path, field, file, env, words, expected
 ):
     (tmp_path / "c.toml").write_text(file)
@@ -178,7 +178,7 @@ def test_flags_beat_the_environment_which_beats_the_file(
     assert getattr(asked(*shlex.split(words))[2], field) == expected
 
 
-def test_how_a_run_is_done_comes_from_flags_and_environment(asked, monkeypatch):
+def test_execution_options_come_from_flags_and_environment(asked, monkeypatch):
     monkeypatch.setenv("RLPOST_DEVICE", "cpu")
     monkeypatch.setenv("RLPOST_CHUNK_TOKENS", "77")
     inputs, output, _, options = asked("--overwrite", "--state", "s.json", "--chunk-tokens", "78")
@@ -214,12 +214,12 @@ DEFAULTS = {
 }
 
 
-def test_the_defaults_are_plain_grpo_and_everything_else_off():
+def test_the_default_is_grpo_with_everything_else_off():
     for name, value in Recipe():
         assert value in ([DEFAULTS[name]] if name in DEFAULTS else [None, False]), name
 
 
-def test_numerics_are_by_default_what_the_documentation_says():
+def test_the_defaults_of_numerics_are_those_of_the_documentation():
     assert Numerics().model_dump() | {} == {
         **Numerics().model_dump(),
         "norm_eps": 1e-6,
@@ -252,7 +252,7 @@ SEVERAL = {
 @pytest.mark.parametrize(
     "values", [{}, SEVERAL, {"numerics": dict.fromkeys(["log_ratio_clamp", "kl_clamp"], math.inf)}]
 )
-def test_json_keeps_a_recipe(values):
+def test_a_recipe_survives_json(values):
     recipe = Recipe.of(values)
     text = recipe.model_dump_json()
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -260,7 +260,7 @@ def test_json_keeps_a_recipe(values):
     assert Recipe.of(recipe.model_dump(mode="json")) == recipe
 
 
-def test_a_file_says_the_same_as_python(tmp_path):
+def test_a_file_and_python_give_the_same_recipe(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
         """
@@ -279,7 +279,7 @@ def test_a_file_says_the_same_as_python(tmp_path):
     assert Recipe.from_toml(path) == Recipe.of(SEVERAL)
 
 
-def test_dashes_are_as_good_as_underscores_in_every_table_of_a_file(tmp_path):
+def test_files_may_have_dashes_for_underscores_in_every_table(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text("kl-coef = 0.5\n[numerics]\nnorm-eps = 0.5\n")
     assert Recipe.from_toml(path) == Recipe(kl_coef=0.5, numerics=Numerics(norm_eps=0.5))
@@ -296,7 +296,7 @@ def test_dashes_are_as_good_as_underscores_in_every_table_of_a_file(tmp_path):
         ({"emit": ("advantage",)}, "Recipe: emit: no column 'advantage' to write; did you mean"),
     ],
 )
-def test_python_is_told_in_the_same_words(values, said):
+def test_python_gets_the_same_errors(values, said):
     with pytest.raises(UsageError) as refused:
         Recipe(**values)
     assert said in str(refused.value)
@@ -305,14 +305,14 @@ def test_python_is_told_in_the_same_words(values, said):
         Numerics(norm_eps=-1)
 
 
-def test_recipes_are_values():
+def test_recipes_are_immutable_and_compare_by_value():
     assert Recipe() == Recipe(gamma=1)
     with pytest.raises(ValueError, match="frozen"):
         Recipe().gamma = 0.5
 
 
 @pytest.mark.parametrize(("name", "means"), [("kl", "k1"), ("mse", "k2"), ("low_var_kl", "k3")])
-def test_kl_estimators_have_the_names_of_other_frameworks(name, means):
+def test_kl_estimators_have_synonyms_of_other_frameworks(name, means):
     assert Recipe.of({"kl_estimator": name}).kl_estimator == means
     with_flag = run("advantages", "missing.parquet", "o", "--kl-estimator", name)
     assert with_flag.code == 4
@@ -349,7 +349,7 @@ def test_kl_estimators_have_the_names_of_other_frameworks(name, means):
     ],
     ids=str,
 )
-def test_a_wrong_value_is_refused_in_a_line_that_says_where_and_what(values, parts):
+def test_the_error_for_a_wrong_value_has_source_and_value(values, parts):
     with pytest.raises(UsageError) as refused:
         Recipe.of(values, "recipe.toml")
     text = str(refused.value)
@@ -359,13 +359,13 @@ def test_a_wrong_value_is_refused_in_a_line_that_says_where_and_what(values, par
         assert part in text
 
 
-def test_every_problem_has_its_line():
+def test_every_problem_has_a_line():
     with pytest.raises(UsageError) as refused:
         Recipe.of({"gamma": 2, "lam": -1, "nosuch": 0})
     assert len(str(refused.value).splitlines()) == 3
 
 
-def test_a_flag_is_not_blamed_on_the_file(tmp_path):
+def test_the_error_of_a_flag_does_not_name_the_file(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text("lam = 0.5\n")
     ran = run("advantages", "a", "b", "--config", path, "--gamma", "2")
@@ -383,5 +383,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *EXTRA])
-def test_every_column_that_can_be_written_can_be_asked_for(name):
+def test_emit_accepts_every_column_that_can_be_written(name):
     assert Recipe(emit=(name,)).emit == (name,)
