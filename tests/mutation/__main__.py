@@ -30,7 +30,7 @@ FILES = (
     "test_kernels.py", "test_kernel_edges.py", "test_moment_edges.py", "test_reward_edges.py",
     "test_response_kernels.py", "test_estimators.py", "test_estimator_edges.py",
     "test_estimator_table.py", "test_losses.py", "test_corrections.py", "test_extremes.py",
-    "test_stages.py", "test_numerics.py", "test_own_estimators.py",
+    "test_stages.py", "test_numerics.py", "test_custom_estimators.py",
 )  # fmt: skip
 
 
