@@ -257,7 +257,7 @@ class LossOptions(OptionModel):
 
     @field_validator("loss")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _listed(cls, name: str) -> str:
         if name not in ABOUT:
             hint = closest(name, ABOUT) or f"; the losses are {', '.join(ABOUT)}"
             raise ValueError(f"no policy loss {name!r}{hint}")

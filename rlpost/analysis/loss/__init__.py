@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Policy-loss diagnostics: `rlpost loss`."""

@@ -55,7 +55,7 @@ def summarise_losses(
     whole = totals.total()
     parts = _parts(responses, totals) if len(configs) == 1 else {}
     sums = whole.sums
-    given = "advantages" in plan.columns
+    read = "advantages" in plan.columns
     return {
         "schema_version": SCHEMA_VERSION,
         "roles": {
@@ -81,9 +81,9 @@ def summarise_losses(
             }
             for index, config in enumerate(configs)
         ],
-        "advantages_from": plan.columns.column("advantages") if given else "recipe",
-        "estimator": None if given else plan.resolved.estimator.name,
-        "advantages_aside": None if given else _unused_advantages(plan),
+        "advantages_from": plan.columns.column("advantages") if read else "recipe",
+        "estimator": None if read else plan.resolved.estimator.name,
+        "advantages_aside": None if read else _unused_advantages(plan),
     }
 
 
@@ -228,8 +228,8 @@ def _ratio(totals: TokenTotals) -> Json:
     low, high = (min(max(end, -MOST_NATS), MOST_NATS) for end in ends)
     shares = None
     if totals.bins is not None:
-        found = zip(SHARES, quantiles(totals.bins, SHARES), strict=True)
-        shares = {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in found}
+        log_ratios = zip(SHARES, quantiles(totals.bins, SHARES), strict=True)
+        shares = {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in log_ratios}
     return {
         "mean": _over(totals.sums.total("excess") + count, count),
         "min": math.exp(low),
