@@ -88,12 +88,12 @@ def schema_of(names: tuple[str, ...]) -> pa.Schema:
 
 def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token columns with one value per response, for a shorter encoding."""
-    found = {"final_response_mask"}
+    names = {"final_response_mask"}
     if resolved.constant:
-        found |= {"advantages", "returns", "raw_advantages"}
+        names |= {"advantages", "returns", "raw_advantages"}
     if resolved.recipe.is_weight in RESPONSE_LEVELS:
-        found |= {"is_weight"}
-    return frozenset(found)
+        names |= {"is_weight"}
+    return frozenset(names)
 
 
 def record_batch(

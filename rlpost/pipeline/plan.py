@@ -132,8 +132,8 @@ class Plan:
         return next((why for why, holds in reasons.items() if holds), None)
 
     def _applied_before(self, stage: Stage) -> tuple[Stage, ...]:
-        place = self.stages.index(stage)
-        return tuple(earlier for earlier in self.stages[:place] if earlier.apply)
+        index = self.stages.index(stage)
+        return tuple(earlier for earlier in self.stages[:index] if earlier.apply)
 
     def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
         return tuple(

@@ -84,12 +84,12 @@ class Decoder:
         )
 
     def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        found = [self._mask_of(chunk) for chunk in chunks]
-        if len(found) == 1:
-            return found[0]
-        counts = [np.diff(offsets) for offsets, _ in found]
+        masks = [self._mask_of(chunk) for chunk in chunks]
+        if len(masks) == 1:
+            return masks[0]
+        counts = [np.diff(offsets) for offsets, _ in masks]
         offsets = np.concatenate([[0], np.concatenate(counts).cumsum()])
-        return offsets, np.concatenate([mask for _, mask in found])
+        return offsets, np.concatenate([mask for _, mask in masks])
 
     def _mask_of(self, chunk: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         column = self.columns.column(self.length_role)
@@ -184,10 +184,10 @@ class Decoder:
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
             row = int((~torch.isfinite(numbers)).nonzero()[0])
-            found = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
+            value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             raise location.error(
                 row,
-                found,
+                value,
                 "a finite number is needed; `--nonfinite mask` leaves such responses out",
             )
         return numbers

@@ -128,11 +128,11 @@ def _compares_rows(estimator: Estimator) -> bool:
 
 def _check_options(estimator: Estimator) -> None:
     """Raise UsageError if a user's function has a keyword that is not an option."""
-    known = {*Recipe.model_fields, *Numerics.model_fields}
+    options = {*Recipe.model_fields, *Numerics.model_fields}
     for name in estimator.options:
-        if name not in known:
+        if name not in options:
             raise UsageError(
-                f"estimator {estimator.name}: no option {name!r}{closest(name, known)}; "
+                f"estimator {estimator.name}: no option {name!r}{closest(name, options)}; "
                 "keyword-only parameters are options of the recipe, or its numerics"
             )
 

@@ -141,8 +141,8 @@ class ExactTotals:
             spans: the lowest and the highest value of each response, [n] each.
             counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur.
         """
-        found, index = _distinct(keys.cpu())
-        count = len(found)
+        distinct, index = _distinct(keys.cpu())
+        count = len(distinct)
         stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
         indices = torch.arange(len(sums))[:, None] * count + index
         digits = exact_digits(stacked.view(-1), indices.view(-1), len(sums) * count)
@@ -151,7 +151,7 @@ class ExactTotals:
             extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), index, count)[0]
             extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), index, count)[1]
         block = KeyBlock(
-            found, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
+            distinct, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
         )
         return cls(tuple(sums), tuple(spans), (block,))
 
@@ -245,16 +245,16 @@ class ExactTotals:
         return [one[own].sum(0) for one in self.joined.counts]
 
     def digits(self, name: str, count: int) -> Tensor:
-        """A sum of each key in [0, count), [count, digits]: 0 for those that do not occur."""
-        found = zero_digits(count)
-        found[self.joined.keys] = self.joined.digits[self.sums.index(name)]
-        return found
+        """Return a sum of each key in [0, count), [count, digits]; 0 for keys that do not occur."""
+        digits = zero_digits(count)
+        digits[self.joined.keys] = self.joined.digits[self.sums.index(name)]
+        return digits
 
     def highest(self, name: str, count: int) -> Tensor:
-        """A maximum of each key in [0, count), [count]: -inf for those that do not occur."""
-        found = torch.full((count,), -torch.inf, dtype=torch.float64)
-        found[self.joined.keys] = self.joined.highs[self.spans.index(name)]
-        return found
+        """Return a maximum of each key in [0, count), [count]; -inf for keys that do not occur."""
+        highs = torch.full((count,), -torch.inf, dtype=torch.float64)
+        highs[self.joined.keys] = self.joined.highs[self.spans.index(name)]
+        return highs
 
     def _indices(self, chosen: Sequence[int]) -> Tensor:
         """Return the indices of the chosen keys that occur."""
@@ -264,8 +264,8 @@ class ExactTotals:
 
 def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Return the keys that occur, ascending, and the index of each key among them."""
-    found: tuple[Tensor, Tensor] = torch.unique(keys, return_inverse=True)
-    return found
+    both: tuple[Tensor, Tensor] = torch.unique(keys, return_inverse=True)
+    return both
 
 
 Label = str | int
@@ -294,9 +294,9 @@ def cells_of(
         column: `step` or `domain`.
     """
     names, domains = labels[column], len(labels["domain"])
-    found: dict[int, list[int]] = defaultdict(list)
+    own: dict[int, list[int]] = defaultdict(list)
     for cell in cells:
         step, domain = divmod(int(labels["cell"][cell]), domains)
-        found[step if column == "step" else domain].append(cell)
-    order = sorted(found, key=None if column == "step" else lambda code: str(names[code]))
-    return [(names[code], found[code]) for code in order]
+        own[step if column == "step" else domain].append(cell)
+    order = sorted(own, key=None if column == "step" else lambda code: str(names[code]))
+    return [(names[code], own[code]) for code in order]

@@ -23,7 +23,7 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.splice import SpliceSink
 from rlpost.io.staged import StagedFile
 from rlpost.pipeline.file_metadata import RUN_KEY
-from rlpost.pipeline.readback import same
+from rlpost.pipeline.readback import same_values
 from rlpost.recipe import presets
 
 GOOD = " equal "
@@ -522,9 +522,9 @@ def test_outputs_that_keep_some_columns_pass(enriched, tmp_path, words):
 
 def test_arrays_are_the_same_where_nan_is_nan_and_not_where_bits_differ():
     nan = pa.array([[1.0, float("nan")], None, []])
-    assert same(nan, pa.array([[1.0, float("nan")], None, []]))
-    assert not same(nan, pa.array([[1.0, 2.0], None, []]))
-    assert not same(nan, pa.array([[1.0, float("nan")], [], None]))
-    assert not same(pa.array([1.0, 2.0]), pa.array([1.0]))
+    assert same_values(nan, pa.array([[1.0, float("nan")], None, []]))
+    assert not same_values(nan, pa.array([[1.0, 2.0], None, []]))
+    assert not same_values(nan, pa.array([[1.0, float("nan")], [], None]))
+    assert not same_values(pa.array([1.0, 2.0]), pa.array([1.0]))
     struct = pa.array([{"a": float("nan")}])
-    assert same(struct, pa.array([{"a": float("nan")}]))
+    assert same_values(struct, pa.array([{"a": float("nan")}]))

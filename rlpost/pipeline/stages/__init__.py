@@ -89,10 +89,10 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
-    made = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
+    make = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
     normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=running)
     return [
-        *([Stage("step rewards", reduce=made)] if estimator.rewards else []),
+        *([Stage("step rewards", reduce=make)] if estimator.rewards else []),
         *([] if estimator.normalises else [Stage("reward normalisation", reduce=normalise)]),
         Stage("reward clip", reduce=partial(on_rewards.clip_rewards, recipe=recipe)),
     ]

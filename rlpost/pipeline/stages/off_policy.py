@@ -66,13 +66,13 @@ def parts(recipe: Recipe) -> dict[str, Any]:
 
 def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     """Return which responses filters accept, and sums for the mean weight."""
-    found = {
+    mapped = {
         passed(number): _inside(batch, one, recipe)
         for number, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
     if not recipe.is_normalise:
-        return found
+        return mapped
     weights = _weights(batch, recipe).values
     count = batch.policy_tokens
     if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
@@ -80,7 +80,7 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
         count = (count > 0).to(count.dtype)
     else:
         total = reduce_responses(weights, batch.mask, batch.offsets, level="sequence")
-    return {**found, "is:total": total, "is:count": count}
+    return {**mapped, "is:total": total, "is:count": count}
 
 
 def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -123,8 +123,8 @@ def correct(batch: Batch, *, recipe: Recipe) -> Batch:
     batch = _filtered(batch, recipe)
     if recipe.is_weight is None:
         return batch
-    found = _weights(batch, recipe)
-    values, kept = found.values, batch.responses["kept"]
+    weights = _weights(batch, recipe)
+    values, kept = weights.values, batch.responses["kept"]
     if recipe.is_normalise:
         values = values / spread(batch.responses["is_mean"], batch.offsets)
     if recipe.numerics.is_observations == "zero":
@@ -133,7 +133,7 @@ def correct(batch: Batch, *, recipe: Recipe) -> Batch:
         values = torch.where(batch["accepted"], values, 0.0)
     if not bool(kept.all()):
         values = torch.where(spread(kept, batch.offsets), values, 0.0)
-    hits = {"is:truncated": found.truncated, "is:masked": found.masked}
+    hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
     return batch.with_(**hits, is_weight=values)
 
 

@@ -238,8 +238,8 @@ def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Res
     parts = TokenMoments(*(responses[f"{column}:{name}"] for name in TokenMoments._fields))
     mean, scale, lone = _scales(responses, parts, recipe)
     lone = lone | responses.columns.get("unwhitened", torch.zeros_like(lone))
-    made = {f"{column}:mean": mean, f"{column}:scale": scale}
-    return responses.with_(**made, unwhitened=lone)
+    scaling = {f"{column}:mean": mean, f"{column}:scale": scale}
+    return responses.with_(**scaling, unwhitened=lone)
 
 
 def _scales(

@@ -81,9 +81,9 @@ def make_rewards(responses: Responses, *, recipe: Recipe, estimator: Estimator) 
     assert estimator.rewards is not None
     rows = counted(responses, recipe)
     columns = {name: responses[name][rows] for name in estimator.reward_columns}
-    made = torch.zeros_like(responses["rewards"])
-    made[rows] = estimator.make_rewards(columns, recipe)
-    return responses.with_(rewards=made)
+    computed = torch.zeros_like(responses["rewards"])
+    computed[rows] = estimator.make_rewards(columns, recipe)
+    return responses.with_(rewards=computed)
 
 
 def normalise_rewards(

@@ -333,7 +333,7 @@ def _slots(batch: Batch, recipe: Recipe) -> Tensor:
     """Return the slot of each token, [T]; for observations only if their positions count."""
     first = spread(batch.responses["slot"], batch.offsets)
     if recipe.numerics.otb_position == "token":
-        place = torch.arange(batch.mask.numel(), device=batch.mask.device)
-        return first + place - spread(batch.offsets[:-1], batch.offsets)
+        token = torch.arange(batch.mask.numel(), device=batch.mask.device)
+        return first + token - spread(batch.offsets[:-1], batch.offsets)
     before = compact_offsets(batch.mask, batch.offsets)[:-1]
     return first + batch.mask.cumsum(0) - 1 - spread(before, batch.offsets)
