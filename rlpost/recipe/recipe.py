@@ -78,7 +78,7 @@ class EstimatorOptions(OptionModel):
     ema_decay: Unit = 0.9
     """Decay of the moving-average baseline (rae)."""
     otb_is_cap: Positive | None = None
-    """Weight by squared old/infer ratios, each at most X (optimal_token_baseline)."""
+    """Cap of the old/infer ratios that weigh optimal_token_baseline."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: dict[str, Finite] = Field(default_factory=dict)
@@ -100,7 +100,7 @@ class RewardOptions(OptionModel):
     reward_scale: tuple[Finite, Finite, Finite, Finite] | None = None
     """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
     truncation_penalty: Finite | None = None
-    """Reward of a truncated response: reward · X if X ≥ 0, else X."""
+    """Truncated responses: factor of the reward; if negative, the reward."""
     group_length_penalty: tuple[NonNegative, NonNegative, NonNegative] | None = None
     """Length penalty: weights of output tokens, input tokens and turns."""
     overlong_penalty: tuple[Count, Count, NonNegative] | None = None
@@ -110,9 +110,9 @@ class RewardOptions(OptionModel):
     norm_std: Scope | None = None
     """Standard deviation to divide rewards by (default: set by the estimator)."""
     reward_clip: Positive | None = None
-    """Clamp rewards to ±X, per response and again per token."""
+    """Bound C: clamp rewards to ±C, per response and again per token."""
     reward_clip_low: Finite | None = None
-    """Lower bound of the reward clip (default: -X of --reward-clip)."""
+    """Lower bound of the reward clip (default: -C of --reward-clip)."""
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
@@ -229,9 +229,9 @@ class CorrectionOptions(OptionModel):
     is_weight: Level | None = None
     """Level of the importance weights, old over infer probability (default: no weights)."""
     is_cap: Positive | None = None
-    """Truncate importance weights to at most X."""
+    """Largest importance weight; larger ones are truncated to it."""
     is_floor: NonNegative | None = None
-    """Truncate importance weights to at least X."""
+    """Smallest importance weight; smaller ones are raised to it."""
     is_mask: tuple[float, float] | None = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
     is_normalise: bool = False
@@ -307,11 +307,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     difficulty_mask: bool = False
     """Drop prompt groups that are too easy or too hard."""
     difficulty_low: Finite = 0.1
-    """Too hard: mean raw reward of the group at or below X."""
+    """Too hard: mean raw reward of the group at or below this."""
     difficulty_high: Finite = 0.95
-    """Too easy: mean raw reward of the group at or above X."""
+    """Too easy: mean raw reward of the group at or above this."""
     error_max_len_clip: Count | None = None
-    """Keep reward 1, and reward 0 below N policy tokens; drop others."""
+    """Keep reward 1, and reward 0 below this many policy tokens."""
     drop_zero_variance: bool = False
     """Drop groups of two or more equal rewards (dynamic sampling)."""
     drop_truncated: bool = False
@@ -332,7 +332,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     whiten_advantages: bool | None = None
     """Whiten advantages over the policy tokens of a batch (default: set by the estimator)."""
     advantage_clip: Positive | None = None
-    """Clamp advantages to ±X."""
+    """Bound C: clamp advantages to ±C."""
     difficulty_weight: bool = False
     """Weight responses by 0.5 + 1.5·difficulty."""
     length_weight: bool = False
