@@ -54,10 +54,10 @@ def no_reward(data: CheckInput) -> Finding | None:
     selection = data.reading.selection
     if data.rewards is not None or not data.count or "reward" in selection.unusable:
         return None
-    aliases = " or ".join(ROLES["reward"].aliases[:4])
+    names = ", ".join(ROLES["reward"].aliases[:4])
     return Finding(
         "no_reward", "error", 100,
-        f"no column has the role reward; its usual name is {aliases}",
+        f"no column has the role reward (usual names: {names})",
         _reward_advice(data),
         1, 1,
     )  # fmt: skip
@@ -83,11 +83,11 @@ def no_groups(data: CheckInput) -> Finding | None:
     selection = data.reading.selection
     if data.groups is not None or not data.count or "group" in selection.unusable:
         return None
-    aliases = " or ".join(ROLES["group"].aliases[:4])
+    names = ", ".join(ROLES["group"].aliases[:4])
     return Finding(
         "no_groups", "warning", 60,
-        "no column has the role group (the prompt of a response), so there are no group "
-        f"baselines; its usual name is {aliases}",
+        "no column has the role group, the prompt of a response, so there are no group baselines "
+        f"(usual names: {names})",
         f"set the group column: --map group={selection.prompt or 'COLUMN'}",
         1, 1,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def wrong_types(data: CheckInput) -> Finding | None:
     if not unusable:
         return None
     texts = [
-        f"`{column}` is {kind}{_in_files(data, column, kind)}, but {role} needs "
+        f"`{column}` is {kind}{_in_files(data, column, kind)}, but the role {role} needs "
         f"{NEEDS[kind_of(role)]}"
         for role, (column, kind) in unusable.items()
     ]
@@ -145,7 +145,7 @@ def null_keys(data: CheckInput) -> Finding | None:
     names = ", ".join(f"`{data.column(role)}`" for role in with_nulls)
     return Finding(
         "null_keys", "error", 91,
-        f"{count:,} of {counted(data.count, 'response')} have no {names}",
+        f"no {names} in {count:,} of {counted(data.count, 'response')}",
         "fill in the keys or drop these rows; `rlpost advantages` rejects them",
         count, data.count, data.examples(flags),
     )  # fmt: skip
@@ -405,8 +405,8 @@ def empty_masks(data: CheckInput) -> Finding | None:
     return Finding(
         "empty_masks", "error" if count > HALF * data.count else "warning",
         40 + 55 * count / data.count,
-        f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) have no "
-        f"policy token: {reason}",
+        f"no policy token in {count:,} of {counted(data.count, 'response')} "
+        f"({share(count, data.count)}): {reason}",
         "they get no advantage, but count in the mean of their group: drop them, or correct the "
         "mask",
         count, data.count, data.examples(rows["tokens"] == 0, "length"),

@@ -64,10 +64,11 @@ def _nonfinite(
     numbers = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
     names = ", ".join(f"`{one.column}`" for one in nonfinite.values())
     which = f" (most in `{worst.column}`)" if len(nonfinite) > 1 else ""
+    verb = "are" if len(nonfinite) > 1 else "is"
     flags = data.reading.rows[f"nonfinite:{role}"].fill_nan(0) > 0
     return Finding(
         name, "error", 95,
-        f"{names}{which}: NaN or infinite in {counted(worst.nonfinite_rows, 'response')} "
+        f"{names}{which} {verb} NaN or infinite in {counted(worst.nonfinite_rows, 'response')} "
         f"({numbers})",
         advice,
         worst.nonfinite_rows, data.count, data.examples(flags, "tokens"),
