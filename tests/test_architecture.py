@@ -234,6 +234,13 @@ def test_what_must_start_fast_imports_no_slow_library(name):
     assert not {*ran.stdout.split()} & {*SLOW}
 
 
+def test_the_python_interface_imports_torch_only_when_it_computes():
+    """Until then, the kept columns are copied and the first columns are read."""
+    code = "import sys, rlpost.api; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
 def test_importing_the_package_imports_nothing_else():
     code = "import sys, rlpost; print(*{name.split('.')[0] for name in sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

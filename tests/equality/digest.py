@@ -26,6 +26,7 @@ RENAMED: dict[str, str] = {
     # the passes have names that say what they do
     "seconds.passes.responses": "seconds.passes.read responses",
     "seconds.passes.settle": "seconds.passes.reduce",
+    "seconds.passes.measure for": "seconds.passes.statistics for",
 }
 
 # Keys of JSON that were added on purpose. Each needs a reason beside it.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -336,3 +337,21 @@ def test_a_batch_of_one_token_is_not_whitened_and_that_is_said(estimator):
     assert said.startswith("1 batch is not whitened")
     _, summary = rlpost.enrich(data.head(2), recipe)
     assert [text for text in summary["warnings"] if "whitened" in text] == []
+
+
+def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
+    small().write_parquet(tmp_path / "in.parquet")
+    began = time.perf_counter() - 5.0
+    recipe = rlpost.Recipe(estimator="grpo", gamma=0.9, whiten_advantages=True)
+    summary = rlpost.advantages(
+        tmp_path / "in.parquet", tmp_path / "out.parquet", recipe, rlpost.Options(started=began)
+    )
+    elapsed = time.perf_counter() - began
+    seconds = summary["seconds"]
+    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy"]
+    assert [*seconds["passes"]] == [
+        "read responses", "reduce", "statistics for advantage whitening", "write",
+    ]  # fmt: skip
+    assert 5.0 < seconds["start_up"] < seconds["total"] < elapsed
+    parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
+    assert parts < seconds["total"]
