@@ -114,7 +114,7 @@ def test_token_ids_are_rejected_as_log_probs(tmp_path, role):
     ran = run("loss", path, "--map", f"{role}=response_tokens")
     assert ran.code == 3
     assert f"`response_tokens` was chosen as {role}" in ran.err
-    assert "list of integers, as token ids are" in ran.err
+    assert "lists of integers, like token ids" in ran.err
 
 
 def test_advantages_reject_token_ids_as_log_probs(tmp_path):
@@ -125,7 +125,7 @@ def test_advantages_reject_token_ids_as_log_probs(tmp_path):
     path = save(table, tmp_path / "in.parquet")
     ran = run("advantages", path, tmp_path / "out.parquet", "--kl-coef", "0.1")
     assert ran.code == 3
-    assert "list of integers, as token ids are" in ran.err
+    assert "lists of integers, like token ids" in ran.err
 
 
 # Wrong log-probs
