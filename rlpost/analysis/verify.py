@@ -1,10 +1,8 @@
-"""Whether enriched files are what they claim: they are made again from what they hold.
+"""Verification of enriched files: recomputed columns and summary against the stored ones.
 
-An enriched file has its input's columns, unchanged, and its metadata says by which recipe the new
-ones were made of them. So they can be made again and compared, and the summary with them. Of the
-columns that were kept nothing in the file says what they were; that all of them decode is checked.
-
-Differences between what a file holds and what it should hold: of columns, and of summaries.
+An enriched file has the columns of its input and, in its metadata, the recipe, so the new columns
+and the summary can be recomputed and compared. The file does not record the input's columns a
+second time, so for these the only check is that they decode.
 """
 
 from __future__ import annotations
@@ -51,61 +49,62 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
-"""How far scans over tokens may be apart that were made in other pieces, or on another device."""
-_LONG = 60  # characters of a value in a sentence
+"""Tolerances for scans over tokens with other chunks or on another device."""
+_MOST_CHARACTERS = 60  # of a value in a sentence
 GOOD = ("identical", "equal to rounding")
 
 
 @dataclass
-class Difference:
-    """How far a column is from what it should be."""
+class ColumnDifference:
+    """The difference of a stored column from the recomputed one."""
 
     name: str
     rows: int = 0
     differing: int = 0
     first: int | None = None
     largest: float = 0.0
-    """Of absolute differences."""
+    """Largest absolute difference."""
     rounded: bool = False
-    """Some bits differ, all within rounding."""
-    kinds: list[str] = field(default_factory=list)
+    """Some numbers differ within rounding."""
+    types: list[str] = field(default_factory=list)
 
-    def add(self, held: pa.Array, made: pa.Array) -> None:
-        """Compare the next rows: as the file has them, and as they are made."""
-        start, self.rows = self.rows, self.rows + len(made)
-        if held.type != made.type or held.null_count:
-            self.kinds = [str(held.type), str(made.type)]
-            self._note(start, np.ones(len(made), np.bool_))
+    def add(self, stored: pa.Array, computed: pa.Array) -> None:
+        """Compare the next rows."""
+        start, self.rows = self.rows, self.rows + len(computed)
+        if stored.type != computed.type or stored.null_count:
+            self.types = [str(stored.type), str(computed.type)]
+            self._count(start, np.ones(len(computed), np.bool_))
             return
-        if held.equals(made):
+        if stored.equals(computed):
             return
-        if is_list(made.type):
-            wrong = _numbers(held.value_lengths()) != _numbers(made.value_lengths())
+        if is_list(computed.type):
+            lengths = _numbers(computed.value_lengths())
+            wrong = _numbers(stored.value_lengths()) != lengths
             if wrong.any():
-                self._note(start, wrong)
+                self._count(start, wrong)
                 return
-            owner = np.repeat(np.arange(len(made)), _numbers(made.value_lengths()).astype(int))
-            far = self._far(_numbers(held.flatten()), _numbers(made.flatten()))
-            self._note(start, np.bincount(owner[far], minlength=len(made)) > 0)
+            rows = np.repeat(np.arange(len(computed)), lengths.astype(int))
+            differ = self._differ(_numbers(stored.flatten()), _numbers(computed.flatten()))
+            self._count(start, np.bincount(rows[differ], minlength=len(computed)) > 0)
         else:
-            self._note(start, self._far(_numbers(held), _numbers(made)))
+            self._count(start, self._differ(_numbers(stored), _numbers(computed)))
 
-    def _far(self, held: NDArray[Any], made: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which numbers are further apart than rounding explains."""
-        apart = np.abs(held - made)
-        self.largest = max(self.largest, float(apart.max(initial=0.0)))
+    def _differ(self, stored: NDArray[Any], computed: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which numbers differ by more than rounding."""
+        differences = np.abs(stored - computed)
+        self.largest = max(self.largest, float(differences.max(initial=0.0)))
         self.rounded = True
-        near: NDArray[np.bool_] = apart <= ABSOLUTE + RELATIVE * np.abs(made)
-        return ~near  # NaN is far from everything
+        near: NDArray[np.bool_] = differences <= ABSOLUTE + RELATIVE * np.abs(computed)
+        return ~near  # NaN differs from everything
 
-    def _note(self, start: int, wrong: NDArray[np.bool_]) -> None:
+    def _count(self, start: int, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
             self.differing += int(wrong.sum())
             if self.first is None:
                 self.first = start + int(np.flatnonzero(wrong)[0])
 
     def facts(self) -> Json:
-        """The verdict: `identical`, `equal to rounding` or `differs`, and where."""
+        """Return the verdict (`identical`, `equal to rounding` or `differs`) and the rows."""
         verdict = (
             "differs" if self.differing else "equal to rounding" if self.rounded else "identical"
         )
@@ -116,7 +115,7 @@ class Difference:
             "rows": self.differing,
             "first_row": self.first,
             "largest_difference": largest,
-            **({"types": self.kinds} if self.kinds else {}),
+            **({"types": self.types} if self.types else {}),
         }
 
 
@@ -124,60 +123,60 @@ def _numbers(array: pa.Array) -> NDArray[np.float64]:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def summary_differences(claimed: Json, made: Json) -> list[str]:
-    """Where two summaries differ: each the path of a value, what is claimed and what it is."""
-    found = []
-    for path, left, right in _pairs(claimed, made, ""):
+def summary_differences(stored: Json, computed: Json) -> list[str]:
+    """Return the differences of two summaries, each with the path and both values."""
+    differences = []
+    for path, left, right in _pairs(stored, computed, ""):
         close = left == right or (
             isinstance(left, float | int)
             and isinstance(right, float | int)
             and math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
         )
-        # How a role's column was found, and warnings in words, depend on what stands beside it.
+        # The source of a role's column, and warnings, depend on the other columns of the input.
         if not close and not path.endswith(".found_by") and not path.startswith("warnings"):
-            found.append(f"{path}: {_short(left)} is claimed, {_short(right)} it is")
-    return found
+            differences.append(f"{path}: {_short(left)} stored, {_short(right)} recomputed")
+    return differences
 
 
 def _short(value: Any) -> str:
-    """A value that may be a table, in a line."""
+    """Return a value as text in one line."""
     text = str(value)
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """The values of two structures at the same places."""
+    """Yield the values of two structures at the same paths."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in {**left, **right}:
             below = f"{path}.{key}".lstrip(".")
             yield from _pairs(left.get(key), right.get(key), below)
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for place, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from _pairs(one, other, f"{path}[{place}]")
+        for i, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _pairs(one, other, f"{path}[{i}]")
     else:
         yield path, left, right
 
 
-_SHOWN = 5  # differences of a summary
+_MOST_DIFFERENCES = 5  # of a summary
 
 
 def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
-    """Make the new columns of enriched files again, from their own metadata, and compare.
+    """Recompute the columns of enriched files by the recipe in their metadata, and compare.
 
     Args:
-        paths: enriched files, directories or globs; the statistics of a run may span its files, so
-            all files of a run are needed.
-        options: how it is done.
+        paths: enriched files, directories or globs; all files of a run, because its statistics can
+            span files.
+        options: device, threads and progress.
 
     Returns:
-        Whether all is as it should be (`ok`), and for each file: what differs, by column; columns
-        that do not decode (`damaged`); `notes` of what could not be compared.
+        `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
+        does not decode), differences of the summary, and `notes` of what was not compared.
 
     Raises:
         UsageError: files of a run are missing.
-        DataError: a file is not an enriched one, its metadata is damaged, or it lacks what its
-            columns were made of.
-        ReadWriteError: a file can't be read.
+        DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
+            columns of its recipe.
+        ReadWriteError: a file cannot be read.
     """
     source = Source(find_inputs([str(path) for path in paths]))
     runs: dict[str, list[EnrichedFile]] = defaultdict(list)
@@ -185,7 +184,7 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
         metadata = FileMetadata.read(str(file.path), footer.metadata or {})
         runs[metadata.run].append(EnrichedFile(file, footer.num_rows, metadata))
     options = options or Options()
-    verdicts = [verdict for run in runs.values() for verdict in _verified(run, options)]
+    verdicts = [verdict for run in runs.values() for verdict in _verify_run(run, options)]
     return {
         "ok": all(verdict["ok"] for verdict in verdicts),
         "files": sorted(verdicts, key=lambda verdict: str(verdict["file"])),
@@ -193,59 +192,58 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
     }
 
 
-def _verified(run: list[EnrichedFile], options: Options) -> list[Json]:
-    """The verdicts on all files of one run."""
+def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
+    """Return the verdicts on all files of one run."""
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
     options.reporter.start("decode", sum(enriched.rows for enriched in run))
     damage = [damaged_columns(enriched.file.path, options.reporter.advance) for enriched in run]
     try:
-        verdicts = _compared(run, damage, options)
+        verdicts = _compare(run, damage, options)
     except DataError as error:
         if not any(damage):
             raise
-        note = f"its columns were not made again: {error}"
-        verdicts = [_unmade(enriched, note) for enriched in run]
+        note = f"its columns were not recomputed: {error}"
+        verdicts = [_not_recomputed(enriched, note) for enriched in run]
     return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
-    """Raise UsageError where files of a run, in order, are missing or there twice."""
+    """Raise UsageError if files of a run, in order, are missing or given twice."""
     first = run[0]
-    here = [enriched.metadata.file for enriched in run]
-    if len(here) == first.metadata.files and here == [*range(len(here))]:
+    numbers = [enriched.metadata.file for enriched in run]
+    if len(numbers) == first.metadata.files and numbers == [*range(len(numbers))]:
         return
-    twice = next((number for number in here if here.count(number) > 1), None)
+    twice = next((number for number in numbers if numbers.count(number) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{run[here.index(twice)].file.path}: is there twice; name each file of a run once"
+            f"{run[numbers.index(twice)].file.path}: is given twice; name each file of a run once"
         )
     raise UsageError(
-        f"{first.file.path}: is of a run of {first.metadata.files} files, and {len(run)} of them "
-        f"{'is' if len(run) == 1 else 'are'} here: groups and batches may span files, so all "
-        "are needed: rlpost verify OUTDIR"
+        f"{first.file.path}: belongs to a run of {first.metadata.files} files, and the input has "
+        f"{len(run)} of them; groups and batches can span files, so name all: rlpost verify OUTDIR"
     )
 
 
-def _compared(
+def _compare(
     run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
 ) -> list[Json]:
-    """Make the columns of all files of a run again, and compare those that decode."""
+    """Recompute the columns of all files of a run, and compare those that decode."""
     first = run[0]
     running = {name: RunningMoments(**values) for name, values in first.metadata.running.items()}
-    with _blaming(first):
-        before = _Before([enriched.file for enriched in run], first.metadata.recipe)
-    with closing(before) as source:
+    with _as_data_error(first):
+        inputs = _InputColumns([enriched.file for enriched in run], first.metadata.recipe)
+    with closing(inputs) as source:
         if first.metadata.rows not in (-1, source.rows):
             raise DataError(
-                f"{first.file.path}: the files of its run have {source.rows} rows, and had "
+                f"{first.file.path}: the files of its run have {source.rows} rows; the run wrote "
                 f"{first.metadata.rows}"
             )
         _check_roles(source, first)
-        with _blaming(first):
-            job = bind(source, first.metadata.recipe, running)
-        engine = engine_for(job, options)
-        with single_threaded_torch(), _blaming(first):
+        with _as_data_error(first):
+            plan = bind(source, first.metadata.recipe, running)
+        engine = engine_for(plan, options)
+        with single_threaded_torch(), _as_data_error(first):
             responses = engine.responses()
             options.reporter.start("compare", source.rows)
             return [
@@ -255,19 +253,19 @@ def _compared(
 
 
 @contextmanager
-def _blaming(enriched: EnrichedFile) -> Iterator[None]:
-    """A recipe that does not fit the file is the file's, and no mistake of the command line."""
+def _as_data_error(enriched: EnrichedFile) -> Iterator[None]:
+    """Raise DataError for a recipe that does not fit its file; the command line is correct."""
     try:
         yield
     except UsageError as error:
         raise DataError(
-            f"{enriched.file.path}: cannot be made again by the recipe in its metadata: "
+            f"{enriched.file.path}: cannot be recomputed by the recipe in its metadata: "
             f"{cut(error)}"
         ) from None
 
 
-def _unmade(enriched: EnrichedFile, note: str) -> Json:
-    """What can be said of a file where its run can't be made again."""
+def _not_recomputed(enriched: EnrichedFile, note: str) -> Json:
+    """Return the verdict on a file whose run cannot be recomputed."""
     return {
         "file": str(enriched.file.path),
         "ok": False,
@@ -282,7 +280,7 @@ def _unmade(enriched: EnrichedFile, note: str) -> Json:
 
 
 def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
-    """The verdict on a file, with the columns that do not decode."""
+    """Add the columns that do not decode to the verdict on a file."""
     nothing = {"rows": None, "first_row": None, "largest_difference": None}
     damaged = [
         {"column": name, "verdict": "damaged", **nothing, "why": why}
@@ -303,36 +301,36 @@ class EnrichedFile(NamedTuple):
     metadata: FileMetadata
 
 
-class _Before(Source):
-    """Enriched files as they were before: without the columns that the recipe added."""
+class _InputColumns(Source):
+    """Enriched files without the columns that the recipe added."""
 
     def __init__(self, files: Sequence[InputFile], recipe: Recipe) -> None:
         super().__init__(files)
         self.written = emitted(resolve_recipe(recipe, columns_of(self, recipe)))
-        self.found = self.schemas
+        self.stored_schemas = self.schemas
         self.schemas = [
-            pa.schema([one for one in schema if one.name not in self.written])
+            pa.schema([column for column in schema if column.name not in self.written])
             for schema in self.schemas
         ]
         del self.columns
 
 
-def _check_roles(source: _Before, enriched: EnrichedFile) -> None:
-    """Raise DataError where the file lacks a column that it was made of."""
+def _check_roles(source: _InputColumns, enriched: EnrichedFile) -> None:
+    """Raise DataError if the file lacks an input column of its recipe."""
     if enriched.metadata.summary is None:
         return
-    for role, told in enriched.metadata.summary["roles"].items():
-        if told["column"] not in source.columns:
+    for role, binding in enriched.metadata.summary["roles"].items():
+        if binding["column"] not in source.columns:
             why = (
-                "--emit-only left it out"
+                "--emit-only omitted it"
                 if enriched.metadata.recipe.emit_only
                 else "--replace replaced it"
-                if told["column"] in source.written
+                if binding["column"] in source.written
                 else "it may have come from the names of the input's folders"
             )
             raise DataError(
-                f"{enriched.file.path}: cannot be made again: the column {told['column']}, its "
-                f"{role}, is not in it ({why})"
+                f"{enriched.file.path}: cannot be recomputed: it has no column "
+                f"{binding['column']}, its {role} ({why})"
             )
 
 
@@ -343,31 +341,31 @@ def _verdict(
     enriched: EnrichedFile,
     damaged: Collection[str],
 ) -> Json:
-    """Make one file's columns again and compare them with those that it has."""
-    job, source = engine.plan, engine.plan.source
-    assert isinstance(source, _Before)
+    """Recompute the columns of a file and return the comparison with the stored ones."""
+    plan, source = engine.plan, engine.plan.source
+    assert isinstance(source, _InputColumns)
     names = source.written
-    missing = [name for name in names if name not in source.found[index].names]
-    there = [name for name in names if name not in missing and name not in damaged]
-    differences = {name: Difference(name) for name in there}
-    rows = SourceReader(enriched.file.path, there, ())
-    tally = ExactTotals()
-    for made in engine.last_pass(index, responses, names, lambda columns: columns):
-        tally += made.totals
-        for row_group, columns in made.parts:
-            left = columns
-            while left.num_rows and there:
-                held = rows.read(row_group, left.num_rows)
-                for name in there:
-                    differences[name].add(held.column(name), left.column(name).slice(0, len(held)))
-                left = left.slice(held.num_rows)
+    missing = [name for name in names if name not in source.stored_schemas[index].names]
+    present = [name for name in names if name not in missing and name not in damaged]
+    differences = {name: ColumnDifference(name) for name in present}
+    rows = SourceReader(enriched.file.path, present, ())
+    totals = ExactTotals()
+    for result in engine.last_pass(index, responses, names, lambda columns: columns):
+        totals += result.totals
+        for row_group, columns in result.parts:
+            computed = columns
+            while computed.num_rows and present:
+                stored = rows.read(row_group, computed.num_rows)
+                for name in present:
+                    own = computed.column(name).slice(0, len(stored))
+                    differences[name].add(stored.column(name), own)
+                computed = computed.slice(stored.num_rows)
     first, last = source.first_rows[index : index + 2]
-    again = json.loads(json.dumps(summarise(job, responses.rows(first, last), tally)))
-    columns = [one.facts() for one in differences.values()]
+    recomputed = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
+    columns = [difference.facts() for difference in differences.values()]
     columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
-    summary = (
-        summary_differences(enriched.metadata.summary, again) if enriched.metadata.summary else []
-    )
+    stored_summary = enriched.metadata.summary
+    summary = summary_differences(stored_summary, recomputed) if stored_summary else []
     return {
         "file": str(enriched.file.path),
         "ok": not summary and all(column["verdict"] in GOOD for column in columns),
@@ -376,6 +374,6 @@ def _verdict(
         "estimator": enriched.metadata.recipe.estimator,
         "columns": columns,
         "kept_columns": len(source.schemas[index].names),
-        "summary": summary[:_SHOWN],
+        "summary": summary[:_MOST_DIFFERENCES],
         "notes": enriched.metadata.notes,
     }

@@ -20,14 +20,13 @@ from textual.widgets import Input, Static
 
 import rlpost
 from rlpost.analysis.browse import filters
-from rlpost.analysis.browse import filters as search
 from rlpost.analysis.browse.app import KEYS, Browser
-from rlpost.analysis.browse.levels import Levels
+from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.browse.listing import RowList
-from rlpost.analysis.responses import rows as rows_module
+from rlpost.analysis.responses import reader as reader_module
 from rlpost.analysis.responses.columns import text_of
-from rlpost.analysis.responses.index import build
-from rlpost.analysis.responses.rows import Reader
+from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -35,7 +34,7 @@ ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.par
 
 
 def index_of(*paths, measured=(), **roles):
-    index = build([str(path) for path in paths], roles)
+    index = build_index([str(path) for path in paths], roles)
     for name in measured:
         index.measure(name)
     return index
@@ -127,7 +126,7 @@ def test_several_files_and_partitions_are_one_input(tmp_path):
     whole, parts = index_of(ARITHMETIC), index_of(tmp_path)
     assert parts.step_rank.tolist() == whole.step_rank.tolist()
     assert parts.group.tolist() == whole.group.tolist()
-    response, same = Reader(parts).read([300])[0], Reader(whole).read([300])[0]
+    response, same = ResponseReader(parts).read([300])[0], ResponseReader(whole).read([300])[0]
     assert (response.text, response.step, response.file_row) == (same.text, 2, 300 - 256)
 
 
@@ -144,8 +143,8 @@ def test_files_with_nulls_texts_alone_or_nothing_known_are_browsed_too(tmp_path)
     index = index_of(tmp_path / "text.parquet", reward="accuracy")
     assert index.group.tolist() == [0, 0, 1]
     np.testing.assert_equal(index.reward, [1.0, np.nan, 0.0])
-    assert [one.text for one in Reader(index).read([2, 1, 0])] == ["no", "", "yes"]
-    assert Levels(index, np.ones(3, dtype=bool)).groups(None).cells(0)[3] == "1.000"
+    assert [one.text for one in ResponseReader(index).read([2, 1, 0])] == ["no", "", "yes"]
+    assert Listings(index, np.ones(3, dtype=bool)).groups(None).cells(0)[3] == "1.000"
     lists = pa.table({"old_log_probs": [[-1.0, None], None, [-3.0]], "prompt_id": [1, 2, 2]})
     pq.write_table(lists, tmp_path / "lists.parquet")
     index = index_of(tmp_path / "lists.parquet", measured=["logprob"])
@@ -163,12 +162,12 @@ def test_a_missing_measure_says_what_is_needed(tmp_path):
 
 
 @pytest.mark.parametrize("row_group_size", [1, 37, 512])
-@pytest.mark.parametrize("piece_bytes", [1, 20_000, 1 << 30])
-def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, piece_bytes):
-    monkeypatch.setattr(rows_module, "_PIECE_BYTES", piece_bytes)
+@pytest.mark.parametrize("chunk_bytes", [1, 20_000, 1 << 30])
+def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_bytes):
+    monkeypatch.setattr(reader_module, "_CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "cut.parquet"
     pq.write_table(pq.read_table(CALCULATOR), path, row_group_size=row_group_size)
-    frame, reader = pl.read_parquet(CALCULATOR), Reader(index_of(path), ("logprob", "kl"))
+    frame, reader = pl.read_parquet(CALCULATOR), ResponseReader(index_of(path), ("logprob", "kl"))
     for asked in ([900, 3, 3, 36, 37, 38], [4], [510, 511, 512]):
         found = reader.read(asked)
         assert [one.row for one in found] == asked
@@ -176,21 +175,21 @@ def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, 
             row = frame.row(one.row, named=True)
             assert (one.text, one.prompt) == (row["response"], row["prompt"])
             assert one.mask.tolist() == [m == 1 for m in row["response_mask"]]
-            assert one.colours["logprob"].tolist() == row["old_log_probs"]
+            assert one.token_measures["logprob"].tolist() == row["old_log_probs"]
             assert one.fields["traj_id"] == row["traj_id"]
-            assert "".join(one.pieces) == row["response"]
+            assert "".join(one.token_texts) == row["response"]
 
 
 def test_only_the_needed_columns_are_read(monkeypatch):
-    reader = Reader(index_of(ARITHMETIC), ("logprob",))
+    reader = ResponseReader(index_of(ARITHMETIC), ("logprob",))
     seen = []
-    whole = rows_module.ParquetReader.batches
+    whole = reader_module.ParquetReader.batches
 
     def spy(self, rows, group, columns):
         seen.append((group, set(columns)))
         return whole(self, rows, group, columns)
 
-    monkeypatch.setattr(rows_module.ParquetReader, "batches", spy)
+    monkeypatch.setattr(reader_module.ParquetReader, "batches", spy)
     reader.read([130, 131])
     ((group, columns),) = seen
     assert group == 1
@@ -203,8 +202,8 @@ def test_only_the_needed_columns_are_read(monkeypatch):
 def test_ids_of_prompt_and_response_give_the_last_ones(tmp_path):
     table = pa.table({"tokens": [[5, 6, 7, 8]], "loss_mask": [[1, 1]], "reward": [1.0]})
     pq.write_table(table, tmp_path / "a.parquet")
-    (one,) = Reader(index_of(tmp_path / "a.parquet")).read([0])
-    assert one.pieces == ["7", "8"]
+    (one,) = ResponseReader(index_of(tmp_path / "a.parquet")).read([0])
+    assert one.token_texts == ["7", "8"]
 
 
 def test_messages_are_read_as_a_conversation():
@@ -220,11 +219,11 @@ def test_messages_are_read_as_a_conversation():
 @pytest.mark.parametrize("kept", [None, "reward>0"])
 def test_lists_are_what_polars_says(kept):
     index = index_of(CALCULATOR, measured=["kl"])
-    mask = np.ones(len(index), dtype=bool) if kept is None else filters.kept_by(kept, index)
+    mask = np.ones(len(index), dtype=bool) if kept is None else filters.filter_rows(kept, index)
     frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
-    steps, listing = frame.group_by("step").len().sort("step"), Levels(index, mask).steps()
-    shown = {column.name: column.values for column in listing.columns}
-    assert shown["responses"].tolist() == steps["len"].to_list()
+    steps, listing = frame.group_by("step").len().sort("step"), Listings(index, mask).steps()
+    visible = {column.name: column.values for column in listing.columns}
+    assert visible["responses"].tolist() == steps["len"].to_list()
     groups = frame.group_by("step", "prompt_id", maintain_order=True).agg(
         pl.len(),
         mean=pl.col("reward").mean(),
@@ -232,20 +231,20 @@ def test_lists_are_what_polars_says(kept):
         equal=(pl.col("reward").n_unique() == 1) & (pl.len() > 1),
     )
     equal = groups.group_by("step").agg(pl.col("equal").sum()).sort("step")["equal"]
-    assert shown["equal"].tolist() == equal.to_list()
-    listing = Levels(index, mask).groups(None)
-    shown = {column.name: column.values for column in listing.columns}
-    assert shown["n"].tolist() == groups["len"].to_list()
-    np.testing.assert_allclose(shown["reward"], groups["mean"].to_numpy(), atol=1e-12)
-    np.testing.assert_allclose(shown["std"], groups["std"].to_numpy(), atol=1e-12)
-    responses = Levels(index, mask).responses(None)
+    assert visible["equal"].tolist() == equal.to_list()
+    listing = Listings(index, mask).groups(None)
+    visible = {column.name: column.values for column in listing.columns}
+    assert visible["n"].tolist() == groups["len"].to_list()
+    np.testing.assert_allclose(visible["reward"], groups["mean"].to_numpy(), atol=1e-12)
+    np.testing.assert_allclose(visible["std"], groups["std"].to_numpy(), atol=1e-12)
+    responses = Listings(index, mask).responses(None)
     assert responses.ids.tolist() == np.flatnonzero(mask).tolist()
 
 
 def test_names_sort_as_names_and_nan_last():
     index = index_of(ARITHMETIC)
     index.reward[7] = np.nan
-    listing = Levels(index, np.ones(512, dtype=bool)).responses(None)
+    listing = Listings(index, np.ones(512, dtype=bool)).responses(None)
     by_name = listing.sorted_by("prompt", descending=True)
     assert by_name.cells(0)[2] == max(pl.read_parquet(ARITHMETIC)["prompt_id"])
     for descending in (True, False):
@@ -269,7 +268,7 @@ def test_names_sort_as_names_and_nan_last():
 )
 def test_filters_keep_what_polars_keeps(text, expression):
     frame = pl.read_parquet(CALCULATOR)
-    kept = filters.kept_by(text, index_of(CALCULATOR))
+    kept = filters.filter_rows(text, index_of(CALCULATOR))
     assert kept.tolist() == frame.select(expression).to_series().to_list()
     assert text == "std=0" or 0 < kept.sum() < len(kept)
 
@@ -286,7 +285,7 @@ def test_filters_keep_what_polars_keeps(text, expression):
 )
 def test_wrong_filters_say_what_is_wrong(text, says):
     with pytest.raises(UsageError, match=says):
-        filters.kept_by(text, index_of(CALCULATOR))
+        filters.filter_rows(text, index_of(CALCULATOR))
 
 
 def test_a_search_finds_what_polars_finds():
@@ -294,7 +293,7 @@ def test_a_search_finds_what_polars_finds():
     both = pl.col("prompt").str.contains("7*", literal=True) | pl.col("response").str.contains(
         "7*", literal=True
     )
-    found = search.rows_with("7*", index_of(CALCULATOR))
+    found = filters.search_rows("7*", index_of(CALCULATOR))
     assert found.tolist() == frame.select(both).to_series().to_list()
     assert 0 < found.sum() < len(found)
 
@@ -457,9 +456,9 @@ def test_help_lists_the_keys():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
             await press(app, pilot, "question_mark")
-            shown = "".join(segment.text for strip in app.screen._compositor.render_strips()
+            visible = "".join(segment.text for strip in app.screen._compositor.render_strips()
                             for segment in strip)  # fmt: skip
-            assert all(keys in shown for keys, _ in KEYS)
+            assert all(keys in visible for keys, _ in KEYS)
             await press(app, pilot, "escape", "j")
             assert "steps 2 of 4" in where(app)
 

@@ -38,7 +38,7 @@ from rlpost.analysis.report.examples import (
     chosen,
 )
 from rlpost.analysis.report.run import report
-from rlpost.analysis.responses.index import build
+from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -445,7 +445,7 @@ def test_advantages_and_clipping_equal_those_of_the_run(made, data):
 
 
 def test_only_policy_tokens_count(made):
-    index = build([str(made[0])], {})
+    index = build_index([str(made[0])], {})
     counts = count_clips(index, reporter=run.SilentReporter())
     table = pq.read_table(made[0])
     kept = np.repeat(table["sample_mask"].to_numpy(), [len(x) for x in table["advantages"]])
@@ -489,7 +489,7 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
         [RLPOST, "loss", enriched, "--format", "json"], check=True, capture_output=True
     ).stdout
     clip = json.loads(said)["settings"][0]["clip"]
-    found = count_clips(build([str(enriched)], {}), reporter=run.SilentReporter())
+    found = count_clips(build_index([str(enriched)], {}), reporter=run.SilentReporter())
     assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
     assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
     assert min(found.ppo.low, found.ppo.high) > 0
@@ -501,7 +501,7 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
 
 
 def test_clip_states_take_precedence_over_ppo_clips(made):
-    found = count_clips(build([str(made[0])], {}), reporter=run.SilentReporter())
+    found = count_clips(build_index([str(made[0])], {}), reporter=run.SilentReporter())
     assert found.ppo is None
     assert found.states is not None
 
@@ -514,7 +514,9 @@ def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
         "advantages": [[1.0, 1.0], [1.0], [-1.0]],
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = count_clips(build([str(tmp_path / "a.parquet")], {}), reporter=run.SilentReporter()).ppo
+    found = count_clips(
+        build_index([str(tmp_path / "a.parquet")], {}), reporter=run.SilentReporter()
+    ).ppo
     assert (found.tokens, found.low, found.high) == (3, 1, 1)
 
 
@@ -549,7 +551,7 @@ def test_metadata_of_other_programs_are_ignored(tmp_path):
     ):
         metadata = {"rlpost.summary": text, "rlpost.loss_summary": text}
         pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
-        source = build([str(tmp_path / "a.parquet")], {}).source
+        source = build_index([str(tmp_path / "a.parquet")], {}).source
         assert (clip_tables(source), clip_trends(source)) == ([], [])
     assert number_at({"a": [{"b": 2}]}, "a", 0, "b") == 2
     assert number_at({"a": math.inf}, "a") is None
@@ -557,7 +559,7 @@ def test_metadata_of_other_programs_are_ignored(tmp_path):
 
 
 def test_chosen_rows_fit_their_reasons(made):
-    index = build([str(made[0])], {})
+    index = build_index([str(made[0])], {})
     groups = Groups(index)
     choice = chosen(index, groups, made[2], 5, 0)
     by_reason = {

@@ -195,7 +195,7 @@ def test_a_summary_that_was_changed_is_found(enriched):
     rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})
     ran = run("verify", enriched)
     assert ran.code == 1
-    assert "groups.count: 7 is claimed, 12 it is" in ran.out
+    assert "groups.count: 7 stored, 12 recomputed" in ran.out
     assert "advantage.mean" in ran.out
 
 
@@ -250,7 +250,7 @@ def test_a_run_that_claims_to_have_very_many_files_takes_no_memory(enriched):
     part["files"] = 10**15
     rewritten(enriched, lambda table: table, {RUN_KEY.encode(): json.dumps(part).encode()})
     ran = run("verify", enriched)
-    assert (ran.code, "of a run of 1000000000000000 files" in ran.err) == (2, True)
+    assert (ran.code, "belongs to a run of 1000000000000000 files" in ran.err) == (2, True)
 
 
 def test_what_could_not_be_compared_is_told(enriched):
@@ -302,9 +302,9 @@ def test_a_column_that_does_not_decode_is_a_difference(tmp_path, column):
     (file,) = strict_json(run("verify", path, "--format", "json").out)["files"]
     verdicts = {one["column"]: one["verdict"] for one in file["columns"]}
     assert verdicts.pop(column) == "damaged"
-    made_again = column not in {"reward", "prompt_id"}
-    assert set(verdicts.values()) == ({"identical"} if made_again else set())
-    assert any("were not made again" in note for note in file["notes"]) is not made_again
+    recomputed = column not in {"reward", "prompt_id"}
+    assert set(verdicts.values()) == ({"identical"} if recomputed else set())
+    assert any("were not recomputed" in note for note in file["notes"]) is not recomputed
 
 
 def test_checksums_of_pages_are_compared_where_a_file_has_them(tmp_path):
@@ -361,7 +361,7 @@ def test_a_run_over_several_files_needs_all_of_them(several):
     one = several / "step=1" / "a.parquet"
     ran = run("verify", one)
     assert ran.code == 2
-    assert "of a run of 3 files" in ran.err
+    assert "belongs to a run of 3 files" in ran.err
     assert "rlpost verify OUTDIR" in ran.err
     one.unlink()
     assert run("verify", several).code == 2
@@ -394,7 +394,7 @@ def test_running_moments_that_a_run_began_with_are_in_its_files(tmp_path):
     assert run("verify", tmp_path / "b.parquet").code == 0
 
 
-def test_replaced_columns_are_made_again(enriched, tmp_path):
+def test_replaced_columns_are_recomputed(enriched, tmp_path):
     again = tmp_path / "again.parquet"
     assert run("advantages", enriched, again, "-q", "--replace", "--estimator", "rloo").code == 0
     assert run("verify", again).code == 0

@@ -15,11 +15,16 @@ import pytest
 from rich.console import Console
 
 import rlpost
-from rlpost.analysis.responses import render as render_views
 from rlpost.analysis.responses import views
-from rlpost.analysis.responses.index import build
-from rlpost.analysis.responses.rows import Reader
-from rlpost.analysis.responses.token_colors import COLOURS, SCALES, legend, strip, style_of
+from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.token_colors import (
+    COLOURS,
+    SCALES,
+    coloured_tokens,
+    legend,
+    style_of,
+)
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -33,13 +38,13 @@ def enriched(tmp_path_factory):
     return path
 
 
-def shown(capsys, path, **choice):
+def visible_text(capsys, path, **choice):
     views.show([str(path)], columns_map={}, **choice)
     return capsys.readouterr().out
 
 
 def as_json(capsys, path, **choice):
-    return json.loads(shown(capsys, path, format="json", **choice))
+    return json.loads(visible_text(capsys, path, format="json", **choice))
 
 
 def policy_means(frame, expression):
@@ -120,14 +125,14 @@ def test_rows_count_over_all_files(capsys, tmp_path):
     ("choice", "error", "says"),
     [
         ({}, UsageError, "one of --prompt, --row"),
-        ({"row": 1, "worst": True}, UsageError, "only one"),
+        ({"row": 1, "worst": True}, UsageError, "exactly one"),
         ({"top": "rewards"}, UsageError, "did you mean reward"),
         ({"row": 1, "colour": "klx"}, UsageError, "did you mean kl"),
-        ({"row": 512}, DataError, "no row 512: there are 512"),
+        ({"row": 512}, DataError, "no row 512: the input has 512 rows"),
         ({"row": -1}, DataError, "counted from 0"),
         ({"prompt": "arithmetic-99"}, DataError, "did you mean arithmetic-"),
-        ({"top": "advantage"}, DataError, "`rlpost advantages` writes one"),
-        ({"row": 1, "colour": "advantage"}, DataError, "`rlpost advantages` writes one"),
+        ({"top": "advantage"}, DataError, "write one with `rlpost advantages`"),
+        ({"row": 1, "colour": "advantage"}, DataError, "write one with `rlpost advantages`"),
     ],
 )
 def test_wrong_choices_say_what_is_wrong(choice, error, says):
@@ -147,16 +152,16 @@ def test_numbers_that_are_not_finite_are_null_and_come_last(capsys, tmp_path):
 
 
 def test_piped_it_is_plain_text_with_numbers(capsys):
-    text = shown(capsys, CALCULATOR, row=0, colour="logprob")
+    text = visible_text(capsys, CALCULATOR, row=0, colour="logprob")
     row = pl.read_parquet(CALCULATOR).row(0, named=True)
     assert "\x1b" not in text
     assert f"<({row['old_log_probs'][0]:.3g})" in text
     assert "[(obs)" in text
-    assert row["response"] in shown(capsys, CALCULATOR, row=0)
+    assert row["response"] in visible_text(capsys, CALCULATOR, row=0)
 
 
 def test_markdown_is_a_row_each(capsys):
-    lines = shown(capsys, CALCULATOR, top="kl", count=4, format="markdown").splitlines()
+    lines = visible_text(capsys, CALCULATOR, top="kl", count=4, format="markdown").splitlines()
     assert len(lines) == 6
     assert {line.count("|") for line in lines} == {9}
 
@@ -167,11 +172,11 @@ def console(width, **options):
 
 
 def drawn(monkeypatch, width, path=CALCULATOR, colour=None, rows=(0, 3, 6, 9), **options):
-    index = build([str(path)], {})
-    responses = Reader(index, COLOURS).read(rows)
+    index = build_index([str(path)], {})
+    responses = ResponseReader(index, COLOURS).read(rows)
     out = console(width, **options)
-    monkeypatch.setattr(render_views, "console", lambda _: out)
-    render_views.show("title", responses, colour, "table")
+    monkeypatch.setattr(views, "console", lambda _: out)
+    views.show_responses("title", responses, colour, "table")
     return out.file.getvalue()
 
 
@@ -203,7 +208,7 @@ def test_long_responses_are_cut_among_others_and_whole_alone(monkeypatch, tmp_pa
     )
     pq.write_table(table, tmp_path / "a.parquet")
     both = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0, 1), color_system=None)
-    assert "600 tokens more" in both
+    assert "600 more tokens" in both
     assert " 999 " not in both
     alone = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0,), color_system=None)
     assert " 999 " in alone
@@ -232,10 +237,10 @@ def test_a_strip_shows_what_cannot_be_seen_and_where_it_begins(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    (one,) = Reader(build([str(tmp_path / "a.parquet")], {})).read([0])
-    assert strip(one, None).plain == "a⏎\n∅⇥b"
-    assert strip(one, None, first=2, limit=2).plain == "2 tokens … ∅⇥ … 1 tokens more"
-    spans = {str(span.style) for span in strip(one, None, cursor=4).spans}
+    (one,) = ResponseReader(build_index([str(tmp_path / "a.parquet")], {})).read([0])
+    assert coloured_tokens(one, None).plain == "a⏎\n∅⇥b"
+    assert coloured_tokens(one, None, first=2, limit=2).plain == "2 tokens … ∅⇥ … 1 more token"
+    spans = {str(span.style) for span in coloured_tokens(one, None, cursor=4).spans}
     assert spans == {"dim italic", "reverse bold"}
 
 
@@ -249,8 +254,8 @@ def test_control_characters_are_shown_alone_and_among_others(capsys, tmp_path):
     pq.write_table(pa.table(columns), path)
     for choice in ({"row": 0}, {"row": 1}, {"top": "reward"}, {"prompt": hostile}):
         for how in ("table", "markdown", "json"):
-            text = shown(capsys, path, format=how, **choice)
+            text = visible_text(capsys, path, format=how, **choice)
             assert not {*"\x1b\x07\r\x9b\u202e"} & {*text}
             if how == "table":
                 assert "a␛[2J␇␍\ufffd\ufffdb" in text
-    assert "c␍\nd" in shown(capsys, path, row=1)
+    assert "c␍\nd" in visible_text(capsys, path, row=1)

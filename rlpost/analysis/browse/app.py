@@ -1,7 +1,4 @@
-"""The browser: a list, what is under its cursor beside it, and the keys that move through both.
-
-The browser's help screen.
-"""
+"""The browser application: a list, a preview of the item under its cursor, and the keys."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from rlpost.analysis.browse import preview
-from rlpost.analysis.browse.filters import Narrowing
+from rlpost.analysis.browse.filters import RowFilter
 from rlpost.analysis.browse.listing import RowList
-from rlpost.analysis.browse.trail import Trail
-from rlpost.analysis.responses.rows import Reader
+from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
 from rlpost.errors import RlpostError
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rlpost.analysis.browse.filters import Asked
+    from rlpost.analysis.browse.filters import FilterKind
     from rlpost.analysis.responses.index import Index
 
 
@@ -40,23 +37,23 @@ KEYS = (
     ("j k ↓ ↑", "move; g G first and last, ctrl+d ctrl+u half a screen"),
     ("l → enter", "open: steps, groups, responses, tokens"),
     ("h ← esc", "back"),
-    ("] [", "next and previous step, of the same prompt where one is open"),
-    ("n p", "next and previous of what is open; with a search the next hit"),
-    ("a", "all responses in one list, of the step one is in"),
-    ("s S", "sort by the next column; turn the order round (or click a heading)"),
+    ("] [", "next and previous step, of the same prompt if one is open"),
+    ("n p", "next and previous item; after a search the next match"),
+    ("a", "all responses of the current step in one list"),
+    ("s S", "sort by the next column; reverse the order (or click a heading)"),
     ("/", "search in prompts and responses"),
     ("f", "filter: reward<0.5 length>=20 kl>0.1 cut=1 prompt~arith step=2 std=0"),
     ("x", "clear search and filter"),
     ("c", "colour tokens by log-prob, KL, advantage"),
-    ("m", "measure KL and advantages of all responses, for lists and filters"),
-    ("J K", "scroll what stands beside the list (also space and b)"),
+    ("m", "compute KL and advantages of all responses, for lists and filters"),
+    ("J K", "scroll the preview (also space and b)"),
     ("H L", "scroll a wide list to the left and right"),
     ("q", "quit"),
 )
 
 
 class Help(ModalScreen[None]):
-    """All keys; any of escape, q and ? closes it."""
+    """All keys; escape, q, enter and ? close it."""
 
     CSS = """
     Help { align: center middle; }
@@ -79,9 +76,9 @@ class Help(ModalScreen[None]):
             yield Static(table)
 
 
-WIDE = 110  # columns from which on the preview stands beside the list
-_PAUSE = 0.04  # seconds that the cursor rests before the preview is read
-_ASKS: dict[Asked, str] = {
+WIDE = 110  # columns of a terminal with the preview beside the list
+_PAUSE = 0.04  # seconds from the last move to the preview
+_PLACEHOLDERS: dict[FilterKind, str] = {
     "search": "search prompts and responses",
     "filter": "filter, such as reward<0.5 length>=20 step=2",
 }
@@ -91,11 +88,11 @@ class Browser(App[None]):
     """Steps, groups, responses and tokens of an indexed input.
 
     Args:
-        index: of the input; KL and advantages are listed once they are measured.
-        condition: a filter line that holds from the beginning.
+        index: of the input; KL and advantages are listed after `Index.measure`.
+        condition: the initial filter line.
 
     Raises:
-        UsageError: the filter line is wrong, or leaves nothing.
+        UsageError: the filter line is wrong, or no response matches.
     """
 
     CSS = """
@@ -133,18 +130,18 @@ class Browser(App[None]):
     def __init__(self, index: Index, condition: str = "") -> None:
         super().__init__()
         self.index = index
-        self.reader = Reader(index, COLOURS, every=True)
-        self.trail = Trail(
+        self.reader = ResponseReader(index, COLOURS, every=True)
+        self.navigation = Navigation(
             index, self.reader, self.reader.measures[0] if self.reader.measures else None
         )
-        self.narrowing = Narrowing(index)
+        self.row_filter = RowFilter(index)
         if condition:
-            self.narrowing.ask("filter", condition)
-            self.trail.keep(self.narrowing.kept)
-        self._asked: Asked = "search"
+            self.row_filter.set("filter", condition)
+            self.navigation.keep(self.row_filter.kept)
+        self._filter_kind: FilterKind = "search"
 
     def compose(self) -> ComposeResult:
-        """The line that says where one is, the list, its side, and the keys."""
+        """Yield the line with the position, the list, the preview, and the keys."""
         yield Static(id="where")
         with Container(id="body"):
             yield RowList(id="list")
@@ -164,23 +161,25 @@ class Browser(App[None]):
         return self.query_one("#list", RowList)
 
     def on_resize(self) -> None:
-        """Put the preview beside the list, or below it."""
+        """Place the preview beside the list, or below it."""
         self.screen.set_class(self.size.width < WIDE, "narrow")
 
     def _refresh(self) -> None:
         """Show the current listing."""
-        self._list.show(self.trail.top.listing, self.trail.top.cursor)
-        self._say_where()
+        self._list.show(self.navigation.top.listing, self.navigation.top.cursor)
+        self._show_position()
 
-    def _say_where(self) -> None:
-        shelf = self.trail.top
+    def _show_position(self) -> None:
+        level = self.navigation.top
         name = Path(self.index.source.name).name
-        line = Text(printable(" › ".join([name, *self.trail.where()])), style="bold", no_wrap=True)
-        count = len(shelf.listing)
-        place = f"{shelf.cursor + 1:,} of {count:,}" if count else "none"
-        line.append(f"  {shelf.level} {place}", style="not bold")
-        kept = int(self.trail.levels.kept.sum())
-        for what, text in self.narrowing.texts.items():
+        line = Text(
+            printable(" › ".join([name, *self.navigation.where()])), style="bold", no_wrap=True
+        )
+        count = len(level.listing)
+        place = f"{level.cursor + 1:,} of {count:,}" if count else "none"
+        line.append(f"  {level.level} {place}", style="not bold")
+        kept = int(self.navigation.listings.kept.sum())
+        for what, text in self.row_filter.texts.items():
             if text:
                 line.append(f"  {what}: {text}", style="not bold italic")
         if kept < len(self.index):
@@ -190,40 +189,42 @@ class Browser(App[None]):
     # Moving
 
     def on_row_list_moved(self) -> None:
-        """Read what the cursor is on, once it rests."""
-        self.trail.top.cursor = self._list.cursor
-        self._say_where()
+        """Show the preview of the item under the cursor after a pause."""
+        self.navigation.top.cursor = self._list.cursor
+        self._show_position()
         self.set_timer(_PAUSE, self._preview)
 
     def on_row_list_opened(self) -> None:
-        """Go down a level."""
-        self._moved(self.trail.open(), "nothing is below a token")
+        """Open the item under the cursor."""
+        self._moved(self.navigation.open(), "a token is the lowest level")
 
     def on_row_list_head_clicked(self, event: RowList.HeadClicked) -> None:
-        """Sort by a column, or turn the order round."""
-        listing = self.trail.top.listing
+        """Sort by a column, or reverse the order."""
+        listing = self.navigation.top.listing
         self._sort(event.column, descending=listing.by == event.column and not listing.descending)
 
     def action_up(self) -> None:
-        """Go up a level, or close the question."""
+        """Close the input line, or go up a level."""
         if self.query_one("#ask").has_class("open"):
-            self._close_ask()
+            self._close_input()
             return
-        self._moved(self.trail.back(), "this is the top level; q quits")
+        self._moved(self.navigation.back(), "this is the top level; q quits")
 
     def action_step(self, delta: int) -> None:
-        """The next or previous step, of the same prompt."""
+        """Go to the next or previous step, of the same prompt."""
         which = "later" if delta > 0 else "earlier"
-        inside = self.trail.top.level in ("responses", "tokens")
-        self._moved(self.trail.step(delta), f"no {which} step{' has this prompt' * inside}")
+        inside = self.navigation.top.level in ("responses", "tokens")
+        self._moved(self.navigation.step(delta), f"no {which} step{' has this prompt' * inside}")
 
     def action_sibling(self, delta: int) -> None:
-        """The next or previous of what one is in."""
-        self._moved(self.trail.sibling(delta), f"no {'more' if delta > 0 else 'earlier'} ones")
+        """Go to the next or previous item of the level above."""
+        self._moved(
+            self.navigation.sibling(delta), f"this is the {'last' if delta > 0 else 'first'} one"
+        )
 
     def action_flat(self) -> None:
-        """All responses in one list."""
-        self.trail.flat()
+        """Show all responses in one list."""
+        self.navigation.flat()
         self._refresh()
 
     def _moved(self, moved: bool, otherwise: str) -> None:  # noqa: FBT001
@@ -234,113 +235,115 @@ class Browser(App[None]):
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        name = self.trail.next_column()
+        name = self.navigation.next_column()
         self._sort(name, descending=name not in ("step", "prompt", "row", "token", "domain", None))
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
-        listing = self.trail.top.listing
+        """Reverse the order."""
+        listing = self.navigation.top.listing
         self._sort(listing.by, descending=not listing.descending)
 
     def _sort(self, name: str | None, *, descending: bool) -> None:
-        self.trail.sort(name, descending=descending)
+        self.navigation.sort(name, descending=descending)
         self._refresh()
 
     def action_scroll_side(self, pages: int) -> None:
-        """Scroll what stands beside the list."""
+        """Scroll the preview."""
         side = self.query_one("#side", VerticalScroll)
         side.scroll_relative(y=pages * max(1, side.size.height // 2), animate=False)
 
     def action_colour(self) -> None:
         """Colour tokens by the next of log-prob, KL and advantage."""
-        if len(known := [*self.reader.measures, None]) == 1:
+        if len(measures := [*self.reader.measures, None]) == 1:
             self.notify("the file has no log-probs, KL or advantages to colour by", timeout=2)
             return
-        place = (known.index(self.trail.colour) + 1) % len(known)
-        self.trail.colour = known[place]
-        if self.trail.top.level == "tokens":
-            self.trail.keep(self.trail.levels.kept)
+        self.navigation.colour = measures[
+            (measures.index(self.navigation.colour) + 1) % len(measures)
+        ]
+        if self.navigation.top.level == "tokens":
+            self.navigation.keep(self.navigation.listings.kept)
         self._refresh()
-        self.notify(f"colour: {NAMES.get(str(known[place]), 'none')}", timeout=1)
+        self.notify(f"colour: {NAMES.get(str(self.navigation.colour), 'none')}", timeout=1)
 
     def action_help(self) -> None:
-        """The keys."""
+        """Show the keys."""
         self.push_screen(Help())
 
-    # Asking
+    # Search and filter
 
-    def action_ask(self, what: Asked) -> None:
-        """Open the line for a search or a filter."""
+    def action_ask(self, what: FilterKind) -> None:
+        """Open the input line for a search or a filter."""
         ask = self.query_one("#ask", Input)
-        self._asked = what
-        ask.placeholder = _ASKS[what]
-        ask.value = self.narrowing.texts[what]
+        self._filter_kind = what
+        ask.placeholder = _PLACEHOLDERS[what]
+        ask.value = self.row_filter.texts[what]
         ask.add_class("open")
         ask.focus()
 
-    def _close_ask(self) -> None:
+    def _close_input(self) -> None:
         self.query_one("#ask").remove_class("open")
         self._list.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search or filter, in a thread: columns may have to be streamed."""
-        self._close_ask()
-        asked, text = self._asked, event.value.strip()
+        """Search or filter in a thread, because it may stream columns."""
+        self._close_input()
+        kind, text = self._filter_kind, event.value.strip()
 
-        def answer() -> None:
-            self.narrowing.ask(asked, text)
-            self.call_from_thread(self._keep, flat=asked == "search" and bool(text))
+        def apply() -> None:
+            self.row_filter.set(kind, text)
+            self.call_from_thread(self._keep, flat=kind == "search" and bool(text))
 
-        self.run_worker(lambda: self._patiently(answer), thread=True, group="answer")
+        self.run_worker(lambda: self._notify_errors(apply), thread=True, group="filter")
 
-    def _patiently(self, work: Callable[[], None]) -> None:
-        """Do what may fail because of what was asked, and say so where it does."""
+    def _notify_errors(self, work: Callable[[], None]) -> None:
+        """Call a function and show its errors as notifications."""
         try:
             work()
         except RlpostError as error:
-            said = partial(self.notify, markup=False, severity="warning", timeout=5)
-            self.call_from_thread(said, printable(str(error)))
+            notify = partial(self.notify, markup=False, severity="warning", timeout=5)
+            self.call_from_thread(notify, printable(str(error)))
 
     def _keep(self, *, flat: bool = False) -> None:
-        self.trail.keep(self.narrowing.kept)
+        self.navigation.keep(self.row_filter.kept)
         if flat:
-            self.trail.flat(everywhere=True)
+            self.navigation.flat(everywhere=True)
         self._refresh()
 
     def action_clear(self) -> None:
-        """Forget search and filter."""
-        self.narrowing.clear()
+        """Remove search and filter."""
+        self.row_filter.clear()
         self._keep()
 
     def action_measure(self) -> None:
-        """Measure KL and advantages of all responses, to sort and filter by them."""
-        wanted = [name for name in ("kl", "advantage") if self.index.columns_for(name)]
+        """Compute KL and advantages of all responses, to sort and filter by them."""
+        names = [name for name in ("kl", "advantage") if self.index.columns_for(name)]
         self.notify(
-            f"measuring {' and '.join(wanted)}" if wanted else "nothing to measure", timeout=2
+            f"computing {' and '.join(names)}" if names else "the file has no KL or advantages",
+            timeout=2,
         )
 
         def measure() -> None:
-            for name in wanted:
+            for name in names:
                 self.index.measure(name)
             self.call_from_thread(self._keep)
 
-        self.run_worker(lambda: self._patiently(measure), thread=True, group="answer")
+        self.run_worker(lambda: self._notify_errors(measure), thread=True, group="filter")
 
-    # What stands beside the list
+    # The preview
 
     def _preview(self) -> None:
-        shelf = self.trail.top
-        place = (shelf.level, shelf.id)
+        level = self.navigation.top
+        place = (level.level, level.id)
         self.run_worker(lambda: self._read(place), thread=True, exclusive=True, group="preview")
 
     def _read(self, place: tuple[str, int | None]) -> None:
-        if place != (self.trail.top.level, self.trail.top.id):
+        if place != (self.navigation.top.level, self.navigation.top.id):
             return  # the cursor has moved on
         try:
-            side = preview.beside(self.trail, *place, self.narrowing.texts["search"])
+            side = preview.preview_of(self.navigation, *place, self.row_filter.texts["search"])
         except RlpostError as error:
             side = Text(str(error), style="bold red")
-        if place == (self.trail.top.level, self.trail.top.id):
+        if place == (self.navigation.top.level, self.navigation.top.id):
             self.call_from_thread(self._show, side)
 
     def _show(self, side: RenderableType) -> None:

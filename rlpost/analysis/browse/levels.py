@@ -1,4 +1,4 @@
-"""What is listed at each level: steps, the groups of a step, the responses of a group, tokens."""
+"""Listings of each level: steps, groups of a step, responses of a group, tokens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from rich.text import Text
 
 from rlpost.analysis.browse.listing import Column, Listing, decimal, share, tenths, whole
-from rlpost.analysis.responses.token_colors import COLOURS, NAMES, shown, style_of
+from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, Keys
-    from rlpost.analysis.responses.rows import Response
+    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.reader import Response
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
@@ -29,12 +29,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 16
 
 
-class Levels:
-    """Makes the listings of an index, of the rows that are kept.
+class Listings:
+    """The listings of an index, for the rows that match filter and search.
 
     Args:
         index: of the input.
-        kept: [N] bool, the rows that a filter or a search left.
+        kept: [N] bool, the matching rows.
     """
 
     def __init__(self, index: Index, kept: NDArray[np.bool_]) -> None:
@@ -50,7 +50,7 @@ class Levels:
         return [name for name in ("kl", "advantage") if name in self.index.measures]
 
     def steps(self) -> Listing:
-        """Every step that has a kept row."""
+        """Return the steps of the kept rows."""
         rank = self.index.step_rank[self.rows]
         ids, own = np.unique(rank, return_inverse=True)
         reward = self.index.reward[self.rows]
@@ -69,9 +69,9 @@ class Levels:
         return Listing.of("steps", ids, columns)
 
     def _groups(self, rank: Codes) -> tuple[Codes, NDArray[np.bool_]]:
-        """For each group among the kept rows, the place of its step and whether rewards are equal.
+        """Return the position of the step of each group, and whether its rewards are equal.
 
-        A group of one row is not counted as equal.
+        A group of one row does not count as equal.
         """
         if not len(self.rows):
             return self.rows, np.zeros(0, dtype=np.bool_)
@@ -92,7 +92,7 @@ class Levels:
         return lambda rank: str(step.label(int(step.codes[first[int(rank)]])))
 
     def groups(self, step: int | None) -> Listing:
-        """The groups of a step, by its rank; of all steps where it is None."""
+        """Return the groups of a step, by its rank; None: of all steps."""
         rows = self.rows if step is None else self.rows[self.index.step_rank[self.rows] == step]
         ids, first, own = np.unique(self.index.group[rows], return_index=True, return_inverse=True)
         reward = self.index.reward[rows]
@@ -108,7 +108,7 @@ class Levels:
         return Listing.of("groups", ids, columns)
 
     def _bars(self, rows: Codes, own: Codes) -> Callable[[float], str]:
-        """The rewards of a group, highest first, as bars from the lowest reward to the highest."""
+        """Return the rewards of a group as bars, highest first, scaled to all rewards."""
         order = np.argsort(own, kind="stable")
         starts = np.searchsorted(own[order], np.arange(int(own.max(initial=-1)) + 2))
         span = (self._high - self._low) or 1.0
@@ -124,7 +124,7 @@ class Levels:
         return bars
 
     def responses(self, group: int | None, step: int | None = None) -> Listing:
-        """The responses of a group, by its code; where it is None all, or all of a step."""
+        """Return the responses of a group, by its code; None: all, or all of a step."""
         rows = self.rows
         if group is not None:
             rows = rows[self.index.group[rows] == group]
@@ -149,7 +149,7 @@ class Levels:
         return Listing.of("responses", rows, columns)
 
     def _names(self, rows: Codes, *, with_step: bool) -> list[Column]:
-        """The step and the prompt of rows."""
+        """Return the columns of step and prompt."""
         index = self.index
         columns = []
         if with_step and index.step is not None:
@@ -160,7 +160,7 @@ class Levels:
         return columns
 
     def _lengths(self, own: Codes, rows: Codes | None = None) -> list[Column]:
-        """Mean tokens, and the share that was cut at the limit."""
+        """Return the columns of mean tokens and of the share of truncated responses."""
         rows = self.rows if rows is None else rows
         columns = [Column("tokens", _means(self.index.length[rows].astype(float), own), tenths)]
         if self.index.truncated is not None and self.index.truncated.any():
@@ -176,8 +176,8 @@ class Levels:
         ]
 
 
-def _label_column(name: str, keys: Keys, rows: Codes) -> Column:
-    """Names, sorted as text, or as numbers where they are numbers."""
+def _label_column(name: str, keys: KeyColumn, rows: Codes) -> Column:
+    """Return a column of labels, sorted as numbers or as text."""
     codes = np.unique(keys.codes[rows])
     labels = keys.labels.take(pa.array(codes))
     order = pc.sort_indices(labels).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -193,48 +193,47 @@ def _label_column(name: str, keys: Keys, rows: Codes) -> Column:
 
 
 def tokens(response: Response, colour: str | None) -> Listing:
-    """The tokens of a response, with every number that the file has of them."""
-    count = len(response.pieces)
-    places = np.arange(count)
+    """Return the tokens of a response with all their numbers in the file."""
+    count = len(response.token_texts)
+    positions = np.arange(count)
 
-    def piece(place: float) -> Text:
-        at = int(place)
-        own = bool(response.mask[at])
-        value = response.colours[colour][at] if colour in response.colours else np.nan
-        style = style_of(str(colour), float(value)) if own else "dim italic"
-        return Text(shown(response.pieces[at]), style=style)
+    def token_text(position: float) -> Text:
+        i = int(position)
+        value = response.token_measures[colour][i] if colour in response.token_measures else np.nan
+        style = style_of(str(colour), float(value)) if response.mask[i] else "dim italic"
+        return Text(visible_text(response.token_texts[i]), style=style)
 
     columns = [
-        Column("token", places.astype(np.float64), lambda place: str(int(place))),
-        Column("text", places, piece, right=False),
-        Column("mask", response.mask.astype(np.float64), lambda own: "" if own else "obs"),
+        Column("token", positions.astype(np.float64), lambda position: str(int(position))),
+        Column("text", positions, token_text, right=False),
+        Column("mask", response.mask.astype(np.float64), lambda policy: "" if policy else "obs"),
     ]
-    columns += [Column(NAMES[n], response.colours[n], decimal) for n in COLOURS
-                if n in response.colours]  # fmt: skip
-    shown_already = [id(values) for values in response.colours.values()]
+    columns += [Column(NAMES[n], response.token_measures[n], decimal) for n in COLOURS
+                if n in response.token_measures]  # fmt: skip
+    listed = [id(values) for values in response.token_measures.values()]
     columns += [
         Column(name, values, whole if (values == values.round()).all() else decimal)
         for name, values in response.tokens.items()
-        if id(values) not in shown_already
+        if id(values) not in listed
     ]
-    return Listing.of("tokens", places, columns)
+    return Listing.of("tokens", positions, columns)
 
 
 def _means(values: Numbers, own: Codes) -> Numbers:
-    """The mean of each code's numbers, without NaN; NaN where there is none."""
-    known = ~np.isnan(values)
+    """Return the mean of each code's numbers, without NaN; NaN if there are none."""
+    valid = ~np.isnan(values)
     count = int(own.max(initial=-1)) + 1
-    number = np.bincount(own[known], minlength=count)
-    total = np.bincount(own[known], values[known], minlength=count)
-    found = np.full(count, np.nan)
-    np.divide(total, number, out=found, where=number > 0)
-    return found
+    number = np.bincount(own[valid], minlength=count)
+    total = np.bincount(own[valid], values[valid], minlength=count)
+    means = np.full(count, np.nan)
+    np.divide(total, number, out=means, where=number > 0)
+    return means
 
 
 def _deviations(values: Numbers, own: Codes) -> Numbers:
-    """The standard deviation (Bessel) of each code's numbers; 0 where there is one alone."""
-    known = ~np.isnan(values)
-    own, values = own[known], values[known]
+    """Return the standard deviation (Bessel) of each code's numbers; 0 for a single one."""
+    valid = ~np.isnan(values)
+    own, values = own[valid], values[valid]
     means = _means(values, own)
     count = len(means)
     number = np.bincount(own, minlength=count)

@@ -1,6 +1,6 @@
-"""A list of things with columns, sorted by one of them; rows become text only when shown.
+"""Sortable listings, and the list widget, which draws visible rows only.
 
-The list widget: draws the rows that are seen and no others, so a million rows cost nothing.
+Rows become text only when they are visible, so a million rows cost nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from textual.events import Click
 
 
-_SAMPLE = 200  # rows that are looked at for the width of a column
+_SAMPLE = 200  # rows that determine the width of a column
 MOST_WIDE = 36
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a listing: a number for each row to sort by, and how it is written."""
+    """A column of a listing: a number for each row to sort by, and its format."""
 
     name: str
     values: NDArray[Any]
@@ -43,7 +43,7 @@ class Column:
     right: bool = True
 
     def width(self) -> int:
-        """Cells that the heading and most rows need."""
+        """Return the width that the heading and most rows need."""
         count = len(self.values)
         places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
         most = max((len(self.write(self.values[place])) for place in places), default=0)
@@ -56,10 +56,10 @@ class Listing:
 
     Args:
         level: `steps`, `groups`, `responses` or `tokens`.
-        ids: [n] what the rows are: a step's rank, a group's code, a row of the input, a token.
+        ids: [n] rank of a step, code of a group, row of the input, or token.
         columns: [n] each.
-        order: [n] positions, as they are listed.
-        by: the column that they are sorted by; None: as they came.
+        order: [n] positions in the order of the list.
+        by: the column of the order; None: the original order.
     """
 
     level: str
@@ -71,28 +71,28 @@ class Listing:
 
     @classmethod
     def of(cls, level: str, ids: NDArray[np.int64], columns: list[Column]) -> Listing:
-        """In the order in which the rows come."""
+        """Return a listing in the order of the rows."""
         return cls(level, ids, tuple(columns), np.arange(len(ids)))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def id(self, place: int) -> int:
-        """What stands at a place of the list."""
+        """Return the id at a position of the list."""
         return int(self.ids[self.order[place]])
 
     def place_of(self, item: int) -> int | None:
-        """Where something stands in the list."""
-        found = np.flatnonzero(self.ids[self.order] == item)
-        return int(found[0]) if len(found) else None
+        """Return the position of an id in the list; None if it is not listed."""
+        positions = np.flatnonzero(self.ids[self.order] == item)
+        return int(positions[0]) if len(positions) else None
 
     def cells(self, place: int) -> list[str | Text]:
-        """The texts of a row."""
+        """Return the texts of a row."""
         at = self.order[place]
         return [column.write(column.values[at]) for column in self.columns]
 
     def sorted_by(self, name: str | None, *, descending: bool) -> Listing:
-        """The same rows in the order of a column; equal ones as they came, NaN last."""
+        """Return the rows in the order of a column; ties in the original order, NaN last."""
         column = next((column for column in self.columns if column.name == name), None)
         if column is None:
             return replace(self, order=np.arange(len(self)), by=None, descending=False)
@@ -102,12 +102,12 @@ class Listing:
 
 
 def whole(value: float) -> str:
-    """A whole number."""
+    """Return an integer as text."""
     return f"{int(value):,}"
 
 
 def decimal(value: float) -> str:
-    """Three decimals, four under 0.1, none over 1000; a dash for NaN."""
+    """Return a number with 3 decimals, 4 under 0.1, 0 from 1000 on; a dash for NaN."""
     if math.isnan(value):
         return "–"
     if value == 0:
@@ -118,12 +118,12 @@ def decimal(value: float) -> str:
 
 
 def tenths(value: float) -> str:
-    """One decimal; a dash for NaN."""
+    """Return a number with one decimal; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:,.1f}"
 
 
 def share(value: float) -> str:
-    """A share as whole per cent."""
+    """Return a share as a percentage without decimals; a dash for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.0f} %"
 
 
@@ -132,7 +132,7 @@ _MORE = "›"
 
 
 class RowList(ScrollView, can_focus=True):
-    """A listing with a cursor. Moves with arrows, vim keys and the mouse."""
+    """A listing with a cursor; arrows, vim keys and the mouse move it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rowlist--head", "rowlist--cursor"}
     DEFAULT_CSS = """
@@ -153,13 +153,13 @@ class RowList(ScrollView, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor is on another row."""
+        """The cursor moved to another row."""
 
     class Opened(Message):
-        """The row under the cursor is to be opened."""
+        """The user opened the row under the cursor."""
 
     class HeadClicked(Message):
-        """A column is to be sorted by."""
+        """The user clicked the heading of a column to sort by it."""
 
         def __init__(self, column: str) -> None:
             self.column = column
@@ -182,11 +182,11 @@ class RowList(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
-        """Room for all columns, where there is any."""
+        """Return the width of all columns."""
         return self.virtual_size.width
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor by some rows."""
+        """Move the cursor by this number of rows."""
         self.move_to(self.cursor + rows)
 
     def action_page(self, pages: int) -> None:
@@ -206,10 +206,10 @@ class RowList(ScrollView, can_focus=True):
         return 0 if self.listing is None else len(self.listing)
 
     def __bool__(self) -> bool:
-        return True  # a widget is there, however few rows it has
+        return True  # a widget exists even without rows
 
     def move_to(self, place: int) -> None:
-        """Put the cursor on a row, the nearest there is."""
+        """Move the cursor to a row, or the closest one."""
         place = max(0, min(place, len(self) - 1))
         if place != self.cursor:
             self.cursor = place
@@ -218,7 +218,7 @@ class RowList(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def _follow(self) -> None:
-        """Scroll so that the cursor is seen; one line is the heading's."""
+        """Scroll to the cursor; one line is the heading."""
         seen = max(1, self.size.height - 1)
         top = int(self.scroll_offset.y)
         if self.cursor < top:
@@ -227,11 +227,11 @@ class RowList(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - seen + 1, animate=False)
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight."""
+        """Scroll to the cursor."""
         self._follow()
 
     def on_click(self, event: Click) -> None:
-        """Move to the row, open the one that the cursor is on, or sort by the heading."""
+        """Move the cursor to the row, open the row under the cursor, or sort by a heading."""
         if event.y == 0:
             name = self._column_at(event.x + int(self.scroll_offset.x))
             if name is not None:
@@ -255,7 +255,7 @@ class RowList(ScrollView, can_focus=True):
         return None
 
     def render_line(self, y: int) -> Strip:
-        """One line of the widget: the heading, or a row."""
+        """Return a line of the widget: the heading or a row."""
         place = y - 1 + int(self.scroll_offset.y)
         base = self.rich_style
         if self.listing is None or place >= len(self.listing):

@@ -1,4 +1,4 @@
-"""What stands beside the list: a step's histograms, a group's extremes, a response, a token."""
+"""Preview beside the list: histograms of a step, extremes of a group, a response, a token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.analysis.browse.listing import decimal
-from rlpost.analysis.responses.render import facts, field_lines, heading, shortened
-from rlpost.analysis.responses.token_colors import COLOURS, NAMES, legend, strip
+from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
+from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
+from rlpost.display.text import counted
 from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
@@ -22,33 +23,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-    from rlpost.analysis.browse.trail import Trail
-    from rlpost.analysis.responses.index import Index, Keys
-    from rlpost.analysis.responses.rows import Response
+    from rlpost.analysis.browse.navigation import Navigation
+    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.reader import Response
 
 
 _BINS = 12
 _BAR = 28
-_SHORT = 160  # tokens of a response among others
+_SHORT = 160  # tokens of a response in a group
 _HEAD = "bold"
 _MARK = "reverse"
 _AROUND = 150  # tokens before the cursor
 _ENDS = (0, 1, -2, -1)  # the best and the worst of a group
 
 
-def beside(trail: Trail, level: str, item: int | None, mark: str = "") -> RenderableType:
-    """What is shown of an item of a level; reads the responses that it needs.
+def preview_of(
+    navigation: Navigation, level: str, item: int | None, mark: str = ""
+) -> RenderableType:
+    """Return the preview of an item; reads the responses that it needs.
 
     Args:
-        trail: where one is.
-        level: as of a listing.
-        item: what the cursor is on.
-        mark: a text that was searched for, marked where it is.
+        navigation: the current position.
+        level: the level of the listing.
+        item: the item under the cursor.
+        mark: a search text to highlight.
 
     Raises:
-        ReadWriteError: the input can no longer be read.
+        ReadWriteError: the input is no longer readable.
     """
-    index, rows, colour = trail.index, trail.levels.rows, trail.colour
+    index, rows, colour = navigation.index, navigation.listings.rows, navigation.colour
     if item is None:
         return Text("nothing here", style="dim")
     if level == "steps":
@@ -57,18 +60,17 @@ def beside(trail: Trail, level: str, item: int | None, mark: str = "") -> Render
     if level == "groups":
         own = rows[index.group[rows] == item]
         best = own[np.argsort(-index.reward[own], kind="stable")]
-        some = best if len(best) <= len(_ENDS) else best[[*_ENDS]]
-        return of_group(trail.reader.read(some.tolist()), colour)
+        extremes = best if len(best) <= len(_ENDS) else best[[*_ENDS]]
+        return of_group(navigation.reader.read(extremes.tolist()), colour)
     if level == "tokens":
-        assert trail.response is not None
-        return of_response(trail.response, colour, item)
-    (response,) = trail.reader.read([item])
+        assert navigation.response is not None
+        return of_response(navigation.response, colour, item)
+    (response,) = navigation.reader.read([item])
     return of_response(response, colour, mark=mark)
 
 
 def _title(index: Index, rows: NDArray[np.int64]) -> str:
-    count = f"{len(rows):,} response{'' if len(rows) == 1 else 's'}"
-    return printable(f"step {_step_of(index, rows)}: {count}")
+    return printable(f"step {_step_of(index, rows)}: {counted(len(rows), 'response')}")
 
 
 def _step_of(index: Index, rows: NDArray[np.int64]) -> str:
@@ -77,12 +79,12 @@ def _step_of(index: Index, rows: NDArray[np.int64]) -> str:
 
 
 def of_rows(index: Index, rows: NDArray[np.int64], title: str) -> RenderableType:
-    """Histograms of rewards and lengths of some rows, and means by domain."""
+    """Return histograms of the rewards and lengths of rows, and means by domain."""
     parts: list[RenderableType] = [Text(title, style=_HEAD)]
     parts += _histogram("reward", index.reward[rows])
     parts += _histogram("policy tokens", index.length[rows].astype(np.float64))
     for name, values in index.measures.items():
-        parts += _histogram(f"{NAMES[name]}, mean of a response", values[rows])
+        parts += _histogram(f"{NAMES[name]}, mean per response", values[rows])
     if index.domain is not None:
         parts += _by_domain(index.domain, index.reward[rows], rows)
     return Group(*parts)
@@ -112,7 +114,7 @@ def _histogram(name: str, values: NDArray[np.float64]) -> list[RenderableType]:
 
 
 def _by_domain(
-    domains: Keys, reward: NDArray[np.float64], rows: NDArray[np.int64]
+    domains: KeyColumn, reward: NDArray[np.float64], rows: NDArray[np.int64]
 ) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2))
     for code in np.unique(domains.codes[rows]).tolist():
@@ -125,7 +127,7 @@ def _by_domain(
 
 
 def of_group(responses: Sequence[Response], colour: str | None) -> RenderableType:
-    """The prompt of a group, and some of its responses in short."""
+    """Return the prompt of a group, and some of its responses, shortened."""
     parts: list[RenderableType] = [_prompt(responses[0])] if responses[0].prompt else []
     for one in responses:
         parts += [
@@ -139,9 +141,9 @@ def of_group(responses: Sequence[Response], colour: str | None) -> RenderableTyp
 def of_response(
     response: Response, colour: str | None, cursor: int | None = None, *, mark: str = ""
 ) -> RenderableType:
-    """A response: prompt, tokens in their colours, and the row's other columns.
+    """Return a response: prompt, coloured tokens, and the row's other columns.
 
-    With a cursor, that token's numbers and the tokens around it.
+    With a cursor: the numbers of that token and the tokens around it.
     """
     parts: list[RenderableType] = [
         Text(heading(response), style=_HEAD),
@@ -152,7 +154,7 @@ def of_response(
     elif response.prompt:
         parts.append(_prompt(response, mark))
     parts.append(Text())
-    if colour in response.colours:
+    if colour in response.token_measures:
         parts.append(legend(str(colour)))
     parts.append(_tokens(response, colour, cursor, mark=mark))
     if cursor is None:
@@ -165,9 +167,9 @@ def _prompt(response: Response, mark: str = "") -> RenderableType:
     return Group(Text("\nprompt", style=_HEAD), Padding(text, (0, 0, 0, 2)))
 
 
-def _marked(text: Text, words: str) -> Text:
-    if words:
-        text.highlight_words([words], _MARK, case_sensitive=False)
+def _marked(text: Text, mark: str) -> Text:
+    if mark:
+        text.highlight_words([mark], _MARK, case_sensitive=False)
     return text
 
 
@@ -179,11 +181,11 @@ def _tokens(
     limit: int | None = None,
     mark: str = "",
 ) -> RenderableType:
-    known = colour if colour in response.colours else None
+    known = colour if colour in response.token_measures else None
     first = max(0, (cursor or 0) - _AROUND)
     most = 4 * _AROUND if cursor is not None else limit
-    line = _marked(strip(response, known, cursor=cursor, first=first, limit=most), mark)
-    if response.words or not response.text:
+    line = _marked(coloured_tokens(response, known, cursor=cursor, first=first, limit=most), mark)
+    if response.has_texts or not response.text:
         return line
     text = Text(printable(response.text if limit is None else shortened(response.text, 6 * limit)))
     if cursor is not None:
@@ -191,12 +193,12 @@ def _tokens(
     return _marked(text, mark) if known is None else Group(_marked(text, mark), Text(), line)
 
 
-def _token(response: Response, place: int) -> str:
-    """One token's numbers."""
-    own = "" if response.mask[place] else ", observation"
+def _token(response: Response, token: int) -> str:
+    """Return the numbers of one token as text."""
+    kind = "" if response.mask[token] else ", observation"
     values = [
-        f"{NAMES[name]} {decimal(float(response.colours[name][place]))}"
+        f"{NAMES[name]} {decimal(float(response.token_measures[name][token]))}"
         for name in COLOURS
-        if name in response.colours
+        if name in response.token_measures
     ]
-    return f"token {place} of {len(response.pieces)}{own}: " + ", ".join(values)
+    return f"token {token} of {len(response.token_texts)}{kind}: " + ", ".join(values)

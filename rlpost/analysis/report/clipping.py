@@ -15,7 +15,7 @@ import numpy as np
 from rlpost.analysis.report.charts import line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.index import stream
+from rlpost.analysis.responses.index import stream_chunks
 from rlpost.display.text import number, percent
 from rlpost.io.arrow import is_number
 
@@ -135,7 +135,7 @@ def count_clips(index: Index, reporter: Reporter) -> ClipCounts:
     mask = index.columns.columns.get("mask")
     sample_mask = SAMPLE_MASK if SAMPLE_MASK in index.source.columns else None
     columns = [*names, *(name for name in (mask, sample_mask) if name is not None)]
-    for chunk in stream(index.source, columns, index.sized_by, reporter, "clipping"):
+    for chunk in stream_chunks(index.source, columns, index.sized_by, reporter, "clipping"):
         kept = _kept(counts, chunk, sample_mask)
         if states is not None:
             _add_states(counts, chunk, states, mask, kept)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.report.page import cut, plain
-from rlpost.analysis.responses.rows import Reader
-from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, shown
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
 from rlpost.display.text import counted, number
 from rlpost.io.text import printable as visible
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.page import Json
     from rlpost.analysis.responses.index import Index
-    from rlpost.analysis.responses.rows import Response
+    from rlpost.analysis.responses.reader import Response
 
 
 BEST, WORST, DIFFERENT, RANDOM, FOUND = (
@@ -189,7 +189,7 @@ def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float
         ReadWriteError: the input can no longer be read.
     """
     rows = list(choice.reasons)
-    responses_by_row = dict(zip(rows, Reader(index, COLOURS).read(rows), strict=True))
+    responses_by_row = dict(zip(rows, ResponseReader(index, COLOURS).read(rows), strict=True))
     limits = Limits.for_rows(len(rows))
     codes = dict.fromkeys([*choice.different, *(int(index.group[row]) for row in rows)])
     shown_groups = []
@@ -242,13 +242,13 @@ def group_facts(
 
 def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
-    kept = _kept(one.pieces, limits)
-    left_out = len(one.pieces) - len(kept)
+    kept = _kept(one.token_texts, limits)
+    left_out = len(one.token_texts) - len(kept)
     facts = [("reward", number(None if math.isnan(one.reward) else one.reward))]
     facts.append(("policy tokens", f"{one.length:,}"))
     facts += [
         (NAMES[name], number(value) if math.isfinite(value) else "–")
-        for name, value in one.measured.items()
+        for name, value in one.means.items()
     ]
     return {
         "row": one.row,
@@ -256,14 +256,14 @@ def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
         "location": f"{plain(cut(one.path, MOST_ID))}, row {one.file_row:,}",
         "facts": facts,
         "text": visible(cut(one.text, limits.text)),
-        "words": one.words,
-        "pieces": [shown(one.pieces[i]) for i in kept],
+        "words": one.has_texts,
+        "pieces": [visible_text(one.token_texts[i]) for i in kept],
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
         "left_out": left_out,
         "mask": "".join("1" if one.mask[i] else "0" for i in kept),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
-            for name, values in one.colours.items()
+            for name, values in one.token_measures.items()
         },
         "fields": _fields(one, limits),
     }

@@ -14,7 +14,7 @@ from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.analysis.responses.index import build
+from rlpost.analysis.responses.index import build_index
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
@@ -74,7 +74,7 @@ def report(
     )
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
-    index = build(inputs, columns_map, reporter)
+    index = build_index(inputs, columns_map, reporter)
     data = data_of(facts, index, count=examples, seed=seed, reporter=reporter)
     _write(page_of(data), target)
     return facts

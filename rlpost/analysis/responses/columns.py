@@ -1,9 +1,7 @@
-"""Columns that are looked at and never computed with: texts, token ids, what rlpost wrote.
+"""Columns to display: texts, token ids, advantages, and lenient reading of list columns.
 
-List columns as flat arrays, read leniently: who looks for what is wrong has to see it.
-
-`rlpost.io.arrow` refuses nulls and lists of unequal length, as it should before numbers are
-made of them. Here a null list is an empty one, a null element NaN.
+`rlpost.io.arrow` rejects nulls and lists of unequal length, because results depend on them. To
+display bad data, these functions accept them: a null list is empty, a null element is NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
-# What frameworks call them; the first that is there is taken.
+# The names in frameworks; the first name among the columns wins.
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": (
         "prompt", "prompt_text", "input", "input_prompt", "question", "query", "problem",
@@ -51,22 +49,22 @@ WRITTEN = ("advantages", "returns", "kl", "token_level_rewards", "raw_advantages
 
 
 def named(available: Collection[str]) -> dict[str, str]:
-    """Which column has the texts, the tokens, the advantages and the KL, where there is one."""
-    found = {}
+    """Return the columns of texts, tokens, advantages and KL, as far as they exist."""
+    columns = {}
     for what, names in NAMES.items():
         name = next((name for name in names if name in available), None)
         if name is not None:
-            found[what] = name
-    return found
+            columns[what] = name
+    return columns
 
 
 def log_probs_of(columns: ColumnMap) -> str | None:
-    """The column of the policy's own log-probs: the trainer's, else the engine's."""
+    """Return the column of the policy's log-probs: the trainer's, otherwise the engine's."""
     return next((columns.column(role) for role in LOG_PROBS if role in columns), None)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type is text, or made of it: strings, messages, lists of them."""
+    """Return whether the type is text: strings, messages, or lists of them."""
     if is_list(kind):
         return is_text(kind.value_type)
     return bool(
@@ -79,7 +77,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A cell as text: a string as it is, messages one after another with who says them."""
+    """Return a cell as text; messages are joined, each with its role."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -93,15 +91,15 @@ def text_of(value: Any) -> str:
 
 
 def _message(message: dict[str, Any]) -> str:
-    said = next((message[key] for key in ("content", "value", "text") if key in message), None)
-    speaker = next((message[key] for key in ("role", "from") if message.get(key)), None)
-    if said is None:
+    content = next((message[key] for key in ("content", "value", "text") if key in message), None)
+    role = next((message[key] for key in ("role", "from") if message.get(key)), None)
+    if content is None:
         return json.dumps(message, ensure_ascii=False, default=str)
-    return f"{speaker}: {text_of(said)}" if speaker else text_of(said)
+    return f"{role}: {text_of(content)}" if role else text_of(content)
 
 
 def vocabulary_of(schema: pa.Schema) -> list[str]:
-    """Token texts by id, where the file's metadata has them as `vocabulary`; else empty."""
+    """Return token texts by id from the file's metadata key `vocabulary`; empty without it."""
     stored = (schema.metadata or {}).get(b"vocabulary")
     try:
         words = json.loads(stored) if stored else []
@@ -114,24 +112,24 @@ Flat = tuple["NDArray[np.int64]", "NDArray[np.float64]"]
 
 
 def holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a column of this type has a list of numbers per row."""
+    """Return whether a column of this type has a list of numbers per row."""
     return bool(is_list(kind) and is_number(kind.value_type))
 
 
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Elements of each row, [n]; 0 where the list is null."""
+    """Return the number of elements of each row, [n]; 0 for a null list."""
     lengths = pc.fill_null(pc.list_value_length(array).cast(pa.int64()), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def flat(array: pa.Array) -> Flat:
-    """Offsets [n+1] and values [T] of a list column; null elements are NaN."""
+    """Return offsets [n+1] and values [T] of a list column; null elements are NaN."""
     offsets = np.concatenate([[0], list_lengths(array).cumsum()])
     return offsets, numbers(array.flatten())
 
 
 def numbers(array: pa.Array) -> NDArray[np.float64]:
-    """A column of numbers, [n] float64; nulls are NaN."""
+    """Return a column of numbers, [n] float64; nulls are NaN."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     filled = pc.fill_null(array.cast(pa.float64(), safe=False), float("nan"))
@@ -139,21 +137,21 @@ def numbers(array: pa.Array) -> NDArray[np.float64]:
 
 
 def mask_beside(mask: Flat | None, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask for values with these offsets, [T]; all ones in rows where the lengths differ."""
-    wanted = np.diff(offsets)
-    found = np.ones(int(offsets[-1]), dtype=np.bool_)
+    """Return a mask for values with these offsets, [T]; all ones in rows of another length."""
+    lengths = np.diff(offsets)
+    result = np.ones(int(offsets[-1]), dtype=np.bool_)
     if mask is None:
-        return found
-    own = np.diff(mask[0])
-    same = own == wanted
-    found[np.repeat(same, wanted)] = (mask[1] > 0)[np.repeat(same, own)]
-    return found
+        return result
+    mask_lengths = np.diff(mask[0])
+    same = mask_lengths == lengths
+    result[np.repeat(same, lengths)] = (mask[1] > 0)[np.repeat(same, mask_lengths)]
+    return result
 
 
 def row_means(
     values: NDArray[np.float64], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """The mean of each row's values where the mask is 1, [n]; NaN where it is 1 nowhere."""
+    """Return the mean of each row's values with mask 1, [n]; NaN without any."""
     counts = segment_sums(mask.astype(np.float64), offsets)
     sums = segment_sums(np.where(mask, values, 0.0), offsets)
     means = np.full(len(sums), np.nan)

@@ -1,7 +1,4 @@
-"""A few numbers of every response of an input, enough to sort, filter and find them by.
-
-Making an index: keys, rewards and masks of an input, streamed once.
-"""
+"""Index of an input: keys, reward and length of every response, to sort, filter and find them."""
 
 from __future__ import annotations
 
@@ -38,19 +35,19 @@ if TYPE_CHECKING:
 
 Label = str | int | None
 MEASURES = ("reward", "kl", "length", "advantage")
-PIECE_TOKENS = 1 << 20
+CHUNK_TOKENS = 1 << 20
 _KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
 
 
 @dataclass(frozen=True)
-class Keys:
-    """A column of keys: a code for each row and what the codes stand for."""
+class KeyColumn:
+    """A column of keys: a code for each row, and the label of each code."""
 
     codes: Codes
     labels: pa.Array
 
     def label(self, code: int) -> Label:
-        """What a code stands for."""
+        """Return the label of a code."""
         return self.labels[code].as_py()  # type: ignore[no-any-return]
 
 
@@ -58,7 +55,7 @@ class Keys:
 class Index:
     """Every response of an input, in its order; built by streaming a few columns.
 
-    Rows are numbered from 0 over all files. Numbers that a file lacks are NaN.
+    Rows are numbered from 0 over all files. Missing numbers are NaN.
     """
 
     source: Source
@@ -69,33 +66,33 @@ class Index:
     tokens: Codes
     """Entries of the row's token lists; 0 where the input has no such column."""
     length: Codes
-    """Those of them that the policy produced."""
-    step: Keys | None
-    prompt: Keys | None
-    domain: Keys | None
+    """Number of policy tokens among them."""
+    step: KeyColumn | None
+    prompt: KeyColumn | None
+    domain: KeyColumn | None
     truncated: NDArray[np.bool_] | None
     step_rank: Codes
-    """[N] place of the row's step among all steps; 0 without steps."""
+    """[N] rank of the row's step among all steps; 0 without steps."""
     group: Codes
-    """[N] code of (step, prompt), in the order in which steps follow and groups first appear."""
+    """[N] code of (step, prompt), ordered by step, then by first row."""
     measures: dict[str, Numbers] = field(default_factory=dict)
-    """`kl` and `advantage`: a mean over each response's policy tokens, once measured."""
+    """`kl` and `advantage`, after `measure`: means over each response's policy tokens."""
 
     def __len__(self) -> int:
         return len(self.reward)
 
     def number(self, measure: str) -> Numbers:
-        """One of MEASURES for each row, [N]; KL and advantage must have been measured.
+        """Return one of MEASURES for each row, [N]; `measure` KL and advantage first.
 
-        `kl` is the mean of the `kl` column, else of old − reference log-probs (k1, clamped to
-        ±40); `advantage` the mean of the `advantages` column, or the scalar one.
+        `kl` is the mean of the `kl` column, otherwise of old − reference log-probs (k1, clamped to
+        ±40); `advantage` is the mean of the `advantages` column, or a scalar column.
         """
         if measure == "reward":
             return self.reward
         return self.length.astype(np.float64) if measure == "length" else self.measures[measure]
 
     def columns_for(self, measure: str) -> list[str]:
-        """The columns that a measure is made of; empty where the input lacks them."""
+        """Return the columns that a measure needs; empty if the input lacks them."""
         roles, names = self.columns, self.names
         if measure == "reward":
             return [roles.column("reward")] if "reward" in roles else []
@@ -103,22 +100,22 @@ class Index:
             return [self.sized_by] if self.sized_by else []
         pair = [roles.column(r) for r in ("old_log_probs", "ref_log_probs") if r in roles]
         if measure == "logprob":
-            own = log_probs_of(roles)
-            found = [own] if own else []
+            log_probs = log_probs_of(roles)
+            columns = [log_probs] if log_probs else []
         elif measure in names:
-            found = [names[measure]]
+            columns = [names[measure]]
         else:
-            found = pair if measure == "kl" and len(pair) == 2 else []  # noqa: PLR2004
-        masked = [roles.column("mask")] if found and "mask" in roles else []
-        return [*found, *masked]
+            columns = pair if measure == "kl" and len(pair) == 2 else []  # noqa: PLR2004
+        mask = [roles.column("mask")] if columns and "mask" in roles else []
+        return [*columns, *mask]
 
     @property
     def sized_by(self) -> str | None:
-        """The list column whose entries count as tokens."""
+        """The list column whose entries are the tokens."""
         return list_column(self.source, self.columns, self.names)
 
     def measure(self, measure: str, reporter: Reporter | None = None) -> None:
-        """Stream what `kl` or `advantage` is made of, and keep a mean for each response.
+        """Stream the columns of `kl` or `advantage`, and store the mean of each response.
 
         Raises:
             DataError: the input has no column for it.
@@ -127,75 +124,76 @@ class Index:
             return
         columns = self.columns_for(measure)
         if not columns:
-            raise self.lacking(measure)
+            raise self.missing_error(measure)
         mask = self.columns.column("mask") if "mask" in self.columns else None
-        own = [name for name in columns if name != mask]
+        values = [name for name in columns if name != mask]
         parts = [
-            _mean_of(piece.table, own, mask)
-            for piece in stream(self.source, columns, self.sized_by, reporter, f"{measure}s")
+            _means(chunk.table, values, mask)
+            for chunk in stream_chunks(self.source, columns, self.sized_by, reporter, f"{measure}s")
         ]
         self.measures[measure] = np.concatenate(parts) if parts else np.zeros(0)
 
-    def lacking(self, measure: str) -> DataError:
-        """The error for a measure that the input has no columns for."""
-        return DataError(f"{self.source.name}: no column for the {_LACKING[measure]}")
+    def missing_error(self, measure: str) -> DataError:
+        """Return the error for a measure whose columns are missing."""
+        return DataError(f"{self.source.name}: no column for {_MISSING[measure]}")
 
     def rows_of(self, prompt: str) -> Codes:
-        """The rows of a prompt, in the input's order; empty where there is no such id."""
+        """Return the rows of a prompt, in the order of the input; empty for an unknown id."""
         if self.prompt is None:
             return np.zeros(0, dtype=np.int64)
         labels = self.prompt.labels
-        wanted = np.flatnonzero(
+        codes = np.flatnonzero(
             pc.equal(labels.cast(pa.string()), prompt).to_numpy(zero_copy_only=False)
         )
-        return np.flatnonzero(np.isin(self.prompt.codes, wanted))
+        return np.flatnonzero(np.isin(self.prompt.codes, codes))
 
     def place(self, row: int) -> tuple[int, int]:
-        """The file of a row, and its number there."""
+        """Return the file of a row, and its number in that file."""
         file = int(np.searchsorted(self.source.first_rows, row, side="right")) - 1
         return file, row - self.source.first_rows[file]
 
 
-_LACKING = {
-    "kl": "KL: `kl`, or old and reference log-probs (--map old_log_probs=COLUMN)",
-    "advantage": "advantages: `rlpost advantages` writes one",
-    "reward": "reward (--map reward=COLUMN)",
-    "length": "length: a mask or another list of one entry per token (--map mask=COLUMN)",
-    "logprob": "log-probs (--map old_log_probs=COLUMN)",
+_MISSING = {
+    "kl": "the KL: it needs `kl`, or old and reference log-probs (--map old_log_probs=COLUMN)",
+    "advantage": "advantages: write one with `rlpost advantages`",
+    "reward": "the reward: name one with --map reward=COLUMN",
+    "length": "the length: it needs a mask or another list with one entry per token (--map "
+    "mask=COLUMN)",
+    "logprob": "log-probs: name one with --map old_log_probs=COLUMN",
 }
 
 
-def stream(
+def stream_chunks(
     source: Source,
     columns: Sequence[str],
     sized_by: str | None,
     reporter: Reporter | None,
     purpose: str,
 ) -> Iterator[RowChunk]:
-    """The pieces of an input, read ahead in a thread; each is reported when it is done with."""
+    """Yield the chunks of an input, read ahead in a thread; report each one after its use."""
     reporter = reporter or SilentReporter()
     reporter.start(purpose, source.rows)
-    for piece in prefetch(source.read(list(columns), PIECE_TOKENS, sized_by or ""), 1):
-        yield piece
-        reporter.advance(piece.table.num_rows)
+    for chunk in prefetch(source.read(list(columns), CHUNK_TOKENS, sized_by or ""), 1):
+        yield chunk
+        reporter.advance(chunk.table.num_rows)
 
 
 def list_column(source: Source, columns: ColumnMap, names: Mapping[str, str]) -> str | None:
-    """The mask, else another list of one entry per response token."""
+    """Return the mask, otherwise another list with one entry per response token."""
     roles = ("mask", "old_log_probs", "infer_log_probs", "log_probs", "ref_log_probs", "values")
-    found = [columns.column(role) for role in roles if role in columns]
-    found += [names[what] for what in ("advantage", "tokens") if what in names]
-    return next((name for name in found if is_list(type_of(source, name))), None)
+    candidates = [columns.column(role) for role in roles if role in columns]
+    candidates += [names[what] for what in ("advantage", "tokens") if what in names]
+    return next((name for name in candidates if is_list(column_type(source, name))), None)
 
 
-def type_of(source: Source, name: str) -> pa.DataType:
-    """The type of a column in the first file; that of a hive partition counts as a number."""
+def column_type(source: Source, name: str) -> pa.DataType:
+    """Return the type of a column in the first file; a hive partition is a number."""
     schema = source.schemas[0]
     return schema.field(name).type if name in schema.names else pa.int64()  # else a partition
 
 
-def _mean_of(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Numbers:
-    """The mean over policy tokens of a column, or of the clamped difference of two."""
+def _means(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Numbers:
+    """Return the mean over policy tokens of a column, or of the clamped difference of two."""
     first = table.column(columns[0])
     if not is_list(first.type):
         return lists.numbers(first)
@@ -205,19 +203,19 @@ def _mean_of(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Num
         if not np.array_equal(offsets, others):
             return np.full(len(first), np.nan)
         values = np.clip(values - minus, -_KL_CLAMP, _KL_CLAMP)
-    beside = None if mask is None else lists.flat(table.column(mask))
-    return lists.row_means(values, offsets, lists.mask_beside(beside, offsets))
+    preview_of = None if mask is None else lists.flat(table.column(mask))
+    return lists.row_means(values, offsets, lists.mask_beside(preview_of, offsets))
 
 
-def build(
+def build_index(
     inputs: Sequence[str], columns_map: Mapping[str, str], reporter: Reporter | None = None
 ) -> Index:
-    """Index an input, reading keys, rewards and masks alone.
+    """Return the index of an input; reads only keys, rewards and masks.
 
     Raises:
-        UsageError, DataError: a role in `columns_map` is unknown, its column is not there, or
-            is not of numbers where these are needed.
-        ReadWriteError: an input can't be read.
+        UsageError, DataError: a role in `columns_map` is unknown, its column is missing, or has
+            other values than numbers although the role needs numbers.
+        ReadWriteError: an input cannot be read.
     """
     source = Source(find_inputs(inputs))
     columns = resolve(source.columns, columns_map, source.name)
@@ -229,20 +227,20 @@ def build(
     roles = [role for role in ("reward", "batch", "domain", "truncated") if role in columns]
     read = {columns.column(role) for role in roles} | {prompt, sized_by} - {None}
     first = [*sorted(str(name) for name in read)] or source.columns[:1]
-    table = _Table(source, columns, prompt, sized_by)
-    for piece in stream(source, first, sized_by, reporter, "index"):
-        table.add(piece)
-    return table.finish(names)
+    builder = _IndexBuilder(source, columns, prompt, sized_by)
+    for chunk in stream_chunks(source, first, sized_by, reporter, "index"):
+        builder.add(chunk)
+    return builder.finish(names)
 
 
 def _is_key(source: Source, name: str) -> bool:
-    kind = type_of(source, name)
+    kind = column_type(source, name)
     plain = is_text(kind) and not is_list(kind) and not pa.types.is_struct(kind)
     return bool(plain or is_number(kind))
 
 
-class _Table:
-    """Takes piece after piece, and makes an Index of them."""
+class _IndexBuilder:
+    """Builds an Index chunk by chunk."""
 
     def __init__(
         self, source: Source, columns: ColumnMap, prompt: str | None, sized_by: str | None
@@ -257,15 +255,15 @@ class _Table:
         self.sized_by = sized_by
         self.parts: dict[str, list[Any]] = {}
 
-    def add(self, piece: RowChunk) -> None:
-        """Take the next piece."""
-        table, count = piece.table, piece.table.num_rows
+    def add(self, chunk: RowChunk) -> None:
+        """Add the next chunk."""
+        table, count = chunk.table, chunk.table.num_rows
         for name, column in self.keys.items():
             if column is not None:
-                self._keep(name, _coded(table.column(column)))
-        self._keep("reward", self._row_numbers(piece, "reward", numbers, np.nan))
+                self._append(name, _coded(table.column(column)))
+        self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
         if "truncated" in self.columns:
-            self._keep("truncated", self._row_numbers(piece, "truncated", truncated, np.nan))
+            self._append("truncated", self._row_numbers(chunk, "truncated", truncated, np.nan))
         tokens = length = np.zeros(count, dtype=np.int64)
         if self.sized_by is not None:
             array = table.column(self.sized_by)
@@ -275,30 +273,30 @@ class _Table:
             ):
                 offsets, mask = lists.flat(array)
                 length = segment_sums((mask > 0).astype(np.float64), offsets).astype(np.int64)
-        self._keep("tokens", tokens)
-        self._keep("length", length)
+        self._append("tokens", tokens)
+        self._append("length", length)
 
-    def _keep(self, name: str, part: Any) -> None:
+    def _append(self, name: str, part: Any) -> None:
         self.parts.setdefault(name, []).append(part)
 
     def _row_numbers(
         self,
-        piece: RowChunk,
+        chunk: RowChunk,
         role: str,
-        of: Callable[[pa.Array, CellLocation], Any],
+        convert: Callable[[pa.Array, CellLocation], Any],
         missing: float,
     ) -> Any:
         if role not in self.columns:
-            return np.full(piece.table.num_rows, missing)
+            return np.full(chunk.table.num_rows, missing)
         column = self.columns.column(role)
-        place = CellLocation(str(self.source.files[piece.file].path), piece.first_row, column)
-        array = piece.table.column(column)
+        path = str(self.source.files[chunk.file].path)
+        array = chunk.table.column(column)
         if is_list(array.type) and array.null_count:
             return segment_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
-        return of(array, place)
+        return convert(array, CellLocation(path, chunk.first_row, column))
 
     def finish(self, names: dict[str, str]) -> Index:
-        """The index of all pieces."""
+        """Return the index of all chunks."""
         joined = {
             name: np.concatenate(self.parts.get(name, [np.zeros(0)]))
             for name in ("reward", "tokens", "length")
@@ -328,14 +326,14 @@ class _Table:
 
 
 def _coded(array: pa.Array) -> pa.Array:
-    """A key column as codes with a dictionary, so that names are held once."""
+    """Return a key column as codes with a dictionary, so that each label is stored once."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     plain = pa.int64() if pa.types.is_integer(array.type) else pa.string()
     return array.cast(plain).dictionary_encode(null_encoding="encode")
 
 
-def _joined(parts: list[pa.Array] | None) -> Keys | None:
+def _joined(parts: list[pa.Array] | None) -> KeyColumn | None:
     if not parts:
         return None
     if len({part.type for part in parts}) > 1:  # one file's ids are numbers, another's strings
@@ -346,11 +344,11 @@ def _joined(parts: list[pa.Array] | None) -> Keys | None:
     whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
     array = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
     codes = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return Keys(codes, array.dictionary)
+    return KeyColumn(codes, array.dictionary)
 
 
-def _ranks(keys: Keys) -> NDArray[np.int64]:
-    """The place of each label: numbers by size, names in the order of the input."""
+def _ranks(keys: KeyColumn) -> NDArray[np.int64]:
+    """Return the rank of each label: numbers by size, names in the order of the input."""
     labels = keys.labels.to_pylist()
     try:
         order = sorted(range(len(labels)), key=lambda code: int(labels[code]))

@@ -1,26 +1,56 @@
-"""Single responses of a rollout file: a group side by side, one row, the highest and lowest."""
+"""Single responses: a group side by side, one row, the highest and the lowest by a measure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from rlpost.analysis.responses import render as render_views
-from rlpost.analysis.responses.index import MEASURES, build
-from rlpost.analysis.responses.rows import Reader
-from rlpost.analysis.responses.token_colors import COLOURS
-from rlpost.display.text import number
+from rlpost.analysis.responses.index import MEASURES, build_index
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.token_colors import COLOURS, coloured_tokens, legend
+from rlpost.display.console import console
+from rlpost.display.tables import show_markdown
+from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
+from rlpost.io.text import printable, printable_line
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import Console, RenderableType
 
     from rlpost.analysis.responses.index import Index
+    from rlpost.analysis.responses.reader import Response
 
 
-_MOST_COMPARED = 10_000  # names among which the nearest is looked for
+_MOST_COMPARED = 10_000  # names to search for the closest one
+
+
+SCHEMA_VERSION = 1
+
+
+SIDE_BY_SIDE = 120  # columns of a terminal with responses side by side
+
+
+_PANEL = 56
+
+
+_MOST_TOKENS = 400  # of a response among others
+
+
+_MOST_CHARACTERS = 1600
+
+
+Json = dict[str, Any]
 
 
 def show(
@@ -35,85 +65,281 @@ def show(
     colour: str | None = None,
     format: str = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """Print the chosen responses on stdout; exactly one of prompt, row, and top or worst chooses.
+    """Print responses on stdout, selected by exactly one of prompt, row, and top or worst.
 
     Args:
         inputs: Parquet files, directories or globs.
-        columns_map: role to column, as `--map` says.
-        prompt: the id of a group: its responses, of every step, best reward first.
+        columns_map: role to column, as in `--map`.
+        prompt: the id of a group: its responses in every step, highest reward first.
         row: the number of one row, counted from 0 over all inputs.
-        top: `reward`, `kl`, `length` or `advantage`: the rows where it is highest.
-        worst: the rows where it is lowest; of `reward` where `top` is None.
-        count: how many rows of `top` and `worst`.
-        colour: what colours tokens, `logprob`, `kl` or `advantage`; None: plain text.
+        top: `reward`, `kl`, `length` or `advantage`: the rows with the highest values.
+        worst: the rows with the lowest values, of `reward` if `top` is None.
+        count: the number of rows for `top` and `worst`.
+        colour: the measure for token colours, `logprob`, `kl` or `advantage`; None: plain text.
         format: `table`, `json` or `markdown`.
 
     Raises:
-        UsageError: none or several of the choices; an unknown measure or colour.
-        DataError: no such prompt or row; the columns that a measure or colour needs are missing.
-        ReadWriteError: an input can't be read.
+        UsageError: none or several selections, or an unknown measure or colour.
+        DataError: no such prompt or row, or the columns of the measure or colour are missing.
+        ReadWriteError: an input cannot be read.
     """
     if top is not None and top not in MEASURES:
-        hint = closest(top, MEASURES) or f"; there are {', '.join(MEASURES)}"
+        hint = closest(top, MEASURES) or f"; measures: {', '.join(MEASURES)}"
         raise UsageError(f"--top {top}: no such measure{hint}")
     if colour is not None and colour not in COLOURS:
-        hint = closest(colour, COLOURS) or f"; there are {', '.join(COLOURS)}"
-        raise UsageError(f"--colour {colour}: no such colouring{hint}")
+        hint = closest(colour, COLOURS) or f"; measures: {', '.join(COLOURS)}"
+        raise UsageError(f"--colour {colour}: no such measure{hint}")
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
-        raise UsageError("one of --prompt, --row, and --top or --worst is needed, and only one")
-    index = build(inputs, columns_map)
+        raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
+    index = build_index(inputs, columns_map)
     if colour is not None and not index.columns_for(colour):
-        raise index.lacking(colour)
+        raise index.missing_error(colour)
     if prompt is not None:
         title, rows = _group(index, prompt)
     elif row is not None:
         title, rows = _single(index, row)
     else:
         title, rows = _extremes(index, top or "reward", count, lowest=worst)
-    responses = Reader(index, COLOURS).read(rows)
-    render_views.show(title, responses, colour, format)
+    responses = ResponseReader(index, COLOURS).read(rows)
+    show_responses(title, responses, colour, format)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
-    """The rows of a prompt: step by step, best reward first."""
+    """Return a title and the rows of a prompt, by step, highest reward first."""
     rows = index.rows_of(prompt)
     if not len(rows):
         raise _no_prompt(index, prompt)
     rewards = index.reward[rows]
     order = np.lexsort((rows, -rewards, index.step_rank[rows]))
     steps = len(np.unique(index.step_rank[rows]))
-    known = rewards[~np.isnan(rewards)]
-    title = f"{render_views.shortened(prompt, 80)}: {len(rows)} responses"
+    finite = rewards[~np.isnan(rewards)]
+    title = f"{shortened(prompt, 80)}: {counted(len(rows), 'response')}"
     title += f" in {steps} steps" if steps > 1 else ""
-    if len(known):
-        deviation = f", std {number(float(known.std(ddof=1)))}" if len(known) > 1 else ""
-        title += f", reward mean {number(float(known.mean()))}{deviation}"
+    if len(finite):
+        deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
+        title += f", reward mean {number(float(finite.mean()))}{deviation}"
     return title, rows[order].tolist()
 
 
 def _no_prompt(index: Index, prompt: str) -> DataError:
     if index.prompt is None:
-        return DataError(f"{index.source.name}: no column for group; --map group=COLUMN names one")
+        return DataError(
+            f"{index.source.name}: no column for the group; name one with --map group=COLUMN"
+        )
     labels = [str(label) for label in index.prompt.labels[:_MOST_COMPARED].to_pylist()]
-    hint = closest(prompt, labels) or f"; there are {', '.join(labels[:5])} ..."
+    hint = closest(prompt, labels) or f"; prompts: {', '.join(labels[:5])} ..."
     return DataError(f"{index.source.name}: no prompt {prompt!r}{hint}")
 
 
 def _single(index: Index, row: int) -> tuple[str, list[int]]:
     if not 0 <= row < len(index):
         raise DataError(
-            f"{index.source.name}: no row {row}: there are {len(index)}, counted from 0"
+            f"{index.source.name}: no row {row}: the input has {counted(len(index), 'row')}, "
+            "counted from 0"
         )
     return f"Row {row} of {len(index):,}", [row]
 
 
 def _extremes(index: Index, measure: str, count: int, *, lowest: bool) -> tuple[str, list[int]]:
-    """The rows where a measure is highest or lowest; the first of equal ones first."""
+    """Return a title and the rows with the highest or lowest measure; ties in input order."""
     if not index.columns_for(measure):
-        raise index.lacking(measure)
+        raise index.missing_error(measure)
     index.measure(measure)
     values = index.number(measure)
-    known = np.flatnonzero(~np.isnan(values))
-    order = np.argsort(values[known] if lowest else -values[known], kind="stable")
-    rows = known[order[:count]]
-    return f"The {len(rows)} {'lowest' if lowest else 'highest'} by {measure}", rows.tolist()
+    finite = np.flatnonzero(~np.isnan(values))
+    order = np.argsort(values[finite] if lowest else -values[finite], kind="stable")
+    rows = finite[order[:count]]
+    which = "lowest" if lowest else "highest"
+    return f"{counted(len(rows), 'response')} with the {which} {measure}", rows.tolist()
+
+
+def show_responses(title: str, responses: Sequence[Response], colour: str | None, how: str) -> None:
+    """Responses on stdout.
+
+    Args:
+        title: what was asked for.
+        responses: in the order to show_responses; one alone is shown whole.
+        colour: what colours the tokens, one of COLOURS; None: log-probs on a terminal that has
+            colours and a file that has them, else plain text.
+        how: `table`, `json` or `markdown`.
+    """
+    if how == "json":
+        found = {"schema_version": SCHEMA_VERSION, "title": title}
+        text = json.dumps({**found, "responses": [as_json(one) for one in responses]}, indent=1)
+        sys.stdout.write(text + "\n")
+    elif how == "markdown":
+        headings = ("row", "step", "prompt", "reward", "tokens", *_measured(responses), "response")
+        rows = [_markdown_row(one, responses) for one in responses]
+        show_markdown(headings, rows, prose="response")
+    else:
+        _show_table(title, responses, colour, console(sys.stdout))
+
+
+def as_json(response: Response) -> Json:
+    """Return a response as plain data: a list entry per token, null for NaN and infinities."""
+    return {
+        "row": response.row,
+        "file": response.path,
+        "file_row": response.file_row,
+        "step": response.step,
+        "prompt_id": response.prompt_id,
+        "reward": _plain(response.reward),
+        "policy_tokens": response.length,
+        **{name: _plain(value) for name, value in response.means.items()},
+        "prompt": response.prompt,
+        "response": response.text,
+        "fields": {name: _plain(value) for name, value in response.fields.items()},
+        "tokens": {
+            "text": response.token_texts,
+            "mask": response.mask.astype(int).tolist(),
+            **{
+                name: [_plain(x) for x in v.tolist()] for name, v in response.token_measures.items()
+            },
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: NaN and infinities become null, other types text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def _measured(responses: Sequence[Response]) -> list[str]:
+    return [name for name in COLOURS if any(name in one.means for one in responses)]
+
+
+def _markdown_row(one: Response, responses: Sequence[Response]) -> tuple[str, ...]:
+    numbers = [number(one.means.get(name)) for name in _measured(responses)]
+    text = one.text or coloured_tokens(one, None).plain
+    return str(one.row), str(one.step), str(one.prompt_id), _number(one.reward), str(
+        one.length
+    ), *numbers, text  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else number(value)
+
+
+def _show_table(
+    title: str, responses: Sequence[Response], colour: str | None, out: Console
+) -> None:
+    coloured = out.is_terminal and out.color_system is not None and not out.no_color
+    if colour is None and coloured and any("logprob" in one.token_measures for one in responses):
+        colour = "logprob"
+    out.print(Text(printable_line(title), style="bold"))
+    if colour is not None and coloured:
+        out.print(legend(colour))
+    whole = len(responses) == 1
+    for prompt, several in _by_prompt(responses):
+        out.print()
+        out.print(_prompt_line(several[0], prompt, whole=whole), soft_wrap=not out.is_terminal)
+        bodies = [_body(one, colour, coloured=coloured, whole=whole) for one in several]
+        if out.is_terminal:
+            out.print(_boxes(several, bodies, out.width))
+        else:
+            for one, body in zip(several, bodies, strict=True):
+                out.print(f"\n{heading(one)} · {facts(one)}")
+                out.print(body, soft_wrap=True)
+        if whole:
+            line = Text("  ".join(field_lines(several[0])), style="dim")
+            out.print(line, soft_wrap=not out.is_terminal)
+
+
+def _by_prompt(responses: Sequence[Response]) -> Iterator[tuple[str, list[Response]]]:
+    """Yield runs of responses of one step and prompt, with the prompt's text."""
+    run: list[Response] = []
+    for one in responses:
+        if run and _prompt_key(run[0]) != _prompt_key(one):
+            yield run[0].prompt, run
+            run = []
+        run.append(one)
+    if run:
+        yield run[0].prompt, run
+
+
+def _prompt_key(response: Response) -> tuple[Any, ...]:
+    return response.step, response.prompt_id, response.prompt
+
+
+def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
+    step = "" if one.step is None else f"step {printable_line(str(one.step))} · "
+    line = Text(f"{step}{shortened(printable_line(str(one.prompt_id)), 60)}", style="bold")
+    if prompt and prompt != one.prompt_id:
+        line.append("  ")
+        line.append(
+            printable(prompt) if whole else shortened(printable(prompt), 400), style="not bold"
+        )
+    return line
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the first characters of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def heading(one: Response) -> str:
+    """Return the row's number and reward."""
+    return f"row {one.row} · reward {_number(one.reward)}"
+
+
+def facts(one: Response) -> str:
+    """Return the row's length, means over its policy tokens, and finish reason."""
+    names = {"logprob": "log-prob", "kl": "KL", "advantage": "adv"}
+    parts = [counted(one.length, "token")]
+    parts += [f"{names[name]} {_number(one.means[name])}" for name in _measured([one])]
+    end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
+    return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))
+
+
+def _body(one: Response, colour: str | None, *, coloured: bool, whole: bool) -> RenderableType:
+    limit = None if whole else _MOST_TOKENS
+    text = printable(one.text if whole else _cut(one.text))
+    if colour is None or colour not in one.token_measures:
+        return Text(text) if text else coloured_tokens(one, None, limit=limit)
+    tokens = coloured_tokens(one, colour, numbers=not coloured, limit=limit)
+    return tokens if one.has_texts or not text else Group(Text(text), tokens)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return f"{text[:_MOST_CHARACTERS]} … {len(text) - _MOST_CHARACTERS:,} more characters"
+
+
+def _boxes(
+    responses: Sequence[Response], bodies: Sequence[RenderableType], width: int
+) -> RenderableType:
+    """Return responses in boxes, side by side on a wide terminal."""
+    across = max(1, min(len(responses), width // _PANEL)) if width >= SIDE_BY_SIDE else 1
+    each = (width - across + 1) // across
+    panels = [
+        Panel(
+            body,
+            title=Text(heading(one)),
+            subtitle=Text(facts(one)),
+            title_align="left",
+            subtitle_align="left",
+            border_style="dim",
+            width=each,
+        )
+        for one, body in zip(responses, bodies, strict=True)
+    ]
+    if across == 1:
+        return Group(*panels)
+    grid = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    for start in range(0, len(panels), across):
+        grid.add_row(*panels[start : start + across])
+    return grid
+
+
+def field_lines(one: Response) -> list[str]:
+    """Return the row's file and its other columns, one line each, with visible control signs."""
+    texts = {
+        name: number(value) if isinstance(value, float) else printable_line(str(value))
+        for name, value in one.fields.items()
+    }
+    values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
+    return [f"{printable_line(one.path)}, row {one.file_row}", *values]

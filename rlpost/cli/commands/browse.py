@@ -54,12 +54,12 @@ def browse(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
-    from rlpost.analysis.responses.index import build  # noqa: PLC0415
+    from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
 
     with progress(quiet=False) as reporter:
-        index = build(paths, columns_map, reporter)
+        index = build_index(paths, columns_map, reporter)
         if not len(index):
             raise DataError(f"{index.source.name}: there are no responses to browse")
         for measure in ("kl", "advantage"):

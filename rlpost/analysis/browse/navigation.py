@@ -1,0 +1,235 @@
+"""Navigation: the opened levels from steps down to tokens, and the moves between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpost.analysis.browse import levels
+from rlpost.analysis.browse.levels import Listings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.browse.listing import Listing
+    from rlpost.analysis.responses.index import Index
+    from rlpost.analysis.responses.reader import Response, ResponseReader
+
+
+_UNSORTED = ("rewards", "text")  # columns that are pictures or texts
+
+
+@dataclass
+class Level:
+    """An opened listing and its cursor."""
+
+    level: str
+    of: int | None
+    """The step of the groups, the group of the responses or the row of the tokens; None: all."""
+    step: int | None
+    """The rank of its step; None: all steps."""
+    listing: Listing
+    cursor: int = 0
+
+    @property
+    def id(self) -> int | None:
+        """The id of the item under the cursor."""
+        return self.listing.id(self.cursor) if len(self.listing) else None
+
+
+class Navigation:
+    """The opened levels from the top level to the current one.
+
+    Args:
+        index: of the input.
+        reader: reads a response when its tokens are opened.
+        colour: the measure for token colours.
+    """
+
+    def __init__(self, index: Index, reader: ResponseReader, colour: str | None) -> None:
+        self.index = index
+        self.reader = reader
+        self.colour = colour
+        self.listings = Listings(index, np.ones(len(index), dtype=np.bool_))
+        self.response: Response | None = None
+        self.levels = [self._root()]
+
+    @property
+    def top(self) -> Level:
+        """The current level."""
+        return self.levels[-1]
+
+    def _root(self) -> Level:
+        steps = len(np.unique(self.index.step_rank))
+        if steps > 1:
+            return self._shelf("steps", None, None)
+        level = "groups" if self.index.prompt is not None else "responses"
+        return self._shelf(level, None, None)
+
+    def _shelf(self, level: str, of: int | None, step: int | None) -> Level:
+        if level == "steps":
+            listing = self.listings.steps()
+        elif level == "groups":
+            listing = self.listings.groups(step)
+        elif level == "responses":
+            listing = self.listings.responses(of, step)
+        else:
+            assert of is not None
+            (self.response,) = self.reader.read([of])
+            listing = levels.tokens(self.response, self.colour)
+        return Level(level, of, step, listing)
+
+    def open(self) -> bool:
+        """Open the item under the cursor; return False if it cannot be opened."""
+        level, item = self.top, self.top.id
+        if item is None or level.level == "tokens":
+            return False
+        if level.level == "steps":
+            below = "groups" if self.index.prompt is not None else "responses"
+            self._push(self._shelf(below, None, item))
+        elif level.level == "groups":
+            step = int(self.index.step_rank[self._rows_of_group(item)[0]])
+            self._push(self._shelf("responses", item, step))
+        else:
+            self._push(self._shelf("tokens", item, level.step))
+        return True
+
+    def _push(self, level: Level) -> None:
+        self.levels.append(level)
+
+    def _rows_of_group(self, group: int) -> NDArray[np.int64]:
+        return np.flatnonzero((self.index.group == group) & self.listings.kept)
+
+    def back(self) -> bool:
+        """Close the current level; return False at the top level."""
+        if len(self.levels) == 1:
+            return False
+        self.levels.pop()
+        return True
+
+    def flat(self, *, everywhere: bool = False) -> None:
+        """List all responses of the current step, or of all steps."""
+        while self.top.level in ("responses", "tokens") and len(self.levels) > 1:
+            self.levels.pop()
+        if everywhere:
+            del self.levels[1:]
+        step = self.top.id if self.top.level == "steps" else self.top.step
+        if self.top.level != "responses":
+            self._push(self._shelf("responses", None, None if everywhere else step))
+
+    def sort(self, name: str | None, *, descending: bool) -> None:
+        """Sort the current listing; the cursor stays on its item."""
+        level, item = self.top, self.top.id
+        level.listing = level.listing.sorted_by(name, descending=descending)
+        level.cursor = 0 if item is None else level.listing.place_of(item) or 0
+
+    def next_column(self) -> str | None:
+        """Return the column to sort by after the current one; None: the original order."""
+        names = [c.name for c in self.top.listing.columns if c.name not in _UNSORTED]
+        if self.top.listing.by not in names:
+            return names[0]
+        place = names.index(str(self.top.listing.by)) + 1
+        return names[place] if place < len(names) else None
+
+    def sibling(self, delta: int) -> bool:
+        """Open the next or previous item of the level above; return False if there is none."""
+        if len(self.levels) == 1:
+            return False
+        above = self.levels[-2]
+        place = above.cursor + delta
+        if not 0 <= place < len(above.listing):
+            return False
+        self.levels.pop()
+        above.cursor = place
+        return self.open()
+
+    def step(self, delta: int) -> bool:
+        """Go to the next or previous step, of the same prompt if a group is open."""
+        level = self.top
+        if level.level == "steps":
+            place = level.cursor + delta
+            level.cursor = max(0, min(place, len(level.listing) - 1))
+            return level.cursor == place
+        if level.level == "tokens":
+            return self._tokens_of_step(delta)
+        if level.step is None:
+            return False
+        rows = self.listings.rows
+        if level.of is not None and self.index.prompt is not None:
+            prompt = self.index.prompt.codes
+            rows = rows[prompt[rows] == prompt[self._rows_of_group(level.of)[0]]]
+        ranks = np.unique(self.index.step_rank[rows])
+        later = ranks[ranks > level.step] if delta > 0 else ranks[ranks < level.step][::-1]
+        if not len(later):
+            return False
+        self._go_to(int(later[0]), rows)
+        return True
+
+    def _tokens_of_step(self, delta: int) -> bool:
+        """Open the response at the same position of the group in the next step."""
+        kept = self.levels.pop()
+        place = self.top.cursor
+        if self.top.of is None or not self.step(delta):
+            self._push(kept)
+            return False
+        self.top.cursor = min(place, len(self.top.listing) - 1)
+        return self.open()
+
+    def _go_to(self, step: int, rows: NDArray[np.int64]) -> None:
+        """Replace the levels of a step by those of another step."""
+        level = self.levels.pop()
+        by, descending = level.listing.by, level.listing.descending
+        group = None
+        if level.of is not None:
+            group = int(self.index.group[rows[self.index.step_rank[rows] == step][0]])
+            if self.top.level == "groups" and self.top.step is not None:
+                self.top.step = step
+                self.top.listing = self._shelf("groups", None, step).listing.sorted_by(
+                    self.top.listing.by, descending=self.top.listing.descending
+                )
+            if self.top.level == "groups":
+                self.top.cursor = self.top.listing.place_of(group) or 0
+        steps = self.levels[0]
+        if steps.level == "steps":
+            steps.cursor = steps.listing.place_of(step) or 0
+        self._push(self._shelf(level.level, group, step))
+        self.sort(by, descending=descending)
+        self.top.cursor = min(level.cursor, max(0, len(self.top.listing) - 1))
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """List only these rows, at the same position as far as it still exists."""
+        self.listings = Listings(self.index, kept)
+        old, self.levels = self.levels, []
+        for place, level in enumerate(old):
+            new = self._root() if place == 0 else self._shelf(level.level, level.of, level.step)
+            if place and not len(new.listing):
+                return
+            self.levels.append(new)
+            self.sort(level.listing.by, descending=level.listing.descending)
+            if level.id is not None:
+                found = new.listing.place_of(level.id)
+                new.cursor = found or 0
+                if found is None:
+                    return
+
+    def where(self) -> list[str]:
+        """Return the names of the opened items, from the input to the current listing."""
+        return [self._name(above, level) for above, level in pairwise(self.levels)]
+
+    def _name(self, above: Level, level: Level) -> str:
+        """Return the name of the item that was opened to reach a level."""
+        step = above.listing.cells(above.cursor)[0] if len(above.listing) else ""
+        if level.level == "responses" and level.of is None:
+            return (
+                f"step {step}, all" if above.level == "steps" and level.step is not None else "all"
+            )
+        if above.level == "steps":
+            return f"step {step}"
+        prompt = self.index.prompt
+        if above.level == "groups" and prompt is not None and level.of is not None:
+            row = self._rows_of_group(level.of)[0]
+            return " ".join(str(prompt.label(int(prompt.codes[row]))).split())
+        return f"row {above.id}"
