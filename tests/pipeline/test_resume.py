@@ -214,7 +214,7 @@ def changed_columns(_):
 
 
 def changed_pieces(_):
-    return ("--chunk-tokens", "50"), "--chunk-tokens 40 makes them so again"
+    return ("--chunk-tokens", "50"), "use --chunk-tokens 40"
 
 
 def changed_input(inputs):
