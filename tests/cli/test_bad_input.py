@@ -198,7 +198,7 @@ def test_an_output_that_is_an_input_is_refused(refused, here):
     refused(2, "link.parquet in.parquet --overwrite", "output and input are the same file")
 
 
-def test_an_output_that_exists_is_kept_unless_told_otherwise(refused, here):
+def test_an_existing_output_is_kept_without_overwrite(refused, here):
     (here / "out.parquet").write_text("precious")
     refused(2, "in.parquet out.parquet", "out.parquet: exists already; --overwrite replaces it")
     assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
@@ -354,7 +354,7 @@ def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
-    refused(5, "in.parquet out.parquet --device cuda", "--device cuda: this machine has 0 CUDA")
+    refused(5, "in.parquet out.parquet --device cuda", "--device cuda: torch finds 0 CUDA devices")
     refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu gives the same numbers")
 
 

@@ -117,7 +117,7 @@ def test_debug_keeps_the_traceback_wherever_it_stands():
         run("advantages", "missing.parquet", "out.parquet", "--debug")
 
 
-def test_a_near_miss_of_an_option_is_answered_with_it():
+def test_errors_about_unknown_options_name_the_closest_one():
     ran = run("advantages", "a", "b", "--gama", "1")
     assert ran.code == 2
     assert "--gamma" in ran.err
@@ -167,7 +167,7 @@ def test_the_plan_is_printed_and_nothing_is_written(tmp_path):
     assert ran.err == ""
     for part in (
         "12 responses",
-        "1 responses",
+        "1 read responses",
         "2 write",
         " B  ",
         "old_log_probs",
@@ -329,7 +329,7 @@ def test_a_stdout_that_takes_nothing_gives_no_traceback(tmp_path, words, redirec
     assert "Exception ignored" not in ran.stderr
 
 
-def test_a_stream_of_ascii_gets_what_ascii_can_say():
+def test_an_ascii_stream_gets_ascii():
     ran = finished(start("estimators", env={"PYTHONIOENCODING": "ascii"}))
     assert ran.code == 0
     assert "grpo" in ran.out
@@ -344,7 +344,7 @@ def test_a_stream_of_ascii_gets_what_ascii_can_say():
         ("inspect nosuch.parquet", 4),
     ],
 )
-def test_a_closed_pipe_ends_a_command_without_a_word(words, code, tmp_path):
+def test_a_closed_pipe_ends_a_command_without_output(words, code, tmp_path):
     for streams in (("stdout",), ("stdout", "stderr")):
         listening, telling = os.pipe()
         os.close(listening)

@@ -96,7 +96,7 @@ def test_formats_and_layouts_of_dumps(tmp_path):
 @pytest.mark.parametrize(
     ("shell", "begins"), [("zsh", "#compdef rlpost"), ("bash", "_rlpost_"), ("fish", "complete ")]
 )
-def test_the_script_is_that_of_the_shell_that_is_named(shell, begins):
+def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
     words = [PROGRAM, "--show-completion", shell]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)
     assert ran.stdout.startswith(begins)
@@ -168,11 +168,11 @@ def test_a_single_role_comes_with_the_columns(rollouts):
 
 
 @pytest.mark.parametrize("flag", ["--rollout-id", "--reward-components"])
-def test_columns_where_columns_are_asked_for(rollouts, flag):
+def test_options_of_columns_offer_the_columns(rollouts, flag):
     assert asked("advantages", "in.parquet", flag, "ui", cwd=rollouts.parent) == ["uid"]
 
 
-def test_zsh_and_fish_get_whole_words_and_what_they_mean(rollouts):
+def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
     words = ("advantages", "in.parquet", "--map", "reward=sc")
     assert asked(*words, cwd=rollouts.parent, by="fish") == ["reward=score", "reward=scores_b"]
     assert '"reward=score"' in "".join(asked(*words, cwd=rollouts.parent, by="zsh"))
@@ -197,7 +197,7 @@ def test_paths_are_left_to_the_shell(rollouts):
          "max:k3::"),
     ],
 )  # fmt: skip
-def test_words_that_bash_took_apart_are_joined(words, cursor, joined, own):
+def test_words_that_bash_split_are_joined(words, cursor, joined, own):
     environment = {
         "_RLPOST_COMPLETE": "complete_bash",
         "COMP_WORDS": "\n".join(words),

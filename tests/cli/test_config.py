@@ -154,7 +154,7 @@ def test_every_variable_that_an_option_reads_is_known():
     assert FLAGS["columns"] == "--map"
 
 
-def test_an_unknown_variable_is_warned_of_with_the_nearest_name(monkeypatch, tmp_path):
+def test_warnings_about_unknown_variables_name_the_closest_one(monkeypatch, tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_GAMA", "0.5")
     ran = run("advantages", path, tmp_path / "out.parquet")
@@ -181,7 +181,7 @@ def test_an_unknown_variable_is_warned_of_with_the_nearest_name(monkeypatch, tmp
         ("RLPOST_LOSS=pppo", "rlpost: RLPOST_LOSS: no policy loss 'pppo'"),
     ],
 )
-def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(value, told, monkeypatch, tmp_path):
+def test_errors_name_the_variable_that_set_a_wrong_value(value, told, monkeypatch, tmp_path):
     table = rollout()
     table = table.append_column("log_probs", table["old_log_probs"])
     path = save(table, tmp_path / "in.parquet")
@@ -192,7 +192,7 @@ def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(value, told, monk
     assert told in " ".join(ran.err.replace("│", " ").split())
 
 
-def test_a_flag_that_beats_a_variable_is_blamed_itself(monkeypatch, tmp_path):
+def test_errors_name_the_flag_that_overrides_a_variable(monkeypatch, tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_REWARD_CLIP", "2")
     ran = run("advantages", path, tmp_path / "out.parquet", "--reward-clip", "-3")

@@ -62,7 +62,7 @@ def test_a_run_does_not_import_pandas(told, options, tmp_path):
     assert out.exists()
 
 
-def test_nor_do_columns_of_a_folders_name(told, tmp_path):
+def test_hive_columns_do_not_import_pandas(told, tmp_path):
     folder = tmp_path / "in" / "step=3" / "run=ab"
     folder.mkdir(parents=True)
     pq.write_table(pq.read_table(SAMPLE).drop_columns(["step", "prompt_id"]), folder / "a.parquet")
@@ -71,7 +71,7 @@ def test_nor_do_columns_of_a_folders_name(told, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["inspect", "loss"])
-def test_nor_do_other_commands(told, command, tmp_path):
+def test_other_commands_do_not_import_pandas(told, command, tmp_path):
     options = ("--summary-json", tmp_path / "loss.json", "-q") if command == "loss" else ()
     assert told(command, SAMPLE, *options) == ""
 
