@@ -1,4 +1,4 @@
-"""Conversions as a whole: what goes where, what is refused, and the parts that formats share."""
+"""Conversions as a whole: outputs, errors, and the functions that formats share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-# Where it goes
+# Outputs
 
 
 def test_one_dump_goes_to_one_file_whatever_its_name(dump, tmp_path):
@@ -69,7 +69,7 @@ def test_a_directory_goes_to_a_directory_of_the_same_layout(tmp_path):
     assert summary["responses"] == 36
 
 
-def test_several_dumps_go_to_one_file_where_it_is_called_parquet(tmp_path):
+def test_several_dumps_go_to_one_file_if_its_name_ends_in_parquet(tmp_path):
     steps(tmp_path / "in", 1, 2)
     convert(tmp_path / "in", tmp_path / "all.parquet")
     table = pq.read_table(tmp_path / "all.parquet")
@@ -77,13 +77,13 @@ def test_several_dumps_go_to_one_file_where_it_is_called_parquet(tmp_path):
     assert table["old_log_probs"].to_pylist()[12:] == [one.old for one in writers.made(seed=2)]
 
 
-def test_globs_mean_their_matches(tmp_path):
+def test_a_glob_means_its_matches(tmp_path):
     steps(tmp_path / "in", 1, 2, 13)
     convert(str(tmp_path / "in" / "*step1*.jsonl"), tmp_path / "out")
     assert names(tmp_path / "out") == ["train_data_step1.parquet", "train_data_step13.parquet"]
 
 
-def test_a_glob_keeps_the_folders_below_those_that_it_names(tmp_path):
+def test_the_output_of_a_glob_has_the_subfolders_of_its_matches(tmp_path):
     steps(tmp_path / "a" / "run1", 1)
     steps(tmp_path / "a" / "run2", 1)
     convert(str(tmp_path / "a" / "run*" / "*.jsonl"), tmp_path / "out")
@@ -99,7 +99,7 @@ def test_dumps_of_one_name_need_the_directory_above_them(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_is_replaced_only_when_that_is_asked_for(dump, tmp_path):
+def test_an_output_is_replaced_only_with_overwrite(dump, tmp_path):
     out = tmp_path / "out.parquet"
     out.write_text("mine")
     with pytest.raises(UsageError, match="exists already; --overwrite"):
@@ -125,17 +125,17 @@ def test_nothing_appears_when_the_last_of_several_dumps_is_bad(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_an_output_that_cannot_be_written_is_exit_4(dump, tmp_path):
+def test_an_unwritable_output_is_exit_code_4(dump, tmp_path):
     (tmp_path / "file").write_text("")
     ran = run("convert", dump, tmp_path / "file" / "out.parquet")
     assert ran.code == 4
     assert "cannot be written" in ran.err
 
 
-# What it is
+# Formats
 
 
-def test_a_file_of_no_known_format_is_refused_with_those_there_are(tmp_path):
+def test_a_file_of_an_unknown_format_is_an_error(tmp_path):
     path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
     with pytest.raises(UsageError, match="the format is unknown"):
         convert(path, tmp_path / "out.parquet")
@@ -154,7 +154,7 @@ def test_formats_are_not_mixed(dump, tmp_path):
     assert summary["passed_over"] == [str(other)]
 
 
-def test_a_directorys_damaged_dump_is_not_passed_over_where_the_format_is_said(tmp_path):
+def test_a_damaged_dump_in_a_directory_is_an_error_if_the_format_is_named(tmp_path):
     steps(tmp_path / "in", 1, 2)
     (tmp_path / "in" / "train_data_step2.jsonl").write_text('{"rewards"')
     ran = run("convert", tmp_path / "in", tmp_path / "out", "--from", "nemo-rl")
@@ -166,12 +166,12 @@ def test_a_directorys_damaged_dump_is_not_passed_over_where_the_format_is_said(t
     assert "train_data_step2.jsonl" in ran.err
 
 
-def test_a_near_miss_of_a_format_is_answered_with_it():
+def test_the_error_for_a_misspelt_format_has_the_closest_name():
     with pytest.raises(UsageError, match="did you mean nemo-rl"):
         format_named("nemo_rl")
 
 
-def test_two_formats_that_claim_a_file_are_both_named(dump):
+def test_a_file_of_two_possible_formats_is_an_error_with_both_names(dump):
     twin = mock.Mock(suffixes=(".jsonl",), sniff=lambda _: True)
     twin.name = "twin"
     with (
@@ -190,13 +190,13 @@ def test_two_formats_that_claim_a_file_are_both_named(dump):
         (["--from", "verll"], "did you mean verl?"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(words, message, dump, tmp_path):
+def test_options_that_do_not_apply_are_an_error(words, message, dump, tmp_path):
     ran = run("convert", dump, tmp_path / "out.parquet", *words)
     assert ran.code == 2
     assert message in ran.err
 
 
-def test_a_role_is_left_out_or_read_from_another_field(dump, tmp_path):
+def test_a_role_can_be_omitted_or_read_from_another_field(dump, tmp_path):
     chosen = ReadOptions({"old_log_probs": "none", "reward": "idx"})
     convert(dump, tmp_path / "out.parquet", options=chosen)
     table = pq.read_table(tmp_path / "out.parquet")
@@ -216,7 +216,7 @@ def test_every_format_is_listed_and_documented():
     assert all(one["source"] for one in listed)
 
 
-def test_the_screen_says_what_was_given_and_what_cannot_be_and_why(dump, tmp_path):
+def test_the_screen_shows_roles_and_the_reasons_for_missing_roles(dump, tmp_path):
     ran = run("convert", dump, tmp_path / "out.parquet")
     assert (ran.code, ran.out) == (0, "")
     for text in ("12 responses, 47 response tokens", "ref_log_probs", "mask = token_loss_mask",
@@ -234,10 +234,10 @@ def test_the_screen_fits_80_columns(dump, tmp_path):
     assert {len(line) for line in lines} == {80}
 
 
-# What is written
+# Written files
 
 
-def test_the_file_says_what_it_was_and_what_it_lacks(dump, tmp_path):
+def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
     convert(dump, tmp_path / "out.parquet")
     metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
     assert metadata[b"rlpost.format"] == b"nemo-rl"
@@ -246,7 +246,7 @@ def test_the_file_says_what_it_was_and_what_it_lacks(dump, tmp_path):
     }  # fmt: skip
 
 
-def test_log_probs_are_byte_stream_split_and_everything_is_zstd(dump, tmp_path):
+def test_columns_are_zstd_and_log_probs_byte_stream_split(dump, tmp_path):
     convert(dump, tmp_path / "out.parquet")
     group = pq.read_metadata(tmp_path / "out.parquet").row_group(0)
     chunks = [group.column(place) for place in range(group.num_columns)]
@@ -259,7 +259,7 @@ def test_log_probs_are_byte_stream_split_and_everything_is_zstd(dump, tmp_path):
     }
 
 
-def test_rows_are_the_same_however_they_are_cut_into_batches_and_row_groups(dump, tmp_path):
+def test_rows_do_not_depend_on_batches_and_row_groups(dump, tmp_path):
     convert(dump, tmp_path / "whole.parquet")
     with (
         mock.patch.object(writer, "ROW_GROUP_BYTES", 1),
@@ -272,7 +272,7 @@ def test_rows_are_the_same_however_they_are_cut_into_batches_and_row_groups(dump
     )
 
 
-def test_batches_are_bounded_in_bytes_too():
+def test_the_bytes_of_a_batch_are_bounded():
     rows = (Row(str(i), {"response_mask": [1] * 1000}) for i in range(64))
     with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
         sizes = [batch.num_rows for batch in record_batches(rows, PLAIN)]
@@ -280,7 +280,7 @@ def test_batches_are_bounded_in_bytes_too():
     assert max(sizes) <= 10
 
 
-def test_dumps_of_which_only_some_have_log_probs_do_not_make_one_file(tmp_path):
+def test_dumps_with_and_without_log_probs_do_not_become_one_file(tmp_path):
     steps(tmp_path / "in", 1)
     writers.nemo_rl(tmp_path / "in", writers.made(), on_policy=True)
     with pytest.raises(DataError, match="only some have old_log_probs"):
@@ -304,7 +304,7 @@ def table_of(rows, **types):
     return pa.Table.from_batches(record_batches(numbered, PLAIN, types))
 
 
-def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
+def test_keys_are_text_and_equal_integers_of_any_type_are_one_key():
     table = table_of([{"prompt_id": 3}, {"prompt_id": 3.0}, {"prompt_id": "3"}])
     assert table["prompt_id"].to_pylist() == ["3"] * 3
 
@@ -331,13 +331,13 @@ def test_keys_are_text_and_whole_numbers_of_any_kind_are_one_key():
         ([{"reward": {"a": 1}}], "row 0: `reward` is {'a': 1}; double is needed"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named(rows, message):
+def test_the_error_for_a_bad_row_names_it(rows, message):
     with pytest.raises(DataError, match="row ") as raised:
         table_of(rows)
     assert message in str(raised.value)
 
 
-def test_rows_without_tokens_have_empty_lists_and_never_null():
+def test_rows_without_tokens_have_empty_lists_and_no_nulls():
     table = table_of([{"response_mask": []}, {"response_mask": [1], "values": [0.5]}])
     assert table["values"].to_pylist() == [[], [0.5]]
     assert table["response_mask"].null_count == 0
@@ -362,7 +362,7 @@ def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
         list(json_records(path))
 
 
-def test_what_pythons_json_writes_beyond_the_standard_is_read(tmp_path):
+def test_extensions_of_pythons_json_are_read(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"a": NaN, "b": -Infinity, "c": 123456789012345678901234567890}\n\n{"a": 1}\n')
     first, second = json_records(path)
@@ -382,7 +382,7 @@ def test_what_pythons_json_writes_beyond_the_standard_is_read(tmp_path):
         (b"[" * 100_000, "nested too deeply to read"),
     ],
 )
-def test_a_bad_line_is_named(line, message, tmp_path):
+def test_the_error_for_a_bad_line_names_it(line, message, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"a": 0}\n' + line + b"\n")
     with pytest.raises(DataError, match=r"in\.jsonl, line 2: ") as raised:
@@ -391,7 +391,7 @@ def test_a_bad_line_is_named(line, message, tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"{", b"\xff", b"[]", b"[1]", b"3", b"PK\x03\x04"])
-def test_no_sniff_is_upset_by_anything(text, tmp_path):
+def test_no_sniff_raises_for_any_contents(text, tmp_path):
     for suffix in (".jsonl", ".json", ".pt", ".parquet"):
         path = tmp_path / f"in{suffix}"
         path.write_bytes(text)
@@ -399,7 +399,7 @@ def test_no_sniff_is_upset_by_anything(text, tmp_path):
     assert first_fields(tmp_path / "missing.jsonl") == {}
 
 
-def test_a_sniff_reads_no_more_than_it_may(tmp_path):
+def test_a_sniff_reads_a_bounded_number_of_bytes(tmp_path):
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:
         file.write(b'{"token_loss_mask": "')
@@ -407,7 +407,7 @@ def test_a_sniff_reads_no_more_than_it_may(tmp_path):
     assert detect(path) is None
 
 
-def test_records_without_any_are_refused(tmp_path):
+def test_a_file_without_records_is_an_error(tmp_path):
     for text, message in (
         ("", "the file is empty"),
         ("\n\n", "the file is empty"),
@@ -420,7 +420,7 @@ def test_records_without_any_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--from", "jsonl"], ["--from", "verl"]])
-def test_an_empty_file_is_called_so_however_its_format_is_found(words, tmp_path):
+def test_an_empty_file_is_an_error_that_says_empty(words, tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     ran = run("convert", tmp_path / "in.jsonl", tmp_path / "out.parquet", *words)
     assert (ran.code, ran.out) == (3, "")
@@ -428,7 +428,7 @@ def test_an_empty_file_is_called_so_however_its_format_is_found(words, tmp_path)
     assert names(tmp_path) == ["in.jsonl"]
 
 
-def test_records_without_any_field_are_said_to_have_none(tmp_path):
+def test_the_error_for_records_without_fields_says_none(tmp_path):
     path = writers.lines(tmp_path / "in.jsonl", [{}])
     with pytest.raises(DataError, match=r"fields: none$"):
         convert(path, tmp_path / "out.parquet", "jsonl")
@@ -452,7 +452,7 @@ def cut(name, mask, values, length=None):
 
 
 @given(responses())
-def test_every_layout_gives_back_the_response(case):
+def test_every_layout_returns_the_response(case):
     before, mask, after = case
     values = np.arange(1, len(mask) + 1) / 4
     expected = mask.tolist(), values.tolist()
@@ -477,7 +477,7 @@ def test_every_layout_gives_back_the_response(case):
 
 
 @given(responses())
-def test_lists_of_another_length_never_pass_for_a_layout(case):
+def test_lists_of_another_length_are_an_error_for_every_layout(case):
     _, mask, _ = case
     for name in ("response", "padded", "left-padded"):
         with pytest.raises(DataError, match=r"here: `values` has .* entries"):
@@ -492,7 +492,7 @@ def test_lists_of_another_length_never_pass_for_a_layout(case):
         layout.response_lists("compact", "here", mask, {})
 
 
-def test_lengths_that_contradict_the_mask_are_refused():
+def test_lengths_that_contradict_the_mask_are_an_error():
     mask = np.array([0, 1, 1], np.uint8)
     for length in (2, 4):
         with pytest.raises(DataError, match=f"length is {length}, but"):
@@ -515,7 +515,7 @@ def test_lengths_that_contradict_the_mask_are_refused():
 # Keys
 
 
-def test_prompts_have_one_key_whatever_their_integer_type():
+def test_the_key_of_a_prompt_does_not_depend_on_the_integer_type():
     assert prompt_key(np.array([1, 2])) == prompt_key(np.array([1, 2], np.int32))
     assert len({prompt_key(np.array(ids)) for ids in ([1, 2], [2, 1], [1], [1, 2, 0])}) == 4
 
@@ -530,14 +530,14 @@ def test_prompts_have_one_key_whatever_their_integer_type():
         ("footsteps_3/x.jsonl", None),
     ],
 )
-def test_steps_are_read_from_names(path, step, tmp_path):
+def test_steps_are_read_from_path_names(path, step, tmp_path):
     assert step_of(tmp_path / path) == step
 
 
 # Dumps as inputs of other commands
 
 
-def test_parquet_of_responses_is_given_back_as_it_is(tmp_path):
+def test_parquet_of_responses_is_returned_unchanged(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
         assert inputs == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
@@ -560,7 +560,7 @@ def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
     ]  # fmt: skip
 
 
-def test_what_was_staged_goes_whatever_happens(dump, tmp_path):
+def test_temporary_files_are_always_removed(dump, tmp_path):
     out = tmp_path / "deep" / "er" / "out.parquet"
     ran = run("advantages", dump, out, "--estimator", "gae")
     assert ran.code == 3
@@ -568,7 +568,7 @@ def test_what_was_staged_goes_whatever_happens(dump, tmp_path):
     assert names(tmp_path) == ["in/train_data_step7.jsonl"]
 
 
-def test_a_plan_of_a_dump_is_shown(dump):
+def test_the_plan_of_a_dump_is_printed(dump):
     ran = run("advantages", dump, "--plan", "--estimator", "grpo")
     assert ran.code == 0
     assert "12 responses" in ran.out

@@ -57,7 +57,7 @@ def table_of(records: list[dict], folder: Path, kind: str, **options) -> tuple[p
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", [None, "response", "left-padded", "shifted", "compact"])
-def test_a_padded_dump_passes_for_no_other_layout(layout, kind, tmp_path):
+def test_padded_lists_are_an_error_for_every_other_layout(layout, kind, tmp_path):
     with pytest.raises(DataError, match=r"in\.\w+, (line 1|row 0): "):
         table_of([WHOLE], tmp_path, kind, layout=layout)
     without = {name: x for name, x in WHOLE.items() if name != "response_length"}
@@ -67,7 +67,7 @@ def test_a_padded_dump_passes_for_no_other_layout(layout, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_padded_dump_is_cut_to_the_length_that_its_records_say(kind, tmp_path):
+def test_padded_lists_are_cut_to_the_response_length(kind, tmp_path):
     longer = {**WHOLE, "response_length": 4}  # ends with a tool's output, which is no padding
     table, summary = table_of([WHOLE, longer], tmp_path, kind, layout="padded")
     assert table["old_log_probs"].to_pylist() == [[-0.5, 0.0, -0.25], [-0.5, 0.0, -0.25, 9.0]]
@@ -77,7 +77,7 @@ def test_a_padded_dump_is_cut_to_the_length_that_its_records_say(kind, tmp_path)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [2, 6])
-def test_a_response_length_that_the_mask_denies_is_refused(length, kind, tmp_path):
+def test_a_response_length_that_contradicts_the_mask_is_an_error(length, kind, tmp_path):
     record = {**WHOLE, "response_length": length}
     with pytest.raises(DataError, match=f"`response_length` is {length}, but the mask has 7"):
         table_of([record], tmp_path, kind, layout="padded")
@@ -95,7 +95,7 @@ def test_a_padded_response_without_any_policy_token_is_empty(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_that_are_not_as_long_as_the_response_are_refused(kind, tmp_path):
+def test_lists_of_another_length_than_the_response_are_an_error(kind, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_length": 3, "old_log_probs": [-0.5] * 4}
     with pytest.raises(DataError, match="has 4 entries and `response_length` is 3"):
         table_of([record], tmp_path, kind)
@@ -103,7 +103,7 @@ def test_lists_that_are_not_as_long_as_the_response_are_refused(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layout_that_changes_nothing_says_so(kind, tmp_path):
+def test_a_layout_that_changes_nothing_is_a_warning(kind, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": [1, 0, 1], "values": [1.0, 2.0, 3.0]}
     for layout in ("padded", "left-padded"):
         table, summary = table_of([record], tmp_path, kind, layout=layout)
@@ -116,7 +116,7 @@ def test_a_layout_that_changes_nothing_says_so(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_that_begins_with_0_is_told_of_unless_the_layout_is_said(kind, tmp_path):
+def test_a_mask_that_begins_with_0_is_a_warning_without_a_layout(kind, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": [0, 0, 1], "values": [9.0, 9.0, 1.0]}
     _, summary = table_of([record] * 2, tmp_path, kind)
     assert "the mask of 2 responses begins with 0" in summary["warnings"][0]
@@ -127,14 +127,14 @@ def test_a_mask_that_begins_with_0_is_told_of_unless_the_layout_is_said(kind, tm
         table_of([{**record, "prompt_length": 2}], tmp_path, kind)
 
 
-def test_ids_of_the_prompt_tell_that_lists_hold_it(tmp_path):
+def test_the_number_of_prompt_ids_shows_that_lists_contain_the_prompt(tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": [0, 1], "prompt_token_ids": [5]}
     with pytest.raises(DataError, match="0 for the first 1 token, and the prompt has 1"):
         table_of([record], tmp_path, "jsonl")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shifted_lists_are_told_by_the_mask_or_the_ids(kind, tmp_path):
+def test_the_mask_or_the_ids_show_that_lists_are_shifted(kind, tmp_path):
     lists = {"old_log_probs": [9.0, -0.5, 0.0, -0.25, 9.0, 9.0]}
     by_mask = {**WHOLE, **lists}
     by_ids = {**by_mask, "response_mask": WHOLE["response_mask"][1:],
@@ -149,13 +149,13 @@ def test_shifted_lists_are_told_by_the_mask_or_the_ids(kind, tmp_path):
     ("mask", "message"),
     [([1, None], "has null at token 1"), ([[1]], "nested 2 deep"), ([1, 0.5], "has 0.5 at token")],
 )
-def test_a_bad_mask_is_named_as_it_is(mask, message, tmp_path):
+def test_the_error_for_a_bad_mask_describes_it(mask, message, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": mask}
     with pytest.raises(DataError, match=f"line 1: `response_mask` .*{message}"):
         table_of([record], tmp_path, "jsonl")
 
 
-def test_nemo_rl_lists_are_all_in_a_batch_of_one_or_none_is(tmp_path):
+def test_all_or_none_of_nemo_rls_lists_are_in_a_batch_of_one(tmp_path):
     record = {"rewards": 1.0, "token_loss_mask": [[1]], "generation_logprobs": [-0.5],
               "input_lengths": 1}  # fmt: skip
     path = text_writers.write_lines(tmp_path / "train_data_step1.jsonl", [record])
@@ -166,10 +166,10 @@ def test_nemo_rl_lists_are_all_in_a_batch_of_one_or_none_is(tmp_path):
         assert convert(path, tmp_path / "out.parquet", overwrite=True)["tokens"] == 1
 
 
-# What it was read from, what it lacks
+# Sources and missing roles
 
 
-def test_the_screen_names_the_fields_that_roles_were_read_from(tmp_path):
+def test_the_screen_shows_the_field_of_each_role(tmp_path):
     path = text_writers.trl(tmp_path / "completions_1.parquet", MADE)
     names = " + ".join(MADE[0].parts)
     ran = run("convert", path, tmp_path / "a.parquet")
@@ -183,7 +183,7 @@ def test_the_screen_names_the_fields_that_roles_were_read_from(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_aliases_and_paths_are_named(kind, tmp_path):
+def test_the_sources_are_aliases_and_dotted_paths(kind, tmp_path):
     record = {"score": 1.0, "loss_mask": [1], "meta": {"task": "a"}}
     _, summary = table_of([record], tmp_path, kind, map={"group": "meta.task"})
     assert summary["sources"] == {
@@ -192,12 +192,12 @@ def test_aliases_and_paths_are_named(kind, tmp_path):
 
 
 @pytest.mark.parametrize("one", FORMATS.values(), ids=lambda one: one.name)
-def test_every_format_says_why_it_has_no_log_probs_of_the_trained_policy(one):
+def test_every_format_has_a_reason_for_missing_log_probs(one):
     assert one.missing_roles["log_probs"]
     assert "log_probs" not in one.roles or one.name in KINDS
 
 
-def test_loss_gives_the_dumps_reason(tmp_path):
+def test_loss_prints_the_reason_of_the_format(tmp_path):
     dump = writers.nemo_rl(tmp_path / "in", writers.made())
     convert(dump, tmp_path / "out.parquet")
     for source in (dump, tmp_path / "out.parquet"):
@@ -206,7 +206,7 @@ def test_loss_gives_the_dumps_reason(tmp_path):
         assert "NeMo-RL dumps log-probs from before the update only" in ran.err
 
 
-def test_loss_of_nemo_rl_works_with_the_maps_of_its_note(tmp_path):
+def test_the_maps_in_nemo_rls_note_work_for_loss(tmp_path):
     given = writers.made()
     dump = writers.nemo_rl(tmp_path / "in", given)
     words = FORMATS["nemo-rl"].note.split("OUT ")[1].split(".")[0].split()
@@ -222,7 +222,7 @@ def test_loss_of_nemo_rl_works_with_the_maps_of_its_note(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_of_one_text_are_a_group_where_no_field_names_any(kind, tmp_path):
+def test_equal_prompts_are_a_group_if_no_field_is_a_group_key(kind, tmp_path):
     records = [{"prompt": text, "reward": 1.0} for text in ("a", "b", "a")]
     table, summary = table_of(records, tmp_path, kind)
     first, second, third = table["prompt_id"].to_pylist()
@@ -238,7 +238,7 @@ def test_prompts_of_one_text_are_a_group_where_no_field_names_any(kind, tmp_path
 # The summary
 
 
-def test_a_conversion_prints_its_summary_where_it_is_asked_to(tmp_path):
+def test_a_conversion_prints_its_summary_in_every_format(tmp_path):
     dump = writers.nemo_rl(tmp_path / "in", writers.made())
     ran = run("convert", dump, tmp_path / "a.parquet", "--format", "json")
     assert (ran.code, ran.err) == (0, "")
@@ -259,7 +259,7 @@ def test_a_conversion_prints_its_summary_where_it_is_asked_to(tmp_path):
     assert not (tmp_path / "e.parquet").exists()
 
 
-def test_a_piped_screen_wraps_at_columns_alone_and_cuts_no_table(tmp_path, monkeypatch):
+def test_a_piped_screen_wraps_at_columns_only_and_cuts_no_table(tmp_path, monkeypatch):
     dump = writers.nemo_rl(tmp_path / "in", writers.made())
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
@@ -282,7 +282,7 @@ def test_a_piped_screen_wraps_at_columns_alone_and_cuts_no_table(tmp_path, monke
     assert not [line for line in free + tight if line.endswith(" ")]
 
 
-# Numbers that are none
+# NaN and infinite numbers
 
 BAD = [
     {"uid": "a", "reward": 1.0, "response_mask": [1, 1, 0], "values": [1.0, 2.0, 3.0]},
@@ -293,7 +293,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_that_are_not_finite_are_counted_where_the_mask_is_1(kind, tmp_path):
+def test_nonfinite_numbers_of_policy_tokens_are_counted(kind, tmp_path):
     _, summary = table_of(BAD, tmp_path, kind)
     assert summary["nonfinite"] == {
         "reward": {"entries": 2, "responses": 2}, "values": {"entries": 2, "responses": 1},
@@ -307,7 +307,7 @@ def test_numbers_that_are_not_finite_are_counted_where_the_mask_is_1(kind, tmp_p
 
 
 @pytest.mark.parametrize(("kind", "place"), [("jsonl", "line"), ("parquet", "row")])
-def test_numbers_that_are_not_finite_are_refused_where_that_is_asked_for(kind, place, tmp_path):
+def test_nonfinite_error_rejects_nonfinite_numbers(kind, place, tmp_path):
     number = {"line": 2, "row": 1}[place]
     path = saved(BAD, tmp_path, kind)
     words = ("convert", path, tmp_path / "o.parquet", "--from", kind, "--nonfinite", "error")
@@ -323,7 +323,7 @@ def test_numbers_that_are_not_finite_are_refused_where_that_is_asked_for(kind, p
     assert run(*words).code == 0
 
 
-def test_a_reward_that_is_missing_in_whole_batches_counts(tmp_path, monkeypatch):
+def test_rewards_that_are_missing_in_whole_batches_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.formats.rows.MOST_ROWS", 1)
     _, summary = table_of([BAD[2], BAD[0], BAD[2]], tmp_path, "jsonl")
     assert summary["nonfinite"]["reward"] == {"entries": 2, "responses": 2}
@@ -333,14 +333,14 @@ def test_a_reward_that_is_missing_in_whole_batches_counts(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_that_make_no_whole_blocks_are_refused(kind, tmp_path):
+def test_records_that_do_not_make_complete_blocks_are_an_error(kind, tmp_path):
     records = [{"reward": 1.0}] * 4
     with pytest.raises(UsageError, match="the last group would have 1"):
         table_of(records, tmp_path, kind, group_size=3)
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_nemo_rl_and_slime_blocks_are_whole_too(tmp_path):
+def test_blocks_of_nemo_rl_and_slime_are_complete(tmp_path):
     options = ReadOptions(group_size=5)
     for dump in (writers.nemo_rl(tmp_path / "a", writers.made()),
                  writers.slime_train(tmp_path / "b", writers.made())):  # fmt: skip
@@ -386,7 +386,7 @@ def test_several_dumps_are_one_input_of_one_output(tmp_path):
     assert f"{tmp_path / 'in'}: no column for values" in ran.err
 
 
-def test_a_directory_of_a_said_format_has_other_files_passed_over(tmp_path):
+def test_other_files_of_a_directory_are_skipped_if_the_format_is_named(tmp_path):
     folder = text_writers.skyrl(tmp_path, MADE[:4]).parent
     ran = run("convert", folder, tmp_path / "o.parquet", "--from", "skyrl-eval")
     assert ran.code == 0, ran.err
@@ -403,7 +403,7 @@ class _Code:
         return (print, ("ran",))
 
 
-def test_a_pickle_with_code_in_it_gives_an_error_and_no_warning(tmp_path, capsys):
+def test_a_pickle_with_code_is_an_error_without_a_warning(tmp_path, capsys):
     torch.save({"rollout_id": 1, "samples": _Code()}, tmp_path / "1.pt")
     (tmp_path / "2.pt").write_bytes(pickle.dumps(_Code()))
     for name in ("1.pt", "2.pt"):
@@ -415,7 +415,7 @@ def test_a_pickle_with_code_in_it_gives_an_error_and_no_warning(tmp_path, capsys
 
 
 @pytest.mark.parametrize("number", [2**64, 2**64 + 1, -(2**70) - 1, 10**30 + 7])
-def test_whole_numbers_of_any_size_are_read_to_the_last_digit(number, tmp_path):
+def test_integers_of_any_size_are_read_exactly(number, tmp_path):
     line = f'{{"uid": {number}, "reward": 0.12345678901234567, "other": [{number},{number}]}}'
     path = tmp_path / "in.jsonl"
     path.write_text(line + "\n")
