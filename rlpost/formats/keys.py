@@ -46,9 +46,9 @@ def prompt_key(tokens: NDArray[Any]) -> str:
 def step_key_of(path: Path) -> int | None:
     """Return N of the last `step_N`, `stepN` or `step=N` of a path; the file name comes first."""
     for part in reversed(path.absolute().parts):
-        found = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
-        if found:
-            return int(found[-1])
+        match = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
+        if match:
+            return int(match[-1])
     return None
 
 

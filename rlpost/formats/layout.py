@@ -171,7 +171,7 @@ def padded(
 
     Args:
         where: the record.
-        mask: [T], 1 where the policy produced the token.
+        mask: [T], 1 for policy tokens.
         lists: name -> [T], each aligned with the mask.
         length: tokens of the sequence without padding; None: up to the last mask 1.
 
@@ -324,7 +324,7 @@ def response_lists(
     Args:
         layout: one of `LAYOUTS`.
         where: the record, for errors.
-        mask: 1 where the policy produced the token.
+        mask: 1 for policy tokens.
         lists: name -> entries.
         length: length of the sequence (padded, shifted, compact) or of the response.
         response: the response length, if the record has that instead.

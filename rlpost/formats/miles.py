@@ -73,11 +73,11 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     trained = {} if stem.startswith("eval_") else _train_lists(top / "train_data", stem)
     number = stem.removeprefix("eval_")
     step = int(number) if number.isdecimal() else None
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for record in table_records(path, COLUMNS):
         index = record.integer("sample_index")
-        key = (index, seen[index])
-        seen[index] += 1
+        key = (index, counts[index])
+        counts[index] += 1
         if key not in facts:
             raise DataError(
                 f"{record.where}: sample_index {index} is not in rollout_data/ or trajectory/ of "
@@ -111,15 +111,15 @@ def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
 
 
 def _keyed(samples: Iterator[Record], name: str) -> dict[SampleKey, Record]:
-    seen: Counter[int] = Counter()
-    found: dict[SampleKey, Record] = {}
+    counts: Counter[int] = Counter()
+    by_key: dict[SampleKey, Record] = {}
     for record in samples:
         index = record.integer(name)
-        place = record.fields.get("sample_occurrence", seen[index])
-        seen[index] += 1
+        occurrence = record.fields.get("sample_occurrence", counts[index])
+        counts[index] += 1
         kept = {key: value for key, value in record.fields.items() if key in _KEPT}
-        found[index, int(place)] = Record(record.where, kept)
-    return found
+        by_key[index, int(occurrence)] = Record(record.where, kept)
+    return by_key
 
 
 def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
@@ -149,11 +149,11 @@ def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
 def _trained(record: Record, trained: Mapping[TrainKey, Record]) -> dict[str, Any]:
     """Return the trainer's lists of a response; empty if the trainer did not use it."""
     ids = as_vector(record.where, "tokens", record.get("tokens"))
-    found = trained.get((record.integer("sample_index"), prompt_key(ids)))
-    if found is None:
+    lists = trained.get((record.integer("sample_index"), prompt_key(ids)))
+    if lists is None:
         return {}
     length = record.integer("response_length")
-    return {name: response_list(found, name, length) for name in found.fields}
+    return {name: response_list(lists, name, length) for name in lists.fields}
 
 
 def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
@@ -164,7 +164,7 @@ def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
     Raises:
         DataError: a file is damaged, or the lists are split over ranks (context parallelism).
     """
-    found: dict[TrainKey, Record] = {}
+    samples: dict[TrainKey, Record] = {}
     for path in sorted(folder.glob(f"{stem}_*.pt")) if folder.is_dir() else []:
         dump = dump_of(path, ("rollout_id", "rollout_data"))
         if int(dump.get("cp_size") or 1) > 1:
@@ -178,11 +178,11 @@ def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
                 f"{path}: `rollout_data` is {describe(columns)}; an object with sample_indices is "
                 "needed"
             )
-        _add_rank(found, path, columns)
-    return found
+        _add_rank(samples, path, columns)
+    return samples
 
 
-def _add_rank(found: dict[TrainKey, Record], path: Path, columns: dict[str, Any]) -> None:
+def _add_rank(samples: dict[TrainKey, Record], path: Path, columns: dict[str, Any]) -> None:
     indices = columns["sample_indices"]
     present = {
         name: column for name, column in TRAIN_LISTS.items() if columns.get(name) is not None
@@ -197,7 +197,7 @@ def _add_rank(found: dict[TrainKey, Record], path: Path, columns: dict[str, Any]
         where = f"{path}, row {row}"
         ids = as_vector(where, "tokens", plain(columns["tokens"][row]))
         lists = {column: plain(columns[name][row]) for name, column in present.items()}
-        found.setdefault((int(index), prompt_key(ids)), Record(where, lists))
+        samples.setdefault((int(index), prompt_key(ids)), Record(where, lists))
 
 
 FORMAT = Format(

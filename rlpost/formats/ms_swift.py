@@ -63,9 +63,9 @@ def _responses(path: Path) -> Iterator[Record]:
                     f"{line.where}: `{name}` has {len(line.array(name))} entries and `completion` "
                     f"has {length}; every field of a line needs one entry per response"
                 )
-        for place in range(length):
-            where = f"{line.where}, response {place}"
-            yield Record(where, {name: column[place] for name, column in line.fields.items()})
+        for i in range(length):
+            where = f"{line.where}, response {i}"
+            yield Record(where, {name: column[i] for name, column in line.fields.items()})
 
 
 def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:

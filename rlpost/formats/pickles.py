@@ -104,8 +104,8 @@ def _numpy_values() -> list[Any]:
 
 
 def _rejection(text: str) -> str:
-    found = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"([\w]+\.[\w.]+) was not", text)
-    what = f"an object of {found[1]}" if found else "an object that is not plain data"
+    match = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"([\w]+\.[\w.]+) was not", text)
+    what = f"an object of {match[1]}" if match else "an object that is not plain data"
     return (
         f"contains {what}; rebuilding it would run code that the file names, and rlpost never "
         "executes code from a dump. Save plain values (numbers, text, lists, tensors) instead"

@@ -96,8 +96,8 @@ def _traces(record: Record) -> Iterator[Record]:
     if "traces" not in record:
         yield record
         return
-    for place, one in enumerate(record.array("traces")):
-        yield as_record(f"{record.where}, trace {place}", one)
+    for i, one in enumerate(record.array("traces")):
+        yield as_record(f"{record.where}, trace {i}", one)
 
 
 def _field(record: Record, *names: str, default: Any = None) -> Any:
@@ -189,25 +189,25 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
         DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
     nodes = [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-    parents = [_parent(node, place) for place, node in enumerate(nodes)]
+    parents = [_parent(node, i) for i, node in enumerate(nodes)]
     inner = {*parents}
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    for number, leaf in enumerate(place for place in range(len(nodes)) if place not in inner):
+    for number, leaf in enumerate(i for i in range(len(nodes)) if i not in inner):
         if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
             continue
         path: list[Record] = []
-        place: int | None = leaf
-        while place is not None:
-            path.append(nodes[place])
-            place = parents[place]
+        i: int | None = leaf
+        while i is not None:
+            path.append(nodes[i])
+            i = parents[i]
         yield number, path[::-1]
 
 
-def _parent(node: Record, place: int) -> int | None:
+def _parent(node: Record, i: int) -> int | None:
     if not node.has("parent"):
         return None
     parent = node.integer("parent")
-    if not 0 <= parent < place:
+    if not 0 <= parent < i:
         raise DataError(f"{node.where}: its parent is {parent}; the parent must be an earlier node")
     return parent
 

@@ -175,8 +175,8 @@ def _array(path: Path) -> Iterator[Record]:
             "object per line (JSONL), for instance with jq -c '.[]'"
         )
     values = parse_json(str(path), path.read_bytes())
-    for place, value in enumerate(values):
-        yield as_record(f"{path}, element {place} of the array", value)
+    for i, value in enumerate(values):
+        yield as_record(f"{path}, element {i} of the array", value)
 
 
 def parse_json(where: str, data: bytes) -> Any:

@@ -150,10 +150,10 @@ def _transposed(line: Record) -> Iterator[Record]:
     if len({*lengths.values()}) > 1:
         text = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"{line.where}: its columns differ in length ({text})")
-    for place in range(max(lengths.values(), default=0)):
+    for i in range(max(lengths.values(), default=0)):
         yield Record(
-            f"{line.where}, response {place}",
-            {name: column[place] for name, column in line.fields.items()},
+            f"{line.where}, response {i}",
+            {name: column[i] for name, column in line.fields.items()},
         )
 
 

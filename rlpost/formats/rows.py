@@ -92,15 +92,15 @@ def infer_other_fields(
         integers: whether int64 fields are allowed; otherwise all numbers are float64, so that the
             files of a dump agree: a score can be 0 or 1 throughout a file, and 0.5 in the next.
     """
-    found: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
     for fields in objects:
         for name, value in fields.items():
             if name not in skip:
                 kind = _type(value)
                 if kind == pa.int64() and not integers:
                     kind = pa.float64()
-                found[name] = kind if name not in found else _common_type(found[name], kind)
-    return OtherFields({name: kind for name, kind in found.items() if not pa.types.is_null(kind)})
+                types[name] = kind if name not in types else _common_type(types[name], kind)
+    return OtherFields({name: kind for name, kind in types.items() if not pa.types.is_null(kind)})
 
 
 def _type(value: object) -> pa.DataType:

@@ -133,9 +133,9 @@ def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     rewards = dump.get("raw_reward")
     raw = None if rewards is None else as_vector(str(path), "raw_reward", plain(rewards))
     count = 0
-    for place, record in enumerate(samples_of(path, dump)):
+    for position, record in enumerate(samples_of(path, dump)):
         count += 1
-        row = _train_row(record, options, place)
+        row = _train_row(record, options, position)
         row.values["step"] = dump["rollout_id"]
         row.values["reward"] = None if raw is None else _raw_reward(record, raw, options)
         yield apply_map(row, record, options.map)
@@ -143,12 +143,12 @@ def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
         check_blocks(str(path), count if raw is None else len(raw), options.group_size)
 
 
-def _train_row(record: Record, options: ReadOptions, place: int) -> Row:
+def _train_row(record: Record, options: ReadOptions, position: int) -> Row:
     length = record.integer("response_lengths")
     tokens = split_tokens(record, length)
     truncated = record.fields.get("truncated")
     lists = {column: response_list(record, name, length) for name, column in TRAIN_LISTS.items()}
-    position = record.fields.get("rollout_position", place)
+    position = record.fields.get("rollout_position", position)
     prompt = tokens["prompt_token_ids"]
     return Row(
         record.where,
@@ -210,7 +210,8 @@ def samples_of(path: Path, dump: dict[str, Any]) -> Iterator[Record]:
     if not isinstance(samples, list):
         raise DataError(f"{path}: `samples` is {describe(samples)}; a list is needed")
     return (
-        plain_record(as_record(f"{path}, sample {place}", one)) for place, one in enumerate(samples)
+        plain_record(as_record(f"{path}, sample {position}", one))
+        for position, one in enumerate(samples)
     )
 
 
