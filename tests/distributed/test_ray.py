@@ -200,7 +200,7 @@ def test_what_does_not_go_together_is_said(tmp_path):
     write_files(steps_table(20), tmp_path / "in", 2)
     for options, told in (
         (rlpost.Options(engine="spark"), "local or ray is needed"),
-        (rlpost.Options(engine="ray", resume=True), "for --engine local"),
+        (rlpost.Options(engine="ray", resume=True), "needs --engine local"),
     ):
         with pytest.raises(UsageError, match=told):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
