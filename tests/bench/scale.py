@@ -1,10 +1,10 @@
-"""Beyond one process: `python -m tests.bench.scale {same,large,driver,tiny} [--folder DIR]`.
+"""Ray and shards against a local run: `python -m tests.bench.scale PART [--folder DIR]`.
 
-same: 64 files, by one process and on Ray, with 1, 2 and 4 workers, turn about, and as 4 shards;
-    whether the bytes are the same, and medians of seconds and of ratios, workers being warm.
-large: one file of some 300 MB, by one process and on Ray, with 1 and 2 workers, turn about.
-driver: what a Ray driver holds for 10 M responses in 1.2 M groups over 1,000 files, a task a file.
-tiny: 10,000 files of 8 responses, a task a file and pass: what a task costs to schedule.
+same: 64 files, locally and on Ray in alternation, with 1, 2 and 4 workers, and as 4 shards. Prints
+    median seconds and ratios with warm workers, and whether the output bytes are identical.
+large: one file of about 300 MB, locally and on Ray in alternation, with 1 and 2 workers.
+driver: memory of the Ray driver for 10 M responses, 1.2 M groups and 1,000 files, a task per file.
+tiny: 10,000 files of 8 responses, a task per file and pass. Measures the overhead of scheduling.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import ray
 import rlpost
 from rlpost.distributed import partition as partitions
 from rlpost.distributed import shards
-from tests.bench.alone import peak_mb
-from tests.bench.make import responses
+from tests.bench.inputs import response_table
+from tests.bench.micro import peak_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,32 +41,32 @@ ROUNDS = 6
 
 
 def start(cpus: int) -> None:
-    """A cluster of this machine with these many workers."""
+    """Start a Ray cluster on this machine with `cpus` workers."""
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Wall time of a call."""
-    begun = time.perf_counter()
+    """Return the wall time of a call."""
+    start_time = time.perf_counter()
     run()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_time
 
 
-def equal(got: Path, want: Path) -> bool:
-    """Whether two folders hold the same files, byte for byte."""
-    names = sorted(path.name for path in want.iterdir())
-    assert sorted(path.name for path in got.iterdir()) == names
-    return all((got / name).read_bytes() == (want / name).read_bytes() for name in names)
+def equal_files(folder: Path, expected: Path) -> bool:
+    """Whether two folders contain identical files."""
+    names = sorted(path.name for path in expected.iterdir())
+    assert sorted(path.name for path in folder.iterdir()) == names
+    return all((folder / name).read_bytes() == (expected / name).read_bytes() for name in names)
 
 
 def same(top: Path) -> dict[str, object]:
-    """Seconds by engine, and whether its files are those of one process."""
+    """Return seconds by engine, and whether the outputs are identical to the local ones."""
     (top / "in").mkdir()
     rows = 512
-    for place in range(64):
-        table = responses(0, place * rows, rows, per_step=8 * rows)
-        pq.write_table(table, top / "in" / f"{place:02d}.parquet", compression="zstd")
-    found: dict[str, object] = {}
+    for index in range(64):
+        table = response_table(0, index * rows, rows, per_step=8 * rows)
+        pq.write_table(table, top / "in" / f"{index:02d}.parquet", compression="zstd")
+    results: dict[str, object] = {}
 
     def run(name: str, **options: object) -> None:
         settings = rlpost.Options(overwrite=True, **options)  # type: ignore[arg-type]
@@ -74,60 +74,62 @@ def same(top: Path) -> dict[str, object]:
 
     for workers in (1, WORKERS, 4):
         start(workers)
-        contenders = {
+        engines = {
             "local": partial(run, "local", workers=workers),
             "ray": partial(run, "ray", engine="ray"),
         }
-        rounds = [{name: seconds(one) for name, one in contenders.items()} for _ in range(ROUNDS)]
-        warm = rounds[1:]  # the first one starts workers, which import torch
-        found[f"{workers} workers"] = {
-            **{name: statistics.median(one[name] for one in warm) for name in contenders},
-            "ratio": statistics.median(one["ray"] / one["local"] for one in warm),
-            "same bytes": equal(top / "ray", top / "local"),
+        rounds = [{name: seconds(call) for name, call in engines.items()} for _ in range(ROUNDS)]
+        warm = rounds[1:]  # in the first round the workers start and import torch
+        results[f"{workers} workers"] = {
+            **{name: statistics.median(times[name] for times in warm) for name in engines},
+            "ratio": statistics.median(times["ray"] / times["local"] for times in warm),
+            "same bytes": equal_files(top / "ray", top / "local"),
         }
         ray.shutdown()
-    found["plan"] = seconds(
+    results["plan"] = seconds(
         lambda: shards.plan([top / "in"], top / "shards", top / "state", RECIPE, rlpost.Options())
     )
-    own = rlpost.Options(workers=WORKERS)
-    found["4 shards, one after another"] = [
-        seconds(partial(shards.shard, top / "state", index, 4, own)) for index in range(4)
+    options = rlpost.Options(workers=WORKERS)
+    results["4 shards, one after another"] = [
+        seconds(partial(shards.shard, top / "state", index, 4, options)) for index in range(4)
     ]
-    found["shards' bytes are the same"] = equal(top / "shards", top / "local")
-    return found
+    results["shards' bytes are the same"] = equal_files(top / "shards", top / "local")
+    return results
 
 
 def large(top: Path) -> dict[str, object]:
-    """Seconds for one large file by workers, and whether the bytes are the same."""
-    rows, parts = 2048, 24
+    """Return seconds by number of workers, and whether the outputs are identical."""
+    rows, row_groups = 2048, 24
     source = top / "in.parquet"
     with pq.ParquetWriter(
-        source, responses(0, 0, 1, per_step=1).schema, compression="zstd"
+        source, response_table(0, 0, 1, per_step=1).schema, compression="zstd"
     ) as writer:
-        for place in range(parts):
-            writer.write_table(responses(0, place * rows, rows, per_step=8 * rows))
-    found: dict[str, object] = {"mb": source.stat().st_size / 1e6}
+        for index in range(row_groups):
+            writer.write_table(response_table(0, index * rows, rows, per_step=8 * rows))
+    results: dict[str, object] = {"mb": source.stat().st_size / 1e6}
     for workers in (1, WORKERS):
         start(workers)
-        contenders = {
+        engines = {
             "local": rlpost.Options(overwrite=True, workers=workers),
             "ray": rlpost.Options(overwrite=True, engine="ray"),
         }
-        times: dict[str, list[float]] = {name: [] for name in contenders}
+        times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(ROUNDS):
-            for name, options in contenders.items():
+            for name, options in engines.items():
                 target = top / f"{name}.parquet"
                 run = partial(rlpost.advantages, source, target, RECIPE, options)
                 times[name].append(seconds(run))
-        warm = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+        warm = {name: statistics.median(measured[1:]) for name, measured in times.items()}
         same_bytes = (top / "ray.parquet").read_bytes() == (top / "local.parquet").read_bytes()
-        found[f"{workers} workers"] = {**warm, "same bytes": same_bytes}
+        results[f"{workers} workers"] = {**warm, "same bytes": same_bytes}
         ray.shutdown()
-    return found
+    return results
 
 
-def short(rng: np.random.Generator, rows: int, groups: int, step: int, tokens: int) -> pa.Table:
-    """Rows of one step with these many tokens each, and ids like those of prompts."""
+def short_responses(
+    rng: np.random.Generator, rows: int, groups: int, step: int, tokens: int
+) -> pa.Table:
+    """Return `rows` responses of one step, with `tokens` tokens each."""
     prompts = np.char.add("prompt-", rng.integers(0, groups, rows).astype(str))
     offsets = pa.array(np.arange(rows + 1) * tokens, pa.int32())
     mask = pa.array(np.ones(rows * tokens, np.uint8))
@@ -141,16 +143,16 @@ def short(rng: np.random.Generator, rows: int, groups: int, step: int, tokens: i
     )
 
 
-def many(top: Path, files: int, rows: int, groups: int, tokens: int) -> dict[str, object]:
-    """A run on Ray with one lot a file: seconds, and what the driver came to."""
+def many_files(top: Path, files: int, rows: int, groups: int, tokens: int) -> dict[str, object]:
+    """Run on Ray with one partition per file; return seconds and the driver's memory."""
     rng = np.random.default_rng(0)
     (top / "in").mkdir()
-    for place in range(files):
-        step = place * 100 // files
-        table = short(rng, rows, groups // 100, step, tokens)
-        pq.write_table(table, top / "in" / f"{place:05d}.parquet", compression="zstd")
+    for index in range(files):
+        step = index * 100 // files
+        table = short_responses(rng, rows, groups // 100, step, tokens)
+        pq.write_table(table, top / "in" / f"{index:05d}.parquet", compression="zstd")
     del table
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     start(WORKERS)
     before = peak_mb()
     with mock.patch.object(partitions, "MOST_BYTES", 1):
@@ -163,27 +165,27 @@ def many(top: Path, files: int, rows: int, groups: int, tokens: int) -> dict[str
         "driver_peak_mb": peak_mb(),
         "driver_peak_mb_before": before,
         "seconds": summary["seconds"],
-        "with start-up": time.perf_counter() - begun,
+        "with start-up": time.perf_counter() - start_time,
     }
 
 
 PARTS = {
     "same": same,
     "large": large,
-    "driver": lambda top: many(top, files=1000, rows=10_000, groups=1_200_000, tokens=2),
-    "tiny": lambda top: many(top, files=10_000, rows=8, groups=10_000, tokens=20),
+    "driver": lambda top: many_files(top, files=1000, rows=10_000, groups=1_200_000, tokens=2),
+    "tiny": lambda top: many_files(top, files=10_000, rows=8, groups=10_000, tokens=20),
 }
 
 
 def main() -> None:
-    """Measure one part, and print it as JSON."""
+    """Run one part and print its results as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    top = Path(tempfile.mkdtemp(dir=given.folder))
+    arguments = parser.parse_args()
+    top = Path(tempfile.mkdtemp(dir=arguments.folder))
     try:
-        json.dump(PARTS[given.part](top), sys.stdout, indent=1)
+        json.dump(PARTS[arguments.part](top), sys.stdout, indent=1)
         print()
     finally:
         shutil.rmtree(top)

@@ -1,12 +1,12 @@
 """Mutation tests: `python -m tests.mutation [--module scans] [--jobs N] [--budget S] [--fresh]`.
 
-Every mutant of rlpost/kernels and rlpost/estimators is run against the tests that reach the
-function it is in; one that all of them pass survives. Survivors that change nothing that counts
-are in equivalent.toml, each with the reason; any other makes the exit code 1, and so does an entry
-there that a test has killed or that is no mutant any more.
+Each mutant of rlpost/kernels and rlpost/estimators runs against the tests that call the mutated
+function. A mutant survives if all of these tests pass. Surviving mutants that don't change any
+result are listed in equivalent.toml, each with the reason. The exit code is 1 if any other mutant
+survives, if a test kills a mutant of that list, or if the list has an entry without a mutant.
 
-Tests are collected once. Each mutant is a fork of that process, so it costs what its tests do. The
-outcomes are kept in .bench/mutation, and a run goes on from them.
+pytest collects the tests once. Each mutant runs in a fork of that process, so it costs only the
+time of its tests. Results are stored in .bench/mutation, and the next run continues from them.
 """
 
 from __future__ import annotations
@@ -35,164 +35,171 @@ FILES = (
 
 
 class Plugin:
-    """Takes over once pytest has collected."""
+    """A pytest plugin that runs the mutants in place of the collected tests."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        from mutation.ledger import FILE, Ledger
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from mutation.results import FILE, Results
 
-        self.asked = asked
+        self.arguments = arguments
         self.equivalent = tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))
-        if asked.fresh:
+        if arguments.fresh:
             FILE.unlink(missing_ok=True)
-        self.ledger = Ledger(FILE, tests())
+        self.results = Results(FILE, test_files())
         self.counts: dict[str, Counter[str]] = {}
-        self.bad = False
+        self.failed = False
 
     def pytest_collection(self) -> None:
-        """Fewer examples, the same ones each time; a failure need not be made small."""
+        """Make Hypothesis draw few examples, always the same ones, without shrinking."""
         from hypothesis import Phase, settings
 
         phases = (Phase.explicit, Phase.generate)
-        own = settings(
+        profile = settings(
             max_examples=25, derandomize=True, deadline=None, database=None, phases=phases,
             report_multiple_bugs=False,
         )  # fmt: skip
-        settings.register_profile("mutation", own)
+        settings.register_profile("mutation", profile)
         settings.load_profile("mutation")
 
     def pytest_runtestloop(self, session) -> bool:
-        from mutation.attempt import prepare
-        from mutation.survey import survey
+        from mutation.coverage import measure_coverage
+        from mutation.runner import preload
 
         if session.testsfailed:
-            return True  # a file of tests cannot be imported
-        prepare()
-        self.reach = survey(session.items)
-        self.items = {x.nodeid: x for x in session.items if x.nodeid in self.reach}
-        total = sum(one.seconds for one in self.reach.values())
-        print(f"{len(self.items)} tests, {total:.0f} s", flush=True)
-        for module, found in groupby(mutants(self.asked.module), key=lambda one: one.module):
-            self.one_module(module, *found)
+            return True  # a test file cannot be imported
+        preload()
+        self.coverage = measure_coverage(session.items)
+        self.items = {item.nodeid: item for item in session.items if item.nodeid in self.coverage}
+        seconds = sum(test.seconds for test in self.coverage.values())
+        print(f"{len(self.items)} tests, {seconds:.0f} s", flush=True)
+        selected = mutants(self.arguments.module)
+        for module, (control, *rest) in groupby(selected, key=lambda mutant: mutant.module):
+            self.run_module(module, control, rest)
         return True
 
-    def one_module(self, module: str, control, *found) -> None:
-        """Try all mutants of a module, once its unchanged self has passed."""
-        if not found:
+    def run_module(self, module: str, control, module_mutants: list) -> None:
+        """Run all mutants of a module, if the tests pass with its unchanged copy."""
+        if not module_mutants:
             return
-        begun, seen = time.monotonic(), Counter()
+        start, numbers = time.monotonic(), Counter()
         self.counts[module] = counts = Counter()
         running: list = []
-        if not self.sound(control):
+        if not self.control_passes(control):
             return
-        for mutant in found:
-            number = seen[mutant.name]
-            seen[mutant.name] += 1
-            fate = self.ledger.known(mutant, number)
-            if fate is not None:
-                self.note(counts, fate)
+        for mutant in module_mutants:
+            number = numbers[mutant.name]
+            numbers[mutant.name] += 1
+            result = self.results.find(mutant, number)
+            if result is not None:
+                self.count(counts, result)
                 continue
-            while len(running) >= self.asked.jobs:
-                self.reap(running, counts)
+            while len(running) >= self.arguments.jobs:
+                self.poll(running, counts)
             running.append(self.start(mutant, number))
         while running:
-            self.reap(running, counts)
+            self.poll(running, counts)
         for name in self.equivalent:
-            if name.startswith(f"{module}.py ") and name not in seen:
-                self.bad = True
+            if name.startswith(f"{module}.py ") and name not in numbers:
+                self.failed = True
                 print(f"no such mutant  {name}", flush=True)
-        told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-        print(f"{module}: {told}; {time.monotonic() - begun:.0f} s", flush=True)
+        totals = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+        print(f"{module}: {totals}; {time.monotonic() - start:.0f} s", flush=True)
 
-    def sound(self, control) -> bool:
-        """Whether no test notices when a module is put in the place of itself."""
-        fate = self.ledger.known(control, 0)
-        if fate is None:
-            alone = [self.start(control, 0)]
-            while alone:
-                self.reap(alone, Counter())
-            fate = self.ledger.known(control, 0)
-        if fate.what != "survived":
-            self.bad = True
-            print(f"{control.module}: unchanged, and {fate.by} fails", flush=True)
-        return fate.what == "survived"
+    def control_passes(self, control) -> bool:
+        """Whether all tests pass with an unchanged copy of the module."""
+        result = self.results.find(control, 0)
+        if result is None:
+            running = [self.start(control, 0)]
+            while running:
+                self.poll(running, Counter())
+            result = self.results.find(control, 0)
+        if result.outcome != "survived":
+            self.failed = True
+            print(f"{control.module}: {result.test} fails without a mutation", flush=True)
+        return result.outcome == "survived"
 
     def start(self, mutant, number: int):
-        """Begin with a mutant: the tests that noticed its neighbours go first."""
-        from mutation.attempt import Attempt
+        """Start a mutant. Tests that killed other mutants of the same function run first."""
+        from mutation.runner import MutantRun
 
-        fates = [x for x in self.ledger.fates.values() if x.what == "killed"]
-        where = mutant.name.partition(": ")[0]
-        near = {x.by for x in fates if x.name.partition(": ")[0] == where}
-        reach = {n: r for n, r in self.reach.items() if r.of(mutant.path, mutant.function)}
-        order = sorted(reach, key=lambda name: (name not in near, reach[name].cost))
-        chosen, spent = [], 0.0
-        for name in order:
-            spent += reach[name].seconds
-            if chosen and spent > self.asked.budget:
+        killed = [result for result in self.results.all() if result.outcome == "killed"]
+        function = mutant.name.partition(": ")[0]
+        killers = {result.test for result in killed if result.name.partition(": ")[0] == function}
+        costs = {
+            name: test.cost
+            for name, test in self.coverage.items()
+            if test.covers(mutant.path, mutant.function)
+        }
+        chosen, seconds = [], 0.0
+        for name in sorted(costs, key=lambda name: (name not in killers, costs[name])):
+            seconds += self.coverage[name].seconds
+            if chosen and seconds > self.arguments.budget:
                 break
             chosen.append(self.items[name])
-        return Attempt.start(mutant, number, chosen, spent)
+        return MutantRun.start(mutant, number, chosen, seconds)
 
-    def reap(self, running: list, counts: Counter[str]) -> None:
-        """Wait for one mutant, and note what became of it."""
-        for one in running:
-            ended = one.ended()
-            if ended is not None:
-                running.remove(one)
-                self.note(counts, self.ledger.add(one.mutant, one.number, *ended))
+    def poll(self, running: list, counts: Counter[str]) -> None:
+        """Store and count the result of one finished run; sleep briefly if there is none."""
+        for run in running:
+            finished = run.poll()
+            if finished is not None:
+                running.remove(run)
+                self.count(counts, self.results.add(run.mutant, run.number, *finished))
                 return
         time.sleep(0.01)
 
-    def note(self, counts: Counter[str], fate) -> None:
-        """Count a mutant; tell of one that survived and is not known to be harmless."""
-        what, harmless = fate.what, fate.name in self.equivalent
-        if harmless and what == "survived":
-            what = "equivalent"
-        counts[what] += 1
-        if "unchanged" in fate.name:
+    def count(self, counts: Counter[str], result) -> None:
+        """Count a result, and print it if it contradicts equivalent.toml."""
+        outcome, equivalent = result.outcome, result.name in self.equivalent
+        if equivalent and outcome == "survived":
+            outcome = "equivalent"
+        counts[outcome] += 1
+        if "unchanged" in result.name:
             return
-        if what == "survived" or (harmless and what == "killed"):
-            self.bad = True
-            told = f"not equivalent, {fate.by} notices" if harmless else what
-            print(f"{told}  {fate.name}", flush=True)
+        if outcome == "survived" or (equivalent and outcome == "killed"):
+            self.failed = True
+            label = f"not equivalent, killed by {result.test}" if equivalent else outcome
+            print(f"{label}  {result.name}", flush=True)
 
 
-def tests() -> list[Path]:
-    """The files of tests."""
+def test_files() -> list[Path]:
+    """Return the test files that run against mutants."""
     return [path for name in FILES for path in TESTS.rglob(name)]
 
 
 def mutants(module: str | None):
-    """The mutants of all modules, or of those whose name has this in it."""
+    """Yield each module's unchanged copy and its mutants; `module` filters by part of the name."""
+    from mutation.coverage import PACKAGES
     from mutation.mutants import mutants_of, unchanged
-    from mutation.survey import PARTS
 
-    for part in PARTS:
-        for path in sorted((ROOT / "rlpost" / part).glob("*.py")):
+    for package in PACKAGES:
+        for path in sorted((ROOT / "rlpost" / package).glob("*.py")):
             if module is None or module in f"{path.parent.name}/{path.stem}":
                 yield unchanged(path)
                 yield from mutants_of(path)
 
 
 def main() -> int:
-    """Run, and give the exit code."""
+    """Run the mutants and return the exit code."""
     os.environ["CI"] = "true"  # Hypothesis draws the same examples each time
-    os.environ["OMP_NUM_THREADS"] = "1"  # a fork must not wait for threads that it has not
+    os.environ["OMP_NUM_THREADS"] = "1"  # a fork would wait for threads that only its parent has
     import pytest
 
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--module", help="part of a module's name, as in kernels/scans")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds of tests a mutant")
-    parser.add_argument("--fresh", action="store_true", help="forget the outcomes so far")
+    parser.add_argument("--module", help="part of a module's name, such as kernels/scans")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants to run in parallel"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=20.0, help="CPU seconds of tests for each mutant"
+    )
+    parser.add_argument("--fresh", action="store_true", help="discard stored results")
     plugin = Plugin(parser.parse_args())
-    words = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-n", "0",
-             *map(str, tests())]  # fmt: skip
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-n", "0"]
     with suppress(SystemExit):
-        pytest.main(words, plugins=[plugin])
+        pytest.main([*options, *map(str, test_files())], plugins=[plugin])
     total = sum(plugin.counts.values(), Counter())
-    print("all: " + ", ".join(f"{count} {what}" for what, count in sorted(total.items())))
-    return int(plugin.bad or not total)
+    print("total: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(total.items())))
+    return int(plugin.failed or not total)
 
 
 if __name__ == "__main__":

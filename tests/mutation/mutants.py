@@ -1,4 +1,4 @@
-"""Mutants: a module with one small change that tests should notice."""
+"""Mutants: modules with one small change that a test should detect."""
 
 from __future__ import annotations
 
@@ -32,67 +32,67 @@ class Mutant:
     path: Path
     line: int
     function: str
-    """Qualified name of the function that it is in; empty at the top of the module."""
+    """Qualified name of the function that contains the change; empty at module level."""
     before: str
     after: str
     tree: ast.Module
 
     @property
     def module(self) -> str:
-        """Its module, as in kernels/scans."""
+        """Name of the module, such as kernels/scans."""
         return f"{self.path.parent.name}/{self.path.stem}"
 
     @property
     def name(self) -> str:
-        """Where it is and what it is: this identifies it as long as the line is the same."""
-        where = f"{self.module}.py {self.function or 'module'}"
-        return f"{where}: {self.before} -> {self.after}"
+        """Module, function and change; it stays the same while the changed line does."""
+        location = f"{self.module}.py {self.function or 'module'}"
+        return f"{location}: {self.before} -> {self.after}"
 
 
 def unchanged(path: Path) -> Mutant:
-    """A module as it is: no test may notice that it was put in the loaded one's place."""
+    """Return an unchanged copy of a module as the control: all tests must pass with it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return Mutant(path, 1, "", "unchanged", "unchanged", tree)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All mutants of a module, in the order of its lines."""
+    """Yield all mutants of a module, in line order."""
     source = path.read_text(encoding="utf-8")
-    for number, (node, owner) in enumerate(list(_places(ast.parse(source)))):
-        mutated = ast.parse(source)  # quicker than a deep copy
-        twin = list(_places(mutated))[number][0]
-        statement = _statement(mutated, twin.lineno)
-        before, part = ast.unparse(statement).splitlines()[0], ast.unparse(twin)
-        _apply(twin)
+    for number, (node, owner) in enumerate(list(_nodes(ast.parse(source)))):
+        mutated = ast.parse(source)  # faster than a deep copy
+        changed = list(_nodes(mutated))[number][0]
+        statement = _statement(mutated, changed.lineno)
+        before, part = ast.unparse(statement).splitlines()[0], ast.unparse(changed)
+        _mutate(changed)
         after = ast.unparse(statement).splitlines()[0]
-        if before == after:  # the change is further down in a long statement
-            before, after = f"{before} ... {part}", ast.unparse(twin)
+        if before == after:  # the change is below the first line of the statement
+            before, after = f"{before} ... {part}", ast.unparse(changed)
         ast.fix_missing_locations(mutated)
         yield Mutant(path, node.lineno, owner, before, after, mutated)
 
 
-def _places(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.If, str]]:
-    """What can be changed, and the function that it is in."""
-    yield from _inside(tree, "")
+def _nodes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.If, str]]:
+    """Yield the nodes that can be mutated, each with the name of its function."""
+    yield from _nodes_inside(tree, "")
 
 
-def _inside(node: ast.AST, owner: str) -> Iterator[tuple[ast.expr | ast.If, str]]:
+def _nodes_inside(node: ast.AST, owner: str) -> Iterator[tuple[ast.expr | ast.If, str]]:
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or _is_text(child) or _is_typing(child):
+            if not isinstance(child, ast.AST) or _is_message(child) or _is_typing(child):
                 continue
             name = owner
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
                 name = f"{owner}.{child.name}".lstrip(".")
-            if isinstance(child, ast.expr | ast.If) and _changes(child):
+            if isinstance(child, ast.expr | ast.If) and _is_mutable(child):
                 yield child, owner
-            yield from _inside(child, name)
+            yield from _nodes_inside(child, name)
 
 
-def _is_text(node: ast.AST) -> bool:
-    """A docstring, or an error's text."""
+def _is_message(node: ast.AST) -> bool:
+    """Whether a node is a docstring, a raise statement or an f-string."""
     return isinstance(node, ast.Raise | ast.JoinedStr) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     )
@@ -102,27 +102,27 @@ def _is_typing(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def _changes(node: ast.AST) -> bool:
-    """Whether a node gives a mutant."""
-    found = False
+def _is_mutable(node: ast.AST) -> bool:
+    """Whether a node can be mutated."""
+    mutable = False
     match node:
         case ast.Compare(ops=[first, *_]):
-            found = type(first) in _SWAPS
+            mutable = type(first) in _SWAPS
         case ast.BoolOp(op=operator) | ast.BinOp(op=operator):
-            found = type(operator) in _SWAPS
+            mutable = type(operator) in _SWAPS
         case ast.UnaryOp(op=ast.USub() | ast.Invert() | ast.Not()):
-            found = True
+            mutable = True
         case ast.Constant(value=value):
-            found = isinstance(value, int | float)
+            mutable = isinstance(value, int | float)
         case ast.Call(func=ast.Attribute(attr=name)):
-            found = name in _CALLS
+            mutable = name in _CALLS
         case ast.If() | ast.IfExp():
-            found = True
-    return found
+            mutable = True
+    return mutable
 
 
-def _apply(node: ast.AST) -> None:
-    """Change a node in place."""
+def _mutate(node: ast.AST) -> None:
+    """Mutate a node in place."""
     match node:
         case ast.Compare():
             node.ops[0] = _SWAPS[type(node.ops[0])]()
@@ -143,9 +143,9 @@ def _apply(node: ast.AST) -> None:
 
 
 def _statement(tree: ast.Module, line: int) -> ast.stmt:
-    """The innermost statement that a line is in."""
-    found = [
+    """Return the innermost statement that contains a line."""
+    statements = [
         node for node in ast.walk(tree)
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
     ]  # fmt: skip
-    return max(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+    return max(statements, key=lambda node: (node.lineno, -(node.end_lineno or 0)))

@@ -1,4 +1,4 @@
-"""What people run today: `python tests/bench/contenders.py NAME IN OUT`, each a whole process."""
+"""Baselines of the benchmarks: `python tests/bench/baselines.py NAME IN OUT`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAMMA, LAM, BETA = 1.0, 0.95, 0.05
 
 
 def copy(source: str, target: str) -> None:
-    """Read everything, append two float lists, write everything: the floor of a naive script."""
+    """Read the table, append two float lists, write it: the minimum that any script does."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -32,7 +32,7 @@ def copy(source: str, target: str) -> None:
 
 
 def polars(source: str, target: str) -> None:
-    """GRPO as a polars pipeline: group statistics, then one list per row."""
+    """Compute GRPO as a polars pipeline: group statistics, then a list for each response."""
     import polars as pl  # noqa: PLC0415
 
     reward = pl.col("reward")
@@ -45,17 +45,17 @@ def polars(source: str, target: str) -> None:
 
 
 def cp(source: str, target: str) -> None:
-    """A file copy: the limit."""
+    """Copy the file: the lower bound of any run."""
     shutil.copyfile(source, target)
 
 
 def padded_grpo(source: str, target: str) -> None:
-    """GRPO as frameworks compute it: padded batches, a loop over groups."""
+    """Compute GRPO as training frameworks do: padded batches, a loop over groups."""
     _padded(source, target, _grpo)
 
 
 def padded_gae(source: str, target: str) -> None:
-    """GAE with a KL penalty and whitening as frameworks compute it: a loop over time steps."""
+    """Compute whitened GAE with a KL penalty as frameworks do: a loop over time steps."""
     _padded(source, target, _gae)
 
 
@@ -125,10 +125,10 @@ def _pad(column: pa.Array, lengths: torch.Tensor) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(values.split(lengths.tolist()), batch_first=True)
 
 
-CONTENDERS = {
+BASELINES = {
     function.__name__: function for function in (copy, polars, cp, padded_grpo, padded_gae)
 }
 
 if __name__ == "__main__":
-    name, given, made = sys.argv[1:]
-    CONTENDERS[name](given, made)
+    name, source, target = sys.argv[1:]
+    BASELINES[name](source, target)

@@ -1,4 +1,4 @@
-"""Parts measured alone: the scan of gae against a padded time loop, and group statistics."""
+"""Microbenchmarks: the scan of gae against a padded time loop, and group statistics."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import offsets_of
-from tests.bench.make import MEAN_TOKENS, MOST_TOKENS, SPREAD
+from tests.bench.inputs import LOG_STD, MAX_TOKENS, MEAN_TOKENS
 
 ROUNDS = 5
 DECAY = 0.95
 
 
 def scans(responses: int = 4000) -> dict[str, float]:
-    """Million valid tokens a second of the ragged scan, and of a loop over padded time steps."""
+    """Return million valid tokens per second of the ragged scan and of a padded time loop."""
     rng = np.random.default_rng(0)
-    location = np.log(MEAN_TOKENS) - SPREAD**2 / 2
-    sizes = np.clip(rng.lognormal(location, SPREAD, responses), 4, MOST_TOKENS).astype(np.int64)
+    location = np.log(MEAN_TOKENS) - LOG_STD**2 / 2
+    sizes = np.clip(rng.lognormal(location, LOG_STD, responses), 4, MAX_TOKENS).astype(np.int64)
     offsets = offsets_of(torch.from_numpy(sizes))
     values = torch.randn(int(offsets[-1]), dtype=torch.float64)
     longest = int(sizes.max())
@@ -42,12 +42,12 @@ def scans(responses: int = 4000) -> dict[str, float]:
         return reverse_scan(values, offsets, DECAY)
 
     error = float((loop() - ragged()).abs().max())
-    found = {
+    speeds = {
         name: len(values) / _median(run) / 1e6 for name, run in (("ragged", ragged), ("loop", loop))
     }
-    found |= {"ratio": found["ragged"] / found["loop"], "largest_difference": error}
-    print(f"\nscan alone, M valid tokens/s: {found}", flush=True)
-    return found
+    speeds |= {"ratio": speeds["ragged"] / speeds["loop"], "largest_difference": error}
+    print(f"\nscan only, M valid tokens/s: {speeds}", flush=True)
+    return speeds
 
 
 def _median(run: object) -> float:
@@ -60,14 +60,14 @@ def _median(run: object) -> float:
 
 
 def group_statistics() -> dict[str, float]:
-    """Seconds and peak MB of GRPO's response-level work: 10 M responses in 1.2 M groups."""
-    argv = [sys.executable, "-m", "tests.bench.groups"]
+    """Return seconds and peak MB of GRPO's response stages: 10 M responses, 1.2 M groups."""
+    argv = [sys.executable, "-m", "tests.bench.group_statistics"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     print(f"\n10 M responses, 1.2 M groups: {done.stdout}", flush=True)
-    seconds, peak = (float(word) for word in done.stdout.split())
+    seconds, peak = (float(text) for text in done.stdout.split())
     return {"seconds": seconds, "peak_mb": peak}
 
 
 def peak_mb() -> float:
-    """The most memory this process has had."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

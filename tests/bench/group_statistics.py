@@ -1,4 +1,4 @@
-"""Response-level work alone: GRPO's table and statistics of 10 M responses in 1.2 M groups."""
+"""Response-level stages of GRPO on 10 M responses in 1.2 M groups, without any token."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import resolve
-from tests.bench.alone import peak_mb
+from tests.bench.micro import peak_mb
 
-RESPONSES, GROUPS, PIECE = 10_000_000, 1_200_000, 100_000
+RESPONSES, GROUPS, CHUNK = 10_000_000, 1_200_000, 100_000
 
 
-def collected() -> Collector:
-    """A collector that was given string prompt ids, steps and rewards, piece by piece."""
+def filled_collector() -> Collector:
+    """Return a collector with prompt ids, steps and rewards, added chunk by chunk."""
     collector, rng = Collector(), np.random.default_rng(0)
-    for first in range(0, RESPONSES, PIECE):
-        groups = rng.integers(0, GROUPS, PIECE)
-        tokens = torch.from_numpy(rng.integers(1, 4000, PIECE))
+    for first in range(0, RESPONSES, CHUNK):
+        groups = rng.integers(0, GROUPS, CHUNK)
+        tokens = torch.from_numpy(rng.integers(1, 4000, CHUNK))
         rows = {
             "group": pa.array(np.char.add("prompt-", groups.astype(str))),
-            "batch": pa.array(np.full(PIECE, first * 8 // RESPONSES)),
-            "reward": torch.from_numpy(rng.integers(0, 2, PIECE).astype(np.float64)),
+            "batch": pa.array(np.full(CHUNK, first * 8 // RESPONSES)),
+            "reward": torch.from_numpy(rng.integers(0, 2, CHUNK).astype(np.float64)),
         }
         collector.add(rows, {"tokens": tokens, "length": tokens})
     return collector
@@ -37,7 +37,7 @@ def main() -> None:
     """Print seconds and peak MB."""
     recipe = Recipe(estimator="grpo")
     columns = resolve(["prompt_id", "reward", "step", "response_mask"], {}, "bench")
-    collector = collected()
+    collector = filled_collector()
     start = time.perf_counter()
     responses = collector.finish(recipe)
     for stage in stages_of(resolve_recipe(recipe, columns), {}):

@@ -1,4 +1,4 @@
-"""Putting a mutant in the place of a loaded module, whoever has imported from it."""
+"""Patch of a loaded module with a mutant, also in the modules that imported from it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 _SCALARS = (bool, int, float, str, tuple, frozenset)
 
 
-def graft(module: types.ModuleType, tree: ast.Module) -> None:
-    """Run a changed module, and give its code and constants to the loaded one.
+def patch_module(module: types.ModuleType, tree: ast.Module) -> None:
+    """Execute a mutated module, and copy its code and constants into the loaded one.
 
-    Functions keep their identity and take the other's code and defaults, so that names that were
-    imported from the module are changed, too.
+    Function objects stay the same and get the mutated code and defaults. So names that other
+    modules imported change too.
     """
     new = types.ModuleType(module.__name__)
     new.__dict__.update({"__file__": module.__file__, "__name__": module.__name__})
     loaded = sys.modules[module.__name__]
-    sys.modules[module.__name__] = new  # dataclasses look themselves up
+    sys.modules[module.__name__] = new  # a dataclass looks up its own module
     try:
         exec(compile(tree, str(module.__file__), "exec"), new.__dict__)
     finally:
@@ -34,52 +34,54 @@ def graft(module: types.ModuleType, tree: ast.Module) -> None:
             continue
         other = vars(new)[name]
         if isinstance(value, _SCALARS):
-            _replace(module, name, value, other)
+            _replace_constant(module, name, value, other)
         elif isinstance(value, dict):
             for key in value:
-                if not _exchange(value[key], other[key]):
+                if not _copy_code(value[key], other[key]):
                     value[key] = other[key]
         elif getattr(value, "__module__", module.__name__) == module.__name__:
-            _exchange(value, other)
+            _copy_code(value, other)
         elif name == "ESTIMATOR":
-            _exchange_fields(value, other)
-    _remake(module)
+            _copy_fields(value, other)
+    _rebuild_estimators(module)
 
 
-def _remake(module: types.ModuleType) -> None:
-    """Estimators of other modules that were made with the defaults of the old class."""
+def _rebuild_estimators(module: types.ModuleType) -> None:
+    """Rebuild estimators of other modules whose class is in the patched module."""
     for name, other in list(sys.modules.items()):
-        made = vars(other).get("ESTIMATOR") if name.startswith("rlpost.") else None
-        if other is not module and type(made).__module__ == module.__name__:
+        estimator = vars(other).get("ESTIMATOR") if name.startswith("rlpost.") else None
+        if other is not module and type(estimator).__module__ == module.__name__:
             source = Path(str(other.__file__)).read_text(encoding="utf-8")
-            graft(other, ast.parse(source))
+            patch_module(other, ast.parse(source))
 
 
-def _replace(module: types.ModuleType, name: str, old: Any, new: Any) -> None:
-    """Set a constant in the module and in those that imported it."""
+def _replace_constant(module: types.ModuleType, name: str, old: Any, new: Any) -> None:
+    """Set a constant in its module and in the modules that imported it."""
     for other in list(sys.modules.values()):
         if getattr(other, "__name__", "").startswith("rlpost") and vars(other).get(name) is old:
             setattr(other, name, new)
     setattr(module, name, new)
 
 
-def _exchange(old: Any, new: Any) -> bool:
-    """Give the new function's code, or the new class's methods', to the old one."""
+def _copy_code(old: Any, new: Any) -> bool:
+    """Copy the code of a function, or of a class's methods, to the old one; False if neither."""
     if isinstance(old, type):
         for name, member in list(vars(old).items()):
             if name in vars(new):
-                for one, other in zip(_codes(member), _codes(vars(new)[name]), strict=True):
-                    _exchange(one, other)
+                for target, source in zip(
+                    _functions(member), _functions(vars(new)[name]), strict=True
+                ):
+                    _copy_code(target, source)
         return True
-    pairs = list(zip(_codes(old), _codes(new), strict=True))
-    for one, other in pairs:
-        one.__code__ = other.__code__
-        one.__defaults__, one.__kwdefaults__ = other.__defaults__, other.__kwdefaults__
+    pairs = list(zip(_functions(old), _functions(new), strict=True))
+    for target, source in pairs:
+        target.__code__ = source.__code__
+        target.__defaults__, target.__kwdefaults__ = source.__defaults__, source.__kwdefaults__
     return bool(pairs)
 
 
-def _codes(member: Any) -> Iterator[types.FunctionType]:
-    """The functions behind a function, a method, a property or a cache."""
+def _functions(member: Any) -> Iterator[types.FunctionType]:
+    """Yield the function inside a function, a class method, a property or a cached function."""
     if isinstance(member, types.FunctionType):
         yield member
     elif isinstance(member, classmethod | staticmethod):
@@ -93,8 +95,8 @@ def _codes(member: Any) -> Iterator[types.FunctionType]:
         yield member.__wrapped__
 
 
-def _exchange_fields(old: Any, new: Any) -> None:
-    """Plain fields of a table's entry; its functions have been dealt with."""
+def _copy_fields(old: Any, new: Any) -> None:
+    """Copy the plain fields of an estimator; its functions are patched already."""
     for name, value in list(vars(old).items()):
         if isinstance(value, _SCALARS) and name in vars(new):
             object.__setattr__(old, name, vars(new)[name])
