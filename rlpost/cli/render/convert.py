@@ -16,6 +16,7 @@ from rlpost.display.console import console
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats import FORMATS
+from rlpost.formats.dumps import GENERIC
 from rlpost.io.progress import SilentReporter
 from rlpost.io.text import printable_line
 from rlpost.recipe.roles import ROLES
@@ -59,6 +60,8 @@ def show_formats(how: str) -> None:
 
 def _roles_of(one: Format) -> dict[str, str]:
     """Return the roles that every dump has, some dumps have, and no dump has."""
+    if one.name in GENERIC:
+        return {"if dumped": "every role", "note": one.notes()}
     always = [role for role in one.roles if role not in one.missing_roles]
     sometimes = [role for role in one.roles if role in one.missing_roles]
     never = [role for role in one.missing_roles if role not in one.roles]
