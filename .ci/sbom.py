@@ -1,7 +1,7 @@
-"""Puts a software bill of materials into the wheel: CycloneDX, where PEP 770 has it.
+"""Hatchling build hook: a CycloneDX software bill of materials in the wheel (PEP 770).
 
-rlpost bundles nothing. The bill says what it needs, in the versions and with the hashes that it is
-tested with, as .ci/requirements-hashed.lock has them; so it is the same for the same sources.
+The wheel bundles no other package. The bill lists the dependencies with the versions and hashes of
+.ci/requirements-hashed.lock, which the tests use. So the same sources produce the same bill.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ LOCK = ".ci/requirements-hashed.lock"
 _PIN = re.compile(r"^([\w.-]+)==(\S+)((?:.*\\\n +--hash=\S+| ; [^\\\n]*)+)", re.MULTILINE)
 
 
-class Bill(BuildHookInterface):
-    """Adds the bill to wheels that are made to be given away."""
+class SbomBuildHook(BuildHookInterface):
+    """Add the bill to wheels, except to those of editable installs."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the bill, and tell hatchling where it is."""
+        """Write the bill, and add its path to the build data."""
         if version == "editable":
             return
         core = self.metadata.core
         pins = components((Path(self.root) / LOCK).read_text(encoding="utf-8"))
-        found = bill(core.name, self.metadata.version, core.license_expression, pins)
-        direct = {re.split(r"[^\w.-]", one)[0].lower() for one in core.dependencies}
-        needed = sorted(pin["bom-ref"] for pin in pins if pin["name"] in direct)
-        found["dependencies"][0]["dependsOn"] = needed
+        document = sbom(core.name, self.metadata.version, core.license_expression, pins)
+        direct = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in core.dependencies}
+        dependencies = sorted(pin["bom-ref"] for pin in pins if pin["name"] in direct)
+        document["dependencies"][0]["dependsOn"] = dependencies
         self.folder = tempfile.TemporaryDirectory()
         path = Path(self.folder.name) / f"{core.name}.cdx.json"
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         build_data["sbom_files"].append(str(path))
 
 
 def components(lock: str) -> list[dict[str, Any]]:
-    """The pins of a lock with hashes, as CycloneDX has components."""
+    """Return the pins of a lock file with hashes as CycloneDX components."""
     return [
         {
             "type": "library",
@@ -52,8 +52,8 @@ def components(lock: str) -> list[dict[str, Any]]:
                     "type": "distribution",
                     "url": f"https://pypi.org/project/{name}/{version}/",
                     "hashes": [
-                        {"alg": "SHA-256", "content": one}
-                        for one in re.findall(r"sha256:(\w+)", rest)
+                        {"alg": "SHA-256", "content": digest}
+                        for digest in re.findall(r"sha256:(\w+)", rest)
                     ],
                 }
             ],
@@ -62,8 +62,8 @@ def components(lock: str) -> list[dict[str, Any]]:
     ]
 
 
-def bill(name: str, version: str, licence: str, pins: list[dict[str, Any]]) -> dict[str, Any]:
-    """A CycloneDX document."""
+def sbom(name: str, version: str, licence: str, pins: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a CycloneDX document."""
     own = f"pkg:pypi/{name}@{version}"
     return {
         "bomFormat": "CycloneDX",

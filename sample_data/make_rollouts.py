@@ -1,12 +1,13 @@
-"""Make the sample data: train a tiny transformer and keep what happened, in two Parquet files.
+"""Generator of the sample data: rollouts of a tiny transformer, in two Parquet files.
 
-One model learns two tasks by imitation, only in part, so that some answers come out right and some
-wrong. Then each task trains its own copy for a few GRPO steps with a critic. A step samples from a
-bfloat16 copy of the weights (the rollout engine), scores the samples in float32 (the trainer) with
-the policy and with the frozen imitation model, updates, scores once more, and writes a row group.
+One model learns two tasks by imitation. Its training is short, so that only some answers are right.
+Then each task trains its own copy with a critic for a few GRPO steps. A step samples from a
+bfloat16 copy of the weights (the rollout engine). It scores the responses in float32 (the trainer)
+with the policy and with the frozen imitation model, updates the policy, scores again, and writes a
+row group.
 
-``python sample_data/make_rollouts.py [--out DIR]`` takes about three minutes on one CPU core, and
-gives the same bytes each time on the same machine and library versions.
+``python sample_data/make_rollouts.py [--out DIR]`` takes about three minutes on one CPU core. It
+always writes the same bytes on the same machine with the same library versions.
 """
 
 import argparse
@@ -46,7 +47,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its problems, its limits, and what it says of an episode (one row for each turn)."""
+    """A task: its problems, its limits, and how it scores an episode (one row for each turn)."""
 
     name: str
     description: str
@@ -58,14 +59,14 @@ class Task:
 
 
 def judge_arithmetic(problem: Problem, episode: Episode) -> list[Row]:
-    """Reward of the one turn, and its components."""
+    """Return the reward of the single turn and its components."""
     text = decode(episode.response)
     correct, tidy = arithmetic_rewards(problem, text, episode.turns[0].finish)
     return [{"reward": correct + tidy, "reward_correct": correct, "reward_format": tidy}]
 
 
 def judge_calculator(problem: Problem, episode: Episode) -> list[Row]:
-    """Score of each turn; the last one holds the outcome, which all are told as episode_score."""
+    """Return the score of each turn; all turns have the outcome of the last as episode_score."""
     texts = [decode(episode.response[turn.start : turn.stop]) for turn in episode.turns]
     steps = calculator_steps(problem, texts)
     return [
@@ -81,7 +82,7 @@ def judge_calculator(problem: Problem, episode: Episode) -> list[Row]:
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """A list type whose element is named as Parquet names it."""
+    """Return a list type whose element has the name that Parquet uses."""
     return pa.list_(pa.field("element", element))
 
 
@@ -134,13 +135,13 @@ TASKS = (
 
 
 def lesson(rng: np.random.Generator) -> list[Problem]:
-    """A batch to imitate, from one of the tasks."""
+    """Return a batch of problems of one task for imitation."""
     make = calculator_problem if rng.random() < CALCULATOR_SHARE else arithmetic_problem
     return [make(rng) for _ in range(LESSON_SIZE)]
 
 
 def distinct_problems(task: Task, rng: np.random.Generator) -> list[Problem]:
-    """Problems for all steps but the last, which meets those of the first again."""
+    """Return problems for all steps but the last, which repeats those of the first."""
     problems: dict[str, Problem] = {}
     while len(problems) < (STEPS - 1) * task.prompts:
         problem = task.make(rng)
@@ -149,13 +150,13 @@ def distinct_problems(task: Task, rng: np.random.Generator) -> list[Problem]:
 
 
 def engine_of(policy: Policy) -> Policy:
-    """The rollout engine's copy of the weights, in bfloat16."""
+    """Return the rollout engine's copy of the weights in bfloat16."""
     return copy.deepcopy(policy).bfloat16()
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Episodes of some problems, neighbours from one problem, and the judged turns of each."""
+    """Episodes, those of a problem one after another, and the scored turns of each."""
 
     episodes: list[Episode]
     judged: list[list[Row]]
@@ -169,14 +170,14 @@ class Sample:
 def sample(
     engine: Policy, task: Task, problems: Sequence[Problem], *, each: int, greedy: bool = False
 ) -> Sample:
-    """Roll out `each` episodes of each problem."""
+    """Sample `each` episodes of each problem."""
     posed = [problem for problem in problems for _ in range(each)]
     episodes = rollout(engine, [p.prompt for p in posed], task.limits, greedy=greedy)
     return Sample(episodes, [task.judge(p, e) for p, e in zip(posed, episodes, strict=True)])
 
 
 def turn_rows(episode: Episode, judged: Sequence[Row], scores: Mapping[str, Tensor]) -> list[Row]:
-    """The columns of each turn of an episode; `scores` are about its tokens from the second on."""
+    """Return a row for each turn of an episode; `scores` start at its second token."""
     rows = []
     for turn, verdict in zip(episode.turns, judged, strict=True):
         span = slice(turn.start, turn.stop)
@@ -196,7 +197,7 @@ def turn_rows(episode: Episode, judged: Sequence[Row], scores: Mapping[str, Tens
 
 
 class Run:
-    """GRPO on one task, from the imitation model on."""
+    """GRPO on one task, starting from the imitation model."""
 
     def __init__(self, task: Task, reference: Policy, rng: np.random.Generator) -> None:
         self.task, self.reference = task, reference
@@ -238,7 +239,7 @@ class Run:
         return rows
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Improve the policy; gives the scores of the batch before and after."""
+        """Update the policy; return the scores of the batch before and after."""
         with torch.no_grad():
             old, ref = score(self.policy, batch.tokens), score(self.reference, batch.tokens)
         improve(self.policy, self.optimizer, batch, old, ref)
@@ -254,7 +255,7 @@ class Run:
 
 
 def write(run: Run, path: Path) -> None:
-    """Take all steps of a run; one row group each."""
+    """Run all steps and write each as a row group."""
     about = {
         "description": run.task.description,
         "made_by": f"sample_data/make_rollouts.py, seed {SEED}",
@@ -268,12 +269,12 @@ def write(run: Run, path: Path) -> None:
 
 
 def log(message: str) -> None:
-    """Say it, after the seconds since the start."""
+    """Print a message after the seconds since the start."""
     print(f"{time.perf_counter() - BEGAN:6.1f} s  {message}", flush=True)
 
 
 def main() -> None:
-    """Imitate once, then make one file for each task."""
+    """Train by imitation, then write a file for each task."""
     parser = argparse.ArgumentParser(description="Make the sample rollouts.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="output directory")
     out: Path = parser.parse_args().out

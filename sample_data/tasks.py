@@ -1,10 +1,10 @@
 """The two tasks of the sample data: arithmetic worked by hand, and arithmetic with a calculator.
 
-By hand, the answer follows one line of working per digit column, units first, as at school::
+By hand, a term for each digit column, units first, precedes the answer, as in long addition::
 
     47+385=  7+5=12;4+8+1=13;3+1=4;#432
 
-With the calculator, the model writes a call, the environment writes the reply in brackets::
+With the calculator, the model writes a call, and the environment appends the reply in brackets::
 
     4*15-7?  <4*15>[60]<60-7>[53]#53
 """
@@ -19,14 +19,14 @@ PAD, EOS = 0, 1
 VOCABULARY = ("", "", *"0123456789+-*=;#?<>[]")  # padding and end-of-text have no text
 TOKEN_IDS = {character: token for token, character in enumerate(VOCABULARY) if character}
 CALL_END = TOKEN_IDS[">"]
-SECOND_PRODUCT, WASTED_CALL = 0.6, 0.15  # how often, in a calculator problem
+SECOND_PRODUCT, WASTED_CALL = 0.6, 0.15  # probabilities of each in a calculator problem
 
 Digits = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt, its answer, and one worked solution to learn from."""
+    """A prompt, its answer, and a worked solution for imitation."""
 
     domain: str
     prompt: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Step:
-    """What one calculator turn was worth, and the state of the episode before it."""
+    """The score of a calculator turn, and the state of the episode before it."""
 
     state: str
     score: float
@@ -48,7 +48,7 @@ def encode(text: str) -> list[int]:
 
 
 def decode(tokens: Sequence[int]) -> str:
-    """Text of token ids; padding and end-of-text vanish."""
+    """Text of token ids, without padding and end-of-text."""
     return "".join(VOCABULARY[token] for token in tokens)
 
 

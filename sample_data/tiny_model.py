@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from tasks import CALL_END, EOS, PAD, VOCABULARY, decode, encode
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from torch.nn import functional as F  # noqa: N812 - the usual name
 
 WIDTH, HEADS, LAYERS = 96, 4, 3
 
@@ -24,7 +24,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[N, S, WIDTH] to the same."""
+        """Map [N, S, WIDTH] to the same shape."""
         heads = self.qkv(self.norms[0](x)).unflatten(-1, (3 * HEADS, -1)).transpose(1, 2)
         q, k, v = heads.chunk(3, dim=1)
         mixed = F.scaled_dot_product_attention(
@@ -35,13 +35,13 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair of features by its position's angle."""
+    """Rotate each pair of features by the angle of its position."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
 class Policy(nn.Module):
-    """Next-token logits, and the value of each prefix; the critic does not move the trunk."""
+    """Next-token logits and prefix values; the critic's gradient doesn't reach the trunk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Policy(nn.Module):
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model says of given tokens; [N, S - 1], entry t is about token t + 1."""
+    """Scores of tokens, [N, S - 1]; entry t belongs to token t + 1."""
 
     log_probs: Tensor
     values: Tensor
@@ -91,9 +91,9 @@ def padded(rows: Sequence[Sequence[float]]) -> Tensor:
 
 @dataclass(frozen=True)
 class Turn:
-    """A stretch of the response: the policy's tokens, then the observation they led to.
+    """A range of the response: policy tokens, then the observation that follows them.
 
-    It finishes with "length" where a limit, on its tokens or on the turns, ended the episode.
+    `finish` is "length" if a limit, on its tokens or on the turns, ended the episode.
     """
 
     start: int
@@ -103,7 +103,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Limits:
-    """When an episode ends at the latest, and who answers its calls."""
+    """Limits on turns and tokens of an episode, and the tool that replies to its calls."""
 
     turns: int
     turn_tokens: int
@@ -112,7 +112,7 @@ class Limits:
 
 @dataclass
 class Episode:
-    """One prompt and what has been written after it so far."""
+    """One prompt and its response so far."""
 
     prompt: list[int]
     response: list[int] = field(default_factory=list)
@@ -129,11 +129,11 @@ class Episode:
 
     @property
     def turn_start(self) -> int:
-        """Where the turn that is being written began."""
+        """Start of the current turn."""
         return self.turns[-1].stop if self.turns else 0
 
     def extend(self, sampled: int, log_probs: Tensor, limits: Limits) -> None:
-        """Take the observation's next token if one is due, else the sampled one."""
+        """Append the next token of a pending observation, otherwise the sampled token."""
         forced = bool(self.observation)
         token = self.observation.pop(0) if forced else sampled
         self.response.append(token)

@@ -1,4 +1,4 @@
-"""How the tiny model learns: imitation of worked solutions, then GRPO with a critic."""
+"""Training of the tiny model: imitation of worked solutions, then GRPO with a critic."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -29,7 +29,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step down the gradient of the loss."""
+    """Take one optimizer step on the loss."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -54,7 +54,7 @@ def imitate(policy: Policy, batches: Sequence[Sequence[Problem]]) -> Iterator[fl
 class Batch:
     """Episodes as right-padded matrices [N, S], with an advantage each [N].
 
-    The mask and the returns are about the tokens from the second on: [N, S - 1], like `Scores`.
+    The mask and the returns start at the second token: [N, S - 1], like `Scores`.
     """
 
     tokens: Tensor
@@ -66,7 +66,7 @@ class Batch:
     def of(
         cls, episodes: Sequence[Episode], rewards: Sequence[Sequence[float]], *, group: int
     ) -> "Batch":
-        """Episodes with their rewards of each turn; neighbours are groups."""
+        """Build a batch from episodes and rewards; `group` successive episodes form a group."""
         pairs = list(zip(episodes, rewards, strict=True))
         totals = torch.tensor([sum(turns) for turns in rewards]).view(-1, group)
         centred = totals - totals.mean(1, keepdim=True)
@@ -79,14 +79,14 @@ class Batch:
 
 
 def returns(episode: Episode, rewards: Sequence[float]) -> list[float]:
-    """The sum of the rewards from each token's turn on."""
+    """Return the sum of the rewards from the turn of each token to the end."""
     to_go = list(accumulate(reversed(rewards)))[::-1]
     turns = zip(episode.turns, to_go, strict=True)
     return [g for turn, g in turns for _ in range(turn.start, turn.stop)]
 
 
 def warm_up_critic(policy: Policy, batch: Batch) -> float:
-    """Fit the value head to episodes of the imitation model; the policy stays. Returns the loss."""
+    """Fit the value head to episodes of the imitation model; return the loss."""
     optimizer = torch.optim.AdamW(policy.value.parameters(), CRITIC_RATE)
     with torch.no_grad():
         features = policy.trunk(batch.tokens[:, :-1])
@@ -98,7 +98,7 @@ def warm_up_critic(policy: Policy, batch: Batch) -> float:
 
 
 def policy_loss(now: Scores, old: Scores, ref: Scores, batch: Batch) -> Tensor:
-    """Clipped policy gradient, a k3 penalty towards the reference, and the critic's squares."""
+    """Clipped policy gradient, a k3 KL penalty to the reference, and the critic's squared error."""
     advantages = batch.advantages[:, None]
     ratio = (now.log_probs - old.log_probs).exp()
     gain = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
@@ -120,5 +120,5 @@ def improve(
 
 
 def subset(whole: Matrices, rows: Tensor) -> Matrices:
-    """The given rows of every tensor of a dataclass."""
+    """Select rows of every tensor of a dataclass."""
     return type(whole)(**{f.name: getattr(whole, f.name)[rows] for f in fields(whole)})

@@ -13,7 +13,7 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 
 @pytest.fixture(scope="module")
 def uninitialised_is_nan():
-    """Memory that torch hands out uninitialised holds NaN, so that reading it shows."""
+    """Fill uninitialised torch memory with NaN, so that reading it changes a result."""
     assert torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(mode=True)
     yield

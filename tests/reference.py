@@ -1,9 +1,9 @@
-"""Slow float64 loops for every stage around the estimator; nothing here comes from rlpost.
+"""Reference of every stage except the estimators: slow float64 loops without any rlpost code.
 
-A rollout is a list of `Response`s in file order. Per-response numbers are a list of floats, numbers
-per token (`Tokens`) a list of lists. Two masks matter: `mask` says which tokens the policy produced
-and decides what a response's rewards are; `final_mask` is 0 on the tokens of a dropped response too
-and decides what is measured over tokens and what is written.
+A rollout is a list of `Response`s in file order. Numbers per response are a list of floats, numbers
+per token (`Tokens`) a list of lists. There are two masks. `mask` is 1 on policy tokens; the stages
+of rewards use it. `final_mask` is also 0 on all tokens of dropped responses; statistics over tokens
+and the output use it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Response:
 
     @property
     def length(self) -> int:
-        """n_i, the number of tokens that the policy produced."""
+        """n_i, the number of policy tokens."""
         return sum(self.mask)
 
     @property
@@ -109,7 +109,7 @@ def by_key(
     return out
 
 
-# Stage 1: sample masks. Each says for every response whether it stays.
+# Stage 1: sample masks. Each is True for the responses that it keeps.
 
 
 def max_len_kept(rows: Rollout, max_response_length: int) -> list[bool]:
@@ -125,7 +125,7 @@ def difficulty_kept(rows: Rollout, low: float = 0.1, high: float = 0.95) -> list
 
 
 def error_max_len_kept(rows: Rollout, limit: int) -> list[bool]:
-    """Right answers, and wrong ones shorter than the limit; no reward between 0 and 1."""
+    """Reward 1, or reward 0 and shorter than the limit; never a reward between 0 and 1."""
     return [r.reward == 1 or (r.reward == 0 and r.length < limit) for r in rows]
 
 
@@ -140,7 +140,7 @@ def finished_kept(rows: Rollout) -> list[bool]:
 
 
 def with_sample_mask(rows: Rollout, *masks: Sequence[bool]) -> list[Response]:
-    """The same responses, kept where every mask keeps them."""
+    """The same responses; a response is kept if every mask keeps it."""
     return [replace(r, kept=all(mask[i] for mask in masks)) for i, r in enumerate(rows)]
 
 
@@ -159,7 +159,7 @@ def overlong_penalties(
 
 @dataclass
 class RunningMoments:
-    """Moments of a stream: population variance inside, Bessel's correction on the way out."""
+    """Running mean and population variance; `std` applies Bessel's correction."""
 
     count: float = 1e-24
     mean: float = 0.0
@@ -176,7 +176,7 @@ class RunningMoments:
 
     @property
     def std(self) -> float:
-        """√(var · n / (n - 1)); 0 while a single value is known."""
+        """√(var · n / (n - 1)); 0 for a single value."""
         if self.count <= 1:
             return 0.0
         return math.sqrt(self.var * self.count / (self.count - 1))
@@ -185,7 +185,7 @@ class RunningMoments:
 def running_statistics(
     rows: Rollout, rewards: Sequence[float], moments: dict[str, RunningMoments]
 ) -> tuple[list[float], list[float]]:
-    """Mean and std of each response's domain, its own batch folded in; `moments` is updated."""
+    """Mean and std of each response's domain, including its own batch; updates `moments`."""
     means, stds = [math.nan] * len(rows), [math.nan] * len(rows)
     for batch in batches(rows):
         for domain, places in rows_by([rows[i].domain for i in batch]).items():
@@ -229,7 +229,7 @@ def clipped(xs: Sequence[float], bound: float) -> list[float]:
 
 
 def clip_fraction(xs: Sequence[float], bound: float) -> float:
-    """The share of values that the clip changes, of the values before it."""
+    """Share of values that clipping changes."""
     return sum(abs(x) > bound for x in xs) / len(xs) if xs else 0.0
 
 
@@ -284,7 +284,7 @@ def batch_kl(rows: Rollout, kl: Tokens) -> float:
 def adaptive_betas(
     rows: Rollout, kl: Tokens, *, beta: float, target: float, horizon: float
 ) -> list[float]:
-    """β of each response: a batch uses the β that it finds, and moves it for the next one."""
+    """β of each response; each batch uses the current β, then updates it for the next batch."""
     out = [math.nan] * len(rows)
     for members in batches(rows):
         for i in members:
@@ -300,7 +300,7 @@ def token_rewards(
     kl: Tokens | None = None,
     betas: Sequence[float] | None = None,
 ) -> Tokens:
-    """Process rewards - β·KL, and the reward on the last policy token; 0 on observations."""
+    """Process rewards - β·KL, plus the reward on the last policy token; 0 on observations."""
     out = []
     for i, r in enumerate(rows):
         row = [0.0] * len(r.mask)
@@ -318,7 +318,7 @@ def token_rewards(
 
 
 def whitened_rewards(rows: Rollout, values: Tokens, eps: float = 1e-8) -> Tokens:
-    """(x - mean) / √(var + ε) by batch; dropped responses are rescaled too, but not measured."""
+    """(x - mean) / √(var + ε) by batch; dropped responses don't count in mean and var."""
     out: Tokens = [[] for _ in rows]
     for members in batches(rows):
         seen = masked_in([rows[i] for i in members], [values[i] for i in members])

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's worked examples run, and the files that it names exist."""
+"""The examples in CONTRIBUTING run, and the files that it names exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names_of(title, helpers=None):
     return names
 
 
-def test_the_estimator_equals_its_reference(tmp_path):
+def test_the_example_estimator_equals_its_reference(tmp_path):
     path = tmp_path / "median.py"
     path.write_text(BLOCKS["rlpost/estimators/median.py"], encoding="utf-8")
     table = pq.read_table(ROOT / "sample_data" / "arithmetic.parquet")
@@ -47,7 +47,7 @@ def test_the_estimator_equals_its_reference(tmp_path):
         assert written == pytest.approx(row, abs=1e-6)
 
 
-def test_the_loss_equals_its_reference_and_so_does_its_gradient():
+def test_the_example_loss_and_its_gradient_equal_the_reference():
     loss = names_of("rlpost/losses/capped.py")["LOSS"]
     reference = names_of("tests/reference_losses.py", reference_losses)["capped"]
     torch.manual_seed(7)
@@ -67,12 +67,12 @@ def test_the_loss_equals_its_reference_and_so_does_its_gradient():
     assert ((gradient == 0) == found.zero_gradient).all()
 
 
-def test_every_file_that_it_names_exists():
+def test_every_file_named_in_contributing_exists():
     named = set(re.findall(r"`((?:rlpost|tests|\.github|\.ci)/[\w./-]+)`", PAGE))
-    made = {"rlpost/estimators/median.py", "rlpost/losses/capped.py"}
+    examples = {"rlpost/estimators/median.py", "rlpost/losses/capped.py"}
     missing = {
         path
-        for path in named - made
+        for path in named - examples
         if not re.search(r"NAME|FRAMEWORK", path) and not (ROOT / path).exists()
     }
     assert missing == set()

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, what it asks for, and that it works where only it is installed."""
+"""The wheel: its files, its metadata, and an installation of it in a fresh environment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A fresh environment with the wheel; what it depends on is lent by this one."""
+    """A fresh environment with the wheel; its dependencies come from the current environment."""
     home = tmp_path_factory.mktemp("fresh")
     ran(sys.executable, "-m", "venv", "--without-pip", home)
     ran(
@@ -55,9 +55,9 @@ def installed(wheel, tmp_path_factory):
     )
     scripts = {"base": str(home), "platbase": str(home)}
     site = Path(sysconfig.get_path("purelib", vars=scripts))
-    # Directories that a .pth file names are searched, but .pth files in them are not read: so the
-    # editable rlpost of this environment does not get in.
-    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # Python adds a directory that a .pth file names to its path, but ignores .pth files in it. So
+    # the editable rlpost of the current environment is not found.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return home
 
 
@@ -70,10 +70,10 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     }
     found = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("rlpost/")}
     assert found == wanted
-    assert {"rlpost/py.typed", "rlpost/presets/verl.toml"} <= found
+    assert {"rlpost/py.typed", "rlpost/recipe/presets/verl.toml"} <= found
 
 
-def test_the_wheel_says_what_it_is(wheel):
+def test_the_metadata_of_the_wheel_agree_with_the_project(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (one for one in archive.namelist() if one.endswith("/METADATA"))
     metadata = Parser().parsestr(archive.read(name).decode())
@@ -83,8 +83,8 @@ def test_the_wheel_says_what_it_is(wheel):
     assert archive.testzip() is None
 
 
-def test_the_script_is_called_as_the_package(wheel):
-    """So `pipx run rlpost` and `uvx rlpost` need no further name."""
+def test_the_script_has_the_name_of_the_package(wheel):
+    """So `pipx run rlpost` and `uvx rlpost` find the script."""
     assert [*PROJECT["scripts"]] == [PROJECT["name"]]
     archive = zipfile.ZipFile(wheel)
     (name,) = (one for one in archive.namelist() if one.endswith("/entry_points.txt"))
@@ -94,10 +94,10 @@ def test_the_script_is_called_as_the_package(wheel):
 def test_the_installed_program_works(installed, tmp_path):
     program = installed / "bin" / "rlpost"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    where = ran(
+    imported = ran(
         installed / "bin" / "python", "-c", "import rlpost; print(rlpost.__file__)", cwd=tmp_path
     )
-    assert Path(where.stdout.strip()).is_relative_to(installed)
+    assert Path(imported.stdout.strip()).is_relative_to(installed)
     assert "advantages" in ran(program, "--help", cwd=tmp_path, env=environment).stdout
     out = tmp_path / "out.parquet"
     words = ("advantages", SAMPLE, out, "--preset", "verl", "--summary-json", "-", "--quiet")
@@ -123,21 +123,21 @@ def test_the_installed_package_is_typed(installed, tmp_path):
     assert 'Unexpected keyword argument "gama"' in done.stdout
 
 
-def test_every_dependency_says_from_which_version_on():
+def test_every_dependency_has_a_lowest_version():
     every = [*REQUIREMENTS, *(Requirement(text) for extra in EXTRAS.values() for text in extra)]
     assert [str(one) for one in every if not any(x.operator == ">=" for x in one.specifier)] == []
 
 
-def test_the_locked_versions_are_ones_that_are_asked_for():
+def test_the_locked_versions_satisfy_the_requirements():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     locked = {canonicalize_name(name): Version(x) for name, x in (one.split("==") for one in lines)}
     tested = [Requirement(text) for extra in ("test", "readers") for text in EXTRAS[extra]]
     named = {canonicalize_name(one.name): one.specifier for one in [*REQUIREMENTS, *tested]}
-    assert sorted(named.keys() - locked.keys()) == [], "lock these, too"
+    assert sorted(named.keys() - locked.keys()) == [], "not locked"
     assert [name for name, asked in named.items() if not asked.contains(locked[name])] == []
 
 
-def test_no_extra_is_asked_for_that_is_not_there():
+def test_every_extra_in_an_error_exists():
     asked = {
         extra
         for path in (ROOT / "rlpost").rglob("*.py")
@@ -146,7 +146,7 @@ def test_no_extra_is_asked_for_that_is_not_there():
     assert {"browse", "report"} <= asked <= {*EXTRAS}
 
 
-def test_a_missing_extra_says_what_to_type():
+def test_the_error_of_a_missing_extra_has_the_command_to_install_it():
     need("the test", "test", "pytest", "hypothesis")
     with pytest.raises(UnavailableError) as raised:
         need("the browser", "browse", "pytest", "nosuchlibrary")

@@ -1,4 +1,4 @@
-"""The sample rollouts are what they say: recomputed from their own tokens, nothing retrained."""
+"""The sample rollouts: rewards, masks and scores, recomputed from their tokens."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def vocabulary(name):
 
 
 def value(expression):
-    """Sums and differences of products, by hand."""
+    """Evaluate a sum or difference of products."""
     terms = re.findall(r"([+-]?)(\d+(?:\*\d+)*)", expression)
     assert "".join(map("".join, terms)) == expression
     return sum((-1 if sign == "-" else 1) * math.prod(map(int, t.split("*"))) for sign, t in terms)
@@ -62,7 +62,7 @@ def test_both_files_are_small():
 
 
 @both_files
-def test_a_row_group_is_a_step(name):
+def test_each_row_group_is_a_step(name):
     file = pq.ParquetFile(FILES[name])
     steps = [file.read_row_group(i, ["step"])["step"].unique() for i in range(file.num_row_groups)]
     assert [step.to_pylist() for step in steps] == [[0], [1], [2], [3]]
@@ -70,7 +70,7 @@ def test_a_row_group_is_a_step(name):
 
 
 @both_files
-def test_lists_hold_float32_and_masks_uint8_and_tokens_int32(name):
+def test_values_are_float32_masks_uint8_and_tokens_int32(name):
     schema = pq.read_schema(FILES[name])
     floats = [*LOG_PROBS, "values", "sum_pi_squared"]
     assert {str(schema.field(column).type) for column in floats} == {"list<element: float>"}
@@ -80,7 +80,7 @@ def test_lists_hold_float32_and_masks_uint8_and_tokens_int32(name):
 
 
 @both_files
-def test_the_metadata_says_what_the_file_is(name):
+def test_the_metadata_describe_the_file(name):
     metadata = pq.read_schema(FILES[name]).metadata
     assert re.search(rb"make_rollouts\.py, seed \d+", metadata[b"made_by"])
     assert b"One row is one" in metadata[b"description"]
@@ -108,7 +108,7 @@ def test_tokens_decode_to_the_text(name, text):
     assert decoded == rows[text].to_list()
 
 
-# What both tasks promise
+# Both tasks
 
 
 @both_files
@@ -120,7 +120,7 @@ def test_every_group_has_eight_responses(name):
 
 
 @both_files
-def test_the_last_step_meets_the_prompts_of_the_first_again(name):
+def test_the_last_step_repeats_the_prompts_of_the_first(name):
     prompts = frame(name).group_by("step").agg(pl.col("prompt_id").unique().sort()).sort("step")
     first, second, third, last = map(set, prompts["prompt_id"])
     assert first == last
@@ -129,7 +129,7 @@ def test_the_last_step_meets_the_prompts_of_the_first_again(name):
 
 
 @both_files
-def test_log_probs_are_of_probabilities(name):
+def test_log_probs_are_not_positive(name):
     rows = tokens(name)
     assert all(rows[column].max() <= 0 for column in LOG_PROBS)
     assert rows["sum_pi_squared"].max() <= 1
@@ -141,8 +141,8 @@ def test_sum_pi_squared_agrees_with_the_probability_of_the_token(name):
     rows = tokens(name)
     p, total = np.exp(rows["old_log_probs"].to_numpy()), rows["sum_pi_squared"].to_numpy()
     rest = 1 - p
-    assert (total >= p**2 - 1e-5).all()  # the token's own share
-    assert (total <= p**2 + rest**2 + 1e-5).all()  # at most all the rest in one other token
+    assert (total >= p**2 - 1e-5).all()  # at least the token's own square
+    assert (total <= p**2 + rest**2 + 1e-5).all()  # at most one other token with the rest
 
 
 @both_files
@@ -155,7 +155,7 @@ def test_the_engine_differs_from_the_trainer_by_the_rounding_of_bfloat16(name):
 
 
 @both_files
-def test_the_policy_starts_as_the_reference_and_leaves_it(name):
+def test_the_policy_starts_at_the_reference_and_diverges(name):
     drift = tokens(name).with_columns(
         drift=(pl.col("old_log_probs") - pl.col("ref_log_probs")).abs()
     )
@@ -165,7 +165,7 @@ def test_the_policy_starts_as_the_reference_and_leaves_it(name):
 
 
 @both_files
-def test_each_update_makes_better_answers_likelier(name):
+def test_each_update_raises_the_probability_of_better_responses(name):
     moved = (pl.col("log_probs") - pl.col("old_log_probs")) * pl.col("response_mask")
     group = ["step", "prompt_id"]
     if name == "arithmetic":
@@ -182,13 +182,13 @@ def test_each_update_makes_better_answers_likelier(name):
 
 
 @both_files
-def test_the_critic_knows_something_of_the_outcome(name):
+def test_values_correlate_with_the_outcome(name):
     rows = outcomes(name)
     assert correlation(rows["values"].list.first(), rows["total"]) > 0.3
 
 
 @both_files
-def test_pass_rates_are_spread(name):
+def test_pass_rates_range_from_0_to_1(name):
     rates = outcomes(name).group_by("step", "prompt_id").agg(pl.col("success").mean())["success"]
     assert rates.min() == 0
     assert rates.max() == 1
@@ -197,7 +197,7 @@ def test_pass_rates_are_spread(name):
 
 
 @both_files
-def test_difficulty_tells_the_pass_rate_beforehand(name):
+def test_difficulty_predicts_the_pass_rate(name):
     rows = outcomes(name)
     groups = rows.group_by("step", "prompt_id", "difficulty").agg(pl.col("success").mean())
     assert len(groups) == len(rows) / 8
@@ -206,7 +206,7 @@ def test_difficulty_tells_the_pass_rate_beforehand(name):
 
 
 @both_files
-def test_the_greedy_baseline_is_one_for_each_group(name):
+def test_each_group_has_one_greedy_baseline(name):
     rows = frame(name)
     baselines = rows.group_by("step", "prompt_id").agg(pl.col("reward_baseline").n_unique())
     assert set(baselines["reward_baseline"]) == {1}
@@ -237,7 +237,7 @@ def test_rewards_are_the_sum_of_their_components():
     assert set(rows["reward_format"]) == {0.0, -0.1}
 
 
-def test_correct_means_that_the_finished_answer_is_right():
+def test_reward_correct_is_1_for_a_finished_right_answer():
     for prompt, response, finish, correct in (
         frame("arithmetic")
         .select("prompt", "response", "finish_reason", "reward_correct")
@@ -248,7 +248,7 @@ def test_correct_means_that_the_finished_answer_is_right():
         assert correct == right, (prompt, response)
 
 
-def test_truncated_responses_are_those_that_lack_the_end_token():
+def test_truncated_responses_lack_the_end_token():
     rows = frame("arithmetic")
     truncated = rows["finish_reason"] == "length"
     assert set(rows["finish_reason"]) == {"stop", "length"}
@@ -283,14 +283,14 @@ def test_turns_follow_one_another():
     assert len(lengths) > 1
 
 
-def test_the_mask_is_zero_exactly_on_what_the_calculator_wrote():
+def test_the_mask_is_zero_exactly_on_observation_tokens():
     for row in frame("calculator").iter_rows(named=True):
         own, call_end, reply = row["response"].partition(">")
         policy_tokens = len(own + call_end) + (row["response_tokens"][-1] == EOS)
         assert row["response_mask"] == [1] * policy_tokens + [0] * len(reply), row["response"]
 
 
-def test_the_calculator_is_right():
+def test_the_calculator_computes_correctly():
     replies = []
     for response in frame("calculator")["response"]:
         if match := re.fullmatch(r"<(\d+[-+*]\d+)>\[(.*)\]", response):
@@ -309,13 +309,13 @@ def test_most_rows_end_in_an_observation_and_so_do_some_trajectories():
     assert set(out_of_turns["finish_reason"]) == {"length"}
 
 
-def test_the_model_was_not_taught_what_the_calculator_writes():
+def test_observation_tokens_have_low_log_probs():
     by_mask = tokens("calculator").group_by("response_mask").agg(pl.col("old_log_probs").mean())
     observed, own = by_mask.sort("response_mask")["old_log_probs"]
     assert observed < own - 2
 
 
-def test_an_episode_succeeds_when_its_last_turn_gives_the_answer():
+def test_an_episode_succeeds_if_its_last_turn_is_the_answer():
     for turns in trajectories():
         problem = turns[0]["prompt"].removesuffix("?")
         success = turns[-1]["response"] == f"#{value(problem)}"
@@ -323,7 +323,7 @@ def test_an_episode_succeeds_when_its_last_turn_gives_the_answer():
         assert (turns[-1]["step_score"] == 1) == success
 
 
-def test_a_call_that_helps_scores_and_a_wasted_one_costs():
+def test_a_helpful_call_scores_and_a_wasted_call_costs():
     for turns in trajectories():
         known = set(re.findall(r"\d+", turns[0]["prompt"]))
         made = set()
@@ -342,13 +342,13 @@ def test_a_call_that_helps_scores_and_a_wasted_one_costs():
                 known.add(reply.strip("[]"))
 
 
-def test_states_recur_over_trajectories_of_a_group():
+def test_trajectories_of_a_group_share_states():
     rows = frame("calculator").filter(pl.col("turn") > 0)
-    meetings = rows.group_by("step", "prompt_id", "state_id").agg(pl.col("traj_id").n_unique())
-    assert (meetings["traj_id"] > 1).mean() > 0.3
-    assert (meetings["traj_id"] == 1).any()
+    visits = rows.group_by("step", "prompt_id", "state_id").agg(pl.col("traj_id").n_unique())
+    assert (visits["traj_id"] > 1).mean() > 0.3
+    assert (visits["traj_id"] == 1).any()
 
 
-def test_one_state_is_reached_in_different_ways():
-    ways = frame("calculator").group_by("state_id").agg(pl.col("prompt").n_unique())
-    assert ways["prompt"].max() > 1
+def test_different_prompts_lead_to_the_same_state():
+    prompts = frame("calculator").group_by("state_id").agg(pl.col("prompt").n_unique())
+    assert prompts["prompt"].max() > 1

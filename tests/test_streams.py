@@ -1,4 +1,4 @@
-"""rlpost.enrich of record batches that come one by one."""
+"""rlpost.enrich of a stream of record batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batches(table=TABLE, rows=5):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where temporary files go."""
+    """The directory of temporary files."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
         lambda: pq.ParquetFile(pa.BufferReader(stored())).iter_batches(batch_size=7),
     ],
 )
-def test_a_stream_gives_what_the_table_gives(given):
+def test_a_stream_and_a_table_have_the_same_result(given):
     reader, summary = rlpost.enrich(given(), RECIPE)
     table, own = rlpost.enrich(TABLE, RECIPE)
     found = reader.read_all()
@@ -53,7 +53,7 @@ def stored():
     return sink.getvalue()
 
 
-def test_groups_span_batches_and_order_stays():
+def test_groups_span_batches_and_the_order_is_kept():
     reader, _ = rlpost.enrich(batches(rows=1), rlpost.Recipe(estimator="dr_grpo"))
     rows = [row for batch in reader for row in batch.to_pylist()]
     assert [row["prompt_id"] for row in rows] == TABLE["prompt_id"].to_pylist()
@@ -64,7 +64,7 @@ def test_groups_span_batches_and_order_stays():
         assert own[0]["advantages"][0] == pytest.approx(own[0]["reward"] - mean)
 
 
-def test_types_of_columns_stay():
+def test_column_types_and_metadata_are_kept():
     count = TABLE.num_rows
     odd = TABLE.append_column("domain", pa.array(["a"] * count).dictionary_encode())
     odd = odd.append_column("when", pa.array([1] * count, pa.timestamp("ms", "UTC")))
@@ -77,21 +77,21 @@ def test_types_of_columns_stay():
     assert found.schema.metadata[b"made"] == b"by hand"
 
 
-def test_the_recipe_decides_which_columns_stay():
+def test_emit_only_drops_the_other_columns():
     reader, _ = rlpost.enrich(batches(), rlpost.Recipe(emit_only=True, emit=("advantages",)))
     assert reader.schema.names == ["prompt_id", "advantages"]
 
 
-def test_one_batch_is_a_table():
+def test_a_single_batch_is_enriched_like_a_table():
     (batch,) = TABLE.to_batches()
     assert rlpost.enrich(batch, RECIPE)[0].equals(rlpost.enrich(TABLE, RECIPE)[0])
 
 
-def test_nothing_is_left_on_disk(folder):
+def test_no_temporary_files_remain(folder):
     reader, _ = rlpost.enrich(batches(), RECIPE)
     assert [*folder.iterdir()] == []
     assert reader.read_next_batch().num_rows
-    del reader  # without reading on
+    del reader  # before it was read to the end
     gc.collect()
     assert not [link for link in open_files() if str(folder) in link]
 
@@ -101,7 +101,7 @@ def open_files():
     return [str(link.readlink()) for link in links if link.is_symlink()]
 
 
-def test_nothing_is_left_after_an_error(folder):
+def test_no_temporary_files_remain_after_an_error(folder):
     bad = TABLE.set_column(1, "reward", pa.array([float("nan")] * TABLE.num_rows, pa.float32()))
     with pytest.raises(DataError) as raised:
         rlpost.enrich(batches(bad), RECIPE)
@@ -123,13 +123,13 @@ def test_nothing_is_left_after_an_error(folder):
         ),
     ],
 )
-def test_what_is_no_stream_of_batches(given, error, words):
+def test_errors_of_bad_streams(given, error, words):
     with pytest.raises(error) as raised:
         rlpost.enrich(given(), RECIPE)
     assert words in str(raised.value)
 
 
-def test_no_room_for_temporary_files(monkeypatch):
+def test_a_full_disk_is_a_read_write_error(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -138,7 +138,7 @@ def test_no_room_for_temporary_files(monkeypatch):
         rlpost.enrich(batches(), RECIPE)
 
 
-def test_memory_does_not_follow_the_stream(monkeypatch):
+def test_memory_does_not_grow_with_the_stream(monkeypatch):
     monkeypatch.setattr(streams, "_GROUP_BYTES", 1 << 18)
     monkeypatch.setattr(streams, "_BATCH_BYTES", 1 << 16)
     before = pa.total_allocated_bytes()
@@ -150,7 +150,7 @@ def test_memory_does_not_follow_the_stream(monkeypatch):
     def watched(count):
         nonlocal most
         for _ in range(count):
-            yield from batches(table.take(places), rows=96)  # memory of its own each time
+            yield from batches(table.take(places), rows=96)  # new memory each time
             most = max(most, pa.total_allocated_bytes() - before)
 
     reader, summary = rlpost.enrich(watched(1000), RECIPE)
@@ -159,7 +159,7 @@ def test_memory_does_not_follow_the_stream(monkeypatch):
     assert sum(batch.num_rows for batch in reader) == 1000 * 96
 
 
-def test_facts_of_files_are_public():
+def test_facts_is_public():
     path = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
     found = rlpost.facts([path], tokens=False)
     assert found.responses == 512

@@ -1,4 +1,4 @@
-"""What is installed is what was tested: the locks agree, and the wheel says what it needs."""
+"""The supply chain: the lock files agree, and the wheel has a bill of materials."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def normal(name: str) -> str:
 
 
 def pins(name: str) -> dict[str, str]:
-    """Package -> version; a local version's mark is left out."""
+    """Package -> version, without its local part (`+cpu`)."""
     text = (ROOT / name).read_text(encoding="utf-8")
     found = re.findall(r"^([\w.-]+)==([^\s;+\\]+)", text, re.MULTILINE)
     return {normal(package): version for package, version in found}
 
 
 def direct(requirements: list[str]) -> dict[str, str]:
-    """Package -> the lowest version that is allowed."""
+    """Package -> lowest allowed version."""
     found = (re.match(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", one) for one in requirements)
     return {normal(one[1]): one[2] for one in found if one}
 
 
 @pytest.mark.parametrize("lock", HASHED)
-def test_locks_with_hashes_pin_what_the_tests_run_with(lock):
+def test_locks_with_hashes_pin_the_versions_of_the_tests(lock):
     tested, hashed = pins("requirements.lock"), pins(lock)
     assert {name: hashed[name] for name in hashed.keys() & tested.keys()} == {
         name: tested[name] for name in hashed.keys() & tested.keys()
@@ -45,21 +45,21 @@ def test_locks_with_hashes_pin_what_the_tests_run_with(lock):
 
 
 @pytest.mark.parametrize("lock", HASHED)
-def test_every_pin_of_such_a_lock_has_a_hash(lock):
+def test_every_pin_of_a_lock_with_hashes_has_a_hash(lock):
     text = (ROOT / lock).read_text(encoding="utf-8")
     entries = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
     assert len(entries) == len(pins(lock)) > 20
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_the_lowest_versions_that_are_allowed_are_those_that_are_tested():
+def test_the_minimum_lock_pins_the_lowest_allowed_versions():
     lowest = pins(".ci/requirements-minimum.lock")
     allowed = direct(PROJECT["dependencies"])
-    told = {name: lowest[name] for name in allowed}
-    assert {name: version[: len(allowed[name])] for name, version in told.items()} == allowed
+    locked = {name: lowest[name] for name in allowed}
+    assert {name: version[: len(allowed[name])] for name, version in locked.items()} == allowed
 
 
-def test_a_wheel_has_a_bill_of_materials(tmp_path):
+def test_the_wheel_has_a_bill_of_materials(tmp_path):
     build = "from hatchling.build import build_wheel; import sys; build_wheel(sys.argv[1])"
     argv = [sys.executable, "-c", build, str(tmp_path)]
     ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -76,11 +76,11 @@ def test_a_wheel_has_a_bill_of_materials(tmp_path):
     assert {name: part["version"] for name, part in parts.items()} == hashed
     assert all(part["externalReferences"][0]["hashes"] for part in parts.values())
     (needs,) = bill["dependencies"]
-    told = {one.removeprefix("pkg:pypi/").split("@")[0] for one in needs["dependsOn"]}
-    assert told == direct(PROJECT["dependencies"]).keys()
+    dependencies = {one.removeprefix("pkg:pypi/").split("@")[0] for one in needs["dependsOn"]}
+    assert dependencies == direct(PROJECT["dependencies"]).keys()
 
 
-def test_the_bill_reads_every_line_of_a_lock():
+def test_the_bill_includes_every_pin_of_a_lock():
     spec = importlib.util.spec_from_file_location("sbom", ROOT / ".ci" / "sbom.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -88,7 +88,7 @@ def test_the_bill_reads_every_line_of_a_lock():
         "# a comment\na-b==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
         "c==2 ; python_version < '3.12' \\\n    --hash=sha256:cc\n"
     )
-    found = module.components(lock)
-    assert [(one["name"], one["version"]) for one in found] == [("a-b", "1.0"), ("c", "2")]
-    hashes = [[h["content"] for h in one["externalReferences"][0]["hashes"]] for one in found]
+    components = module.components(lock)
+    assert [(one["name"], one["version"]) for one in components] == [("a-b", "1.0"), ("c", "2")]
+    hashes = [[h["content"] for h in one["externalReferences"][0]["hashes"]] for one in components]
     assert hashes == [["aa", "bb"], ["cc"]]

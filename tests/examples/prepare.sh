@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A step of a training pipeline: check a dump, enrich it, and let only good data through.
+# A step of a training pipeline: inspect a dump, compute its advantages, and reject bad data.
 #
 #   prepare.sh IN OUT [options of rlpost advantages]
 #
-# Reports lie beside OUT, called after it: OUT.inspect.json and OUT.summary.json, without .parquet.
-# Exit codes are rlpost's: 0 good, 1 findings in the dump, 2 wrong options, 3 bad data, 4 reading or
-# writing failed; and 10: the advantages would teach too little. OUT is there only with 0.
+# Writes reports beside OUT: for out.parquet, out.inspect.json and out.summary.json.
+# Exit codes are those of rlpost: 0 success, 1 findings in the dump, 2 wrong options, 3 bad data,
+# 4 reading or writing failed. 10 means that too many responses are masked, or that no group has
+# reward variance. OUT is only written with exit code 0.
 set -euo pipefail
 
 if [ $# -lt 2 ] || [ "${1#-}" != "$1" ] || [ "${2#-}" != "$2" ]; then
@@ -14,28 +15,28 @@ if [ $# -lt 2 ] || [ "${1#-}" != "$1" ] || [ "${2#-}" != "$2" ]; then
 fi
 in=$1 out=$2
 shift 2
-least_kept=${LEAST_KEPT:-0.2} # share of responses that the sample masks must let through
-found="${out%.parquet}.inspect.json" summary="${out%.parquet}.summary.json"
+least_kept=${LEAST_KEPT:-0.2} # least share of responses that the sample masks must keep
+findings="${out%.parquet}.inspect.json" summary="${out%.parquet}.summary.json"
 folder=$(dirname "$out")
 if ! [ -d "$folder" ]; then
   echo "prepare: $out: cannot be written: there is no directory $folder" >&2
   exit 4
 fi
-made="$folder/.$(basename "$out" .parquet).unchecked.parquet"
-trap 'rm -f "$made"' EXIT
+unchecked="$folder/.$(basename "$out" .parquet).unchecked.parquet"
+trap 'rm -f "$unchecked"' EXIT
 
 code=0
-rlpost inspect "$in" --strict --format json >"$found" || code=$?
+rlpost inspect "$in" --strict --format json >"$findings" || code=$?
 if [ "$code" -eq 1 ]; then
-  jq -r '.findings[] | "\(.severity): \(.said); \(.advice)"' "$found" >&2
+  jq -r '.findings[] | "\(.severity): \(.said); \(.advice)"' "$findings" >&2
 fi
 [ "$code" -eq 0 ] || exit "$code"
 
 code=0
-rlpost advantages "$in" "$made" "$@" --quiet --overwrite --summary-json "$summary" || code=$?
+rlpost advantages "$in" "$unchecked" "$@" --quiet --overwrite --summary-json "$summary" || code=$?
 case $code in
   0) ;;
-  3) echo "prepare: $in: the data is bad; this dump is left out" >&2 && exit 3 ;;
+  3) echo "prepare: $in: bad data: this dump is skipped" >&2 && exit 3 ;;
   *) exit "$code" ;;
 esac
 
@@ -43,9 +44,9 @@ if ! jq --exit-status --argjson least "$least_kept" '
   (1 - .masked.all.rate >= $least) and (.groups.zero_variance < .groups.count)
 ' "$summary" >/dev/null; then
   jq -r '"prepare: \(100 * .masked.all.rate | round) % masked, \(.groups.zero_variance) of "
-    + "\(.groups.count) groups without a difference in reward"' "$summary" >&2
+    + "\(.groups.count) groups with zero reward variance"' "$summary" >&2
   exit 10
 fi
 
-mv "$made" "$out"
+mv "$unchecked" "$out"
 jq -r '"prepare: \(.responses) responses, advantages \(.advantage.mean) ± \(.advantage.std)"' "$summary"

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and do what they say."""
+"""The examples run unchanged, and do what their comments promise."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def enriched(tmp_path_factory):
 # Training
 
 
-def test_samples_are_the_files_rows(enriched):
+def test_the_dataset_yields_the_kept_responses_of_the_file(enriched):
     data = Rollouts(enriched)
     rows = [row for row in pq.read_table(enriched).to_pylist() if row["sample_mask"]]
     assert len(data) == len(rows) < 512
-    for place in (0, len(rows) - 1):
-        assert data[place]["advantages"].tolist() == rows[place]["advantages"]
-        assert data[place]["response_tokens"].tolist() == rows[place]["response_tokens"]
+    for index in (0, len(rows) - 1):
+        assert data[index]["advantages"].tolist() == rows[index]["advantages"]
+        assert data[index]["response_tokens"].tolist() == rows[index]["response_tokens"]
 
 
-def test_batches_are_masked_on_prompts_and_padding(enriched):
+def test_the_mask_of_a_batch_is_zero_on_prompts_and_padding(enriched):
     data = Rollouts(enriched)
     samples = [data[i] for i in range(8)]
     batch = collate(samples)
@@ -61,7 +61,7 @@ def test_training_lowers_the_loss(enriched):
     assert losses[-1] < losses[0] - 0.01
 
 
-def test_the_script_prints_what_it_reaches(enriched):
+def test_the_script_prints_the_loss_of_each_epoch(enriched):
     done = subprocess.run(
         [sys.executable, HERE / "train.py", enriched], capture_output=True, text=True, check=True
     )
@@ -76,7 +76,7 @@ def test_the_script_prints_what_it_reaches(enriched):
 def prepare(*words, **variables):
     if shutil.which("jq") is None:
         assert os.environ.get("CI") != "true", "CI installs jq"
-        pytest.skip("the script asks jq, which is not installed")
+        pytest.skip("the script needs jq, which is not installed")
     folder = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", HERE / "prepare.sh", *words],
@@ -87,7 +87,7 @@ def prepare(*words, **variables):
     )
 
 
-def test_good_data_gets_through(tmp_path):
+def test_good_data_is_written(tmp_path):
     out = tmp_path / "out.parquet"
     done = prepare(SAMPLE, out, "--estimator", "rloo")
     assert done.returncode == 0, done.stderr
@@ -99,7 +99,7 @@ def test_good_data_gets_through(tmp_path):
     }  # fmt: skip
 
 
-def spoilt(tmp_path, **columns):
+def with_constant(tmp_path, **columns):
     table = pq.read_table(SAMPLE)
     for name, value in columns.items():
         place = table.schema.get_field_index(name)
@@ -109,8 +109,8 @@ def spoilt(tmp_path, **columns):
     return path
 
 
-def test_findings_stop_it_and_are_told(tmp_path):
-    done = prepare(spoilt(tmp_path, reward=1.0), tmp_path / "out.parquet")
+def test_findings_stop_the_script_and_are_printed(tmp_path):
+    done = prepare(with_constant(tmp_path, reward=1.0), tmp_path / "out.parquet")
     assert done.returncode == 1
     assert "reward" in done.stderr
     assert not (tmp_path / "out.parquet").exists()
@@ -120,24 +120,24 @@ def test_findings_stop_it_and_are_told(tmp_path):
     ("words", "code", "text"),
     [
         (("--gama", "1"), 2, "--gama"),
-        (("--map", "mask=gone"), 3, "this dump is left out"),
+        (("--map", "mask=gone"), 3, "this dump is skipped"),
         (("--max-len-mask", "--max-response-length", "22"), 10, "% masked"),
     ],
 )
-def test_each_failure_has_its_code(tmp_path, words, code, text):
+def test_each_failure_has_its_own_exit_code(tmp_path, words, code, text):
     done = prepare(SAMPLE, tmp_path / "out.parquet", *words, LEAST_KEPT="0.999")
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_a_missing_file_is_code_4(tmp_path):
+def test_a_missing_file_exits_with_code_4(tmp_path):
     assert prepare(tmp_path / "gone.parquet", tmp_path / "out.parquet").returncode == 4
     assert prepare(SAMPLE, tmp_path / "no" / "out.parquet").returncode == 4
 
 
 @pytest.mark.parametrize("words", [(), (SAMPLE,), ("--help",), (SAMPLE, "--estimator", "grpo")])
-def test_the_job_says_how_it_is_called(words):
+def test_wrong_arguments_print_the_usage(words):
     done = prepare(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: prepare.sh IN OUT")

@@ -1,8 +1,8 @@
-"""Train on an enriched file: `python train.py out.parquet`.
+"""Training loop on a file with advantages: `python train.py out.parquet`.
 
-The file comes from `rlpost advantages in.parquet out.parquet --whiten-advantages`. It is read with
-pyarrow, put into batches by torch, and the loss is rlpost's. The policy is a small recurrent
-network; put your own in its place.
+`rlpost advantages in.parquet out.parquet --whiten-advantages` writes the file. pyarrow reads it,
+torch makes the batches, and rlpost computes the loss. Replace the policy, a small recurrent
+network, by your own.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ TOKENS = ("prompt_tokens", "response_tokens", "response_mask", "advantages")
 
 
 class Rollouts(Dataset[Sample]):
-    """The rows of an enriched file: tokens and advantages of one response each."""
+    """Responses of a file with advantages: the tokens and advantages of each."""
 
     def __init__(self, path: str | Path) -> None:
         masked = ["sample_mask"] if "sample_mask" in pq.read_schema(path).names else []
         table = pq.read_table(path, columns=[*TOKENS, *masked], memory_map=True)
-        # Responses that the sample masks drop have advantage 0 throughout: nothing is learnt there.
+        # Responses that the sample masks drop have zero advantages, so they give no gradient.
         kept = table.filter(table["sample_mask"]) if masked else table
         self.table = kept.combine_chunks()
 
     def __len__(self) -> int:
-        """How many responses are kept."""
+        """Return the number of responses that the sample masks keep."""
         return int(self.table.num_rows)
 
     def __getitem__(self, row: int) -> Sample:
-        """One response, as tensors."""
+        """Return one response as tensors."""
         return {name: torch.tensor(self.table[name][row].values.to_numpy()) for name in TOKENS}
 
 
 def collate(samples: Sequence[Sample]) -> Sample:
-    """Samples side by side, padded behind: [B, T], with a mask that is 0 on prompts and padding."""
+    """Right-pad responses to [B, T]; the mask is 0 on prompts and padding."""
     sequences = [torch.cat([one["prompt_tokens"], one["response_tokens"]]) for one in samples]
     before = [torch.zeros(len(one["prompt_tokens"])) for one in samples]
     behind = {
@@ -61,7 +61,7 @@ def collate(samples: Sequence[Sample]) -> Sample:
 
 
 class Policy(nn.Module):
-    """Log-probs of the next token."""
+    """A recurrent network that predicts the next token."""
 
     def __init__(self, vocabulary: int, width: int = 64) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Policy(nn.Module):
         self.out = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Log-prob of each token after the first, given those before it, [B, T-1]."""
+        """Return the log-prob of each token after the first, given its prefix: [B, T-1]."""
         logits = self.out(self.mix(self.embed(tokens[:, :-1]))[0])
         return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
 
 
 def train(path: str | Path, epochs: int = 4, batch_size: int = 64) -> list[float]:
-    """Some epochs of PPO on one file; gives the mean loss of each."""
+    """Train with PPO on one file; return the mean loss of each epoch."""
     torch.manual_seed(0)
     data = Rollouts(path)
     loader = DataLoader(data, batch_size=batch_size, shuffle=True, collate_fn=collate)
@@ -91,13 +91,13 @@ def train(path: str | Path, epochs: int = 4, batch_size: int = 64) -> list[float
         for batch in loader:
             with torch.no_grad():
                 old = before(batch["tokens"])
-            found = padded.policy_loss(
+            result = padded.policy_loss(
                 policy(batch["tokens"]), old, batch["advantages"][:, 1:], batch["mask"][:, 1:]
             )
             optimizer.zero_grad()
-            found.loss.backward()
+            result.loss.backward()
             optimizer.step()
-            losses.append(found.loss.item())
+            losses.append(result.loss.item())
         means.append(sum(losses) / len(losses))
     return means
 
