@@ -25,6 +25,7 @@ from rlpost.analysis.responses.token_colors import (
     legend,
     style_of,
 )
+from rlpost.display.text import number
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -107,6 +108,17 @@ def test_a_row_is_all_that_the_file_says_of_it(capsys, enriched):
     assert one["fields"]["traj_id"] == row["traj_id"]
     own = [a for a, m in zip(row["advantages"], row["response_mask"], strict=True) if m]
     assert one["advantage"] == pytest.approx(sum(own) / len(own))
+
+
+def test_a_row_has_the_rewards_of_its_group(capsys):
+    table = pl.read_parquet(SAMPLE / "arithmetic.parquet").with_row_index()
+    groups = table.group_by("step", "prompt_id").agg(
+        pl.col("index").first(), pl.col("reward").mean().alias("mean"), pl.col("reward").std()
+    )
+    for row, mean, std in groups.select("index", "mean", "reward").head(8).iter_rows():
+        title = visible_text(capsys, SAMPLE / "arithmetic.parquet", row=row).splitlines()[0]
+        assert f"reward mean {number(mean)}, std {number(std)}" in title
+        assert title.endswith("a reward minus the group mean is 0") == (std == 0)
 
 
 def test_rows_count_over_all_files(capsys, tmp_path):

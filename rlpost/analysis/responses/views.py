@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from rlpost.analysis.responses.index import Index
+    from rlpost.analysis.responses.index import Index, Numbers
     from rlpost.analysis.responses.reader import Response
 
 
@@ -112,13 +112,18 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     rewards = index.reward[rows]
     order = np.lexsort((rows, -rewards, index.step_rank[rows]))
     steps = len(np.unique(index.step_rank[rows]))
-    finite = rewards[~np.isnan(rewards)]
     title = f"{shortened(prompt, 80)}: {counted(len(rows), 'response')}"
     title += f" in {steps} steps" if steps > 1 else ""
-    if len(finite):
-        deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
-        title += f", reward mean {number(float(finite.mean()))}{deviation}"
-    return title, rows[order].tolist()
+    return title + _reward_statistics(rewards), rows[order].tolist()
+
+
+def _reward_statistics(rewards: Numbers) -> str:
+    """Return the mean and the standard deviation (Bessel) of rewards, NaN left out, as text."""
+    finite = rewards[~np.isnan(rewards)]
+    if not len(finite):
+        return ""
+    deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
+    return f", reward mean {number(float(finite.mean()))}{deviation}"
 
 
 def _no_prompt(index: Index, prompt: str) -> DataError:
@@ -137,7 +142,14 @@ def _single(index: Index, row: int) -> tuple[str, list[int]]:
             f"{index.source.name}: no row {row}: the input has {counted(len(index), 'row')}, "
             "counted from 0"
         )
-    return f"Row {row} of {len(index):,}", [row]
+    title = f"Row {row} of {len(index):,}"
+    if index.prompt is None or index.prompt.codes[row] < 0:
+        return title, [row]
+    rewards = index.reward[index.group == index.group[row]]
+    title += f"; its group has {counted(len(rewards), 'response')}{_reward_statistics(rewards)}"
+    if len(rewards) == 1 or np.ptp(rewards) == 0:
+        title += ": a reward minus the group mean is 0"
+    return title, [row]
 
 
 def _extremes(index: Index, measure: str, count: int, *, lowest: bool) -> tuple[str, list[int]]:
