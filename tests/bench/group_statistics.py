@@ -41,8 +41,8 @@ def main() -> None:
     start = time.perf_counter()
     responses = collector.finish(recipe)
     for stage in stages_of(resolve_recipe(recipe, columns), {}):
-        if stage.settle:
-            responses = stage.settle(responses)
+        if stage.reduce:
+            responses = stage.reduce(responses)
     print(time.perf_counter() - start, peak_mb())
 
 
