@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.measure import Measurement
 from rich.text import Text
 
@@ -119,11 +120,23 @@ class TextTable:
             return widths
         wrapped = [column for column in range(len(widths)) if self._is_text(column)]
         room -= sum(own for column, own in enumerate(widths) if column not in wrapped)
-        for most in range(max((widths[column] for column in wrapped), default=0), 0, -1):
-            if sum(min(widths[column], most) for column in wrapped) <= room:
-                fits = [min(own, most) if i in wrapped else own for i, own in enumerate(widths)]
-                return fits if most >= _LEAST_TEXT else None
+        for words in (self._longest_words(), [0] * len(widths)):  # words break only if they must
+            for most in range(max((widths[column] for column in wrapped), default=0), 0, -1):
+                fits = [max(min(own, most), word) for own, word in zip(widths, words, strict=True)]
+                if sum(fits[column] for column in wrapped) <= room:
+                    if most < _LEAST_TEXT:
+                        break
+                    return [fits[i] if i in wrapped else own for i, own in enumerate(widths)]
         return None
+
+    def _longest_words(self) -> list[int]:
+        columns = zip(self.headings, *self.rows, strict=True)
+        return [
+            max(
+                (cell_len(word) for cell in column for word in _text(cell).plain.split()), default=0
+            )
+            for column in columns
+        ]
 
     def _body(self, out: Console, options: ConsoleOptions) -> Iterator[Text]:
         for gap in _GAPS:

@@ -318,7 +318,10 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     if reasons:
         needed["group"] = " and ".join(reasons)
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
-    penalty, correction = f"kl_coef {recipe.kl_coef}", "the off-policy correction"
+    penalty, correction = (
+        f"--kl-coef {recipe.kl_coef}; 0 subtracts no KL",
+        "the off-policy correction",
+    )
     asked = (
         (policy, "teachers", bool(recipe.teachers)),
         (policy, penalty, recipe.kl_coef > 0),

@@ -93,7 +93,7 @@ BAD_TABLES = {
     "no values": (rollout(), "--estimator gae",
         ["no column for values (estimator gae)", "--map values=COLUMN"]),
     "no reference": (without("ref_log_probs"), "--kl-coef 0.1",
-        ["no column for ref_log_probs (kl_coef 0.1)"]),
+        ["no column for ref_log_probs (--kl-coef 0.1; 0 subtracts no KL)"]),
     "no difficulty": (rollout(), "--difficulty-weight",
         ["no column for difficulty (difficulty_weight)"]),
     "no finish reason": (rollout(), "--drop-truncated", ["finish_reason or truncated"]),

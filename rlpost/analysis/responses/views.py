@@ -41,6 +41,9 @@ SCHEMA_VERSION = 1
 SIDE_BY_SIDE = 120  # columns of a terminal with responses side by side
 
 
+_MOST_STEPS = 4  # whose groups have statistics in the title
+
+
 _PANEL = 56
 
 
@@ -113,8 +116,15 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     order = np.lexsort((rows, -rewards, index.step_rank[rows]))
     steps = len(np.unique(index.step_rank[rows]))
     title = f"{shortened(prompt, 80)}: {counted(len(rows), 'response')}"
-    title += f" in {steps} steps" if steps > 1 else ""
-    return title + _reward_statistics(rewards), rows[order].tolist()
+    if steps == 1:
+        return title + _reward_statistics(rewards), rows[order].tolist()
+    title += f" in {steps} steps"  # a group for each step
+    for rank in np.unique(index.step_rank[rows])[:_MOST_STEPS]:
+        own = rows[index.step_rank[rows] == rank]
+        label = index.step.label(index.step.codes[own[0]]) if index.step else rank
+        title += f"; step {label}{_reward_statistics(index.reward[own])}"
+    title += "; ..." if steps > _MOST_STEPS else ""
+    return title, rows[order].tolist()
 
 
 def _reward_statistics(rewards: Numbers) -> str:

@@ -66,15 +66,15 @@ def _show_page(text: str) -> None:
     if not sys.stdout.isatty():
         typer.echo(text, nl=False)
         return
-    from rich.markdown import Markdown  # noqa: PLC0415
     from rich.theme import Theme  # noqa: PLC0415
 
     from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.markdown import Page  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
     with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
-        out.print(Markdown(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"))
+        out.print(Page(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"))
 
 
 def for_terminal(text: str) -> str:
