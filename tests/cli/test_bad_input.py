@@ -355,7 +355,7 @@ def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
     refused(5, "in.parquet out.parquet --device cuda", "--device cuda: torch finds 0 CUDA devices")
-    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu gives the same numbers")
+    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu computes the same numbers")
 
 
 def test_a_pipe_is_neither_read_nor_replaced(refused):
