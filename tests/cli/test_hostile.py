@@ -263,12 +263,12 @@ def test_a_result_beyond_float32_is_an_error_and_not_infinite(tmp_path):
     path = save(table, tmp_path / "in.parquet")
     ran = run("advantages", path, tmp_path / "out.parquet", "--estimator", "raw")
     assert (ran.code, "beyond the range of float32" in ran.err) == (3, True)
-    assert "in.parquet, row 0: `advantages`" in ran.err
+    assert "in.parquet, row 0: the computed `advantages` is beyond" in ran.err
     assert not (tmp_path / "out.parquet").exists()
     rewards = [1.0] * 7 + [1e39] + [1.0] * 4
     path = save(table.set_column(1, "reward", pa.array(rewards)), path, rows=3)
     ran = run("advantages", path, tmp_path / "out.parquet", "--estimator", "raw")
-    assert "in.parquet, row 7: `advantages`" in ran.err
+    assert "in.parquet, row 7: the computed `advantages` is beyond" in ran.err
     clipped = ["--estimator", "raw", "--reward-clip", "5", "-q"]
     assert run("advantages", path, tmp_path / "out.parquet", *clipped).code == 0
 

@@ -272,10 +272,10 @@ def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
     path = planned / "state" / "plan.json"
     text = path.read_text()
     path.write_text(text.replace(f'"rlpost": "{rlpost.__version__}"', '"rlpost": "0.0.0"'))
-    with pytest.raises(UsageError, match=r"planned by rlpost 0\.0\.0"):
+    with pytest.raises(UsageError, match=r"rlpost 0\.0\.0"):
         shards.shard(planned / "state", 0, 1, PIECES)
     path.write_text(text[: len(text) // 2])
-    with pytest.raises(DataError, match="not what `rlpost plan` writes"):
+    with pytest.raises(DataError, match="`rlpost plan` did not write this file"):
         shards.shard(planned / "state", 0, 1, PIECES)
 
 
@@ -327,7 +327,7 @@ def test_an_array_job_by_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["responses"] == 60
-    assert "60 responses of 4 files settled" in done.stderr
+    assert "statistics of 60 responses in 4 files" in done.stderr
     shard = ("advantages", "--state-dir", "s", "--num-shards", 2, "--shard-index")
     first = rlpost_command(*shard, 1, cwd=tmp_path)
     assert (first.returncode, "Shard 1 of 2 is written" in first.stderr) == (0, True)
@@ -350,7 +350,7 @@ ONE_SHARD = ["--state-dir", "state", "--shard-index", "0", "--num-shards", "1"]
         (["--shard-index", "0"], "--state-dir and --num-shards"),
         (
             ["in", "out", *["--state-dir", "state", "--shard-index", "0", "--num-shards", "1"]],
-            "takes neither",
+            "takes no paths",
         ),
         (
             [

@@ -74,7 +74,7 @@ def test_files_of_shards_are_what_they_claim(tmp_path, options):
     assert len(told["files"]) == 4
     done = rlpost_command("verify", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    with pytest.raises(UsageError, match="of a run of 4 files"):
+    with pytest.raises(UsageError, match="belongs to a run of 4 files"):
         verify([tmp_path / "out" / "part-1.parquet"])
 
 

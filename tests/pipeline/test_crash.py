@@ -404,7 +404,7 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
 
     def failing(self, *arguments):
         asked.append(arguments)
-        if len(asked) == 6:
+        if len(asked) >= 6:  # the first calls may belong to a read-ahead that the run discards
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return usual(self, *arguments)
 
