@@ -9,22 +9,25 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.equality import cases, inputs, trees
-from tests.equality.digest import Leaves, differences, digest, fingerprint
+from tests.equality.digest import Leaves, differences, digest, fingerprint, general
 from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SHOWN = 6  # differing paths of a case
+MOST = 40  # paths of the overview
 
 
 class Outcome(NamedTuple):
@@ -43,10 +46,8 @@ class Row(NamedTuple):
     wrong: str
     """What an unexpected exit code came with."""
 
-    @property
-    def lines(self) -> list[str]:
-        """A line for each difference."""
-        return differences(self.old.leaves, self.new.leaves)
+    differing: dict[str, str]
+    """What differs, by path."""
 
 
 def main() -> int:
@@ -94,17 +95,38 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
         found[side.name, one.name] = outcome
         pair = [found.get((side.name, one.name)) for side in sides]
         if all(pair):
-            rows.append(Row(one.name, *pair, unexpected(one, *pair)))
+            rows.append(row_of(one, *pair))
             show(rows[-1], SHOWN if not asked.verbose else None)
     if asked.out:
         asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")
-    different = sum(bool(row.lines) for row in rows)
-    broken = sum(bool(row.wrong) for row in rows)
     if not rows:
         raise SystemExit(f"no case has {asked.only!r} in its name")
+    overview([row.differing for row in rows])
+    different = sum(bool(row.differing) for row in rows)
+    broken = sum(bool(row.wrong) for row in rows)
     print(f"\n{len(rows)} cases: {len(rows) - different} equal, {different} different", end="")
     print(f", {broken} with an unexpected exit code" if broken else "")
     return int(bool(different or broken))
+
+
+def row_of(one: cases.Case, old: Outcome, new: Outcome) -> Row:
+    """A case with what differs."""
+    leaves = [
+        {p: v for p, v in x.leaves.items() if not any(re.search(i, p) for i in one.ignored)}
+        for x in (old, new)
+    ]
+    return Row(one.name, old, new, unexpected(one, old, new), differences(*leaves))
+
+
+def overview(paths: Sequence[Iterable[str]]) -> None:
+    """In how many cases each path differs, the most frequent first."""
+    counts = Counter(path for some in paths for path in {general(one) for one in some})
+    if counts:
+        print("\ncases in which a path differs, whatever the file and the place in a list:")
+    for path, count in counts.most_common(MOST):
+        print(f"{count:6}  {path}")
+    if len(counts) > MOST:
+        print(f"        and {len(counts) - MOST} more paths")
 
 
 def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
@@ -119,13 +141,12 @@ def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
     missed = 0
     for side, how in zip(sides[1:], trees.BREAKS, strict=True):
         pair = (sides[0], side)
-        lines = {
-            one.name: differences(*(found[x.name, one.name].leaves for x in pair)) for one in chosen
-        }
-        differing = [name for name in lines if lines[name]]
+        rows = [row_of(one, *(found[x.name, one.name] for x in pair)) for one in chosen]
+        differing = [row for row in rows if row.differing]
         print(f"\n{how.name}: {len(differing)} of {len(chosen)} cases differ")
-        for name in differing:
-            print(f"  {name}: {len(lines[name])} differences, as {lines[name][0]}")
+        for row in differing:
+            first = next(f"{path}: {text}" for path, text in row.differing.items())
+            print(f"  {row.name}: {len(row.differing)} differences, as {first}")
         missed += not differing
     print(f"\n{missed} changes of arithmetic were not noticed")
     return int(bool(missed))
@@ -195,15 +216,15 @@ def unexpected(one: cases.Case, *outcomes: Outcome) -> str:
 
 def show(row: Row, most: int | None) -> None:
     """A line for a case, and the first paths that differ."""
-    state, lines = ("DIFFERENT" if row.lines else "equal"), row.lines[:most]
+    state = "DIFFERENT" if row.differing else "equal"
     seconds = sum(x.seconds for x in row.old.ended)
     print(f"{state:9}  {len(row.old.leaves):6,} values  {seconds:5.2f} s  {row.name}")
     if row.wrong:
         print(f"    unexpected: {row.wrong}")
-    for line in lines:
-        print(f"    {line}")
-    if len(row.lines) > len(lines):
-        print(f"    and {len(row.lines) - len(lines)} more")
+    for path, text in islice(row.differing.items(), most):
+        print(f"    {path}: {text}")
+    if most is not None and len(row.differing) > most:
+        print(f"    and {len(row.differing) - most} more")
     sys.stdout.flush()
 
 
@@ -213,11 +234,11 @@ def everything(asked: argparse.Namespace, rows: Sequence[Row]) -> dict:
         {
             "case": row.name,
             "unexpected": row.wrong,
-            "differences": row.lines,
+            "differences": row.differing,
             "old": fingerprint(row.old.leaves),
             "new": fingerprint(row.new.leaves),
             "old_values": row.old.leaves,
-            **({"new_values": row.new.leaves} if row.lines else {}),
+            **({"new_values": row.new.leaves} if row.differing else {}),
         }
         for row in rows
     ]

@@ -13,6 +13,10 @@ ALWAYS = (
 """Columns that every recipe can write."""
 
 
+# The size of a file that rlpost wrote: its metadata holds texts and timings.
+SIZES = (r"\.input(\.files\[\d+\])?\.bytes$",)
+
+
 @dataclass(frozen=True)
 class Case:
     """Commands that run one after the other in a folder of their own."""
@@ -27,6 +31,8 @@ class Case:
     fresh: bool = False
     """In new processes, as users start them, instead of forks of one that has imported torch."""
     env: dict[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """Patterns of paths that are not compared."""
     needs: str = ""
     """A module without which the case is left out."""
 
@@ -385,7 +391,7 @@ def of_inputs() -> list[Case]:
         case("calculator with all", "advantages @calculator.parquet out.parquet -q --estimator gae "
              "--kl-coef 0.05 --whiten-advantages --length-weight --drop-truncated --is-weight "
              "token --is-cap 2 --summary-json summary.json", "verify out.parquet --format json",
-             "inspect out.parquet --format json"),
+             "inspect out.parquet --format json", ignored=SIZES),
         case("a missing column", "advantages @arithmetic.parquet out.parquet --estimator gigpo",
              code=3),
         case("a missing file", "advantages @absent.parquet out.parquet", code=4),
@@ -473,7 +479,7 @@ def of_reading() -> list[Case]:
              "--map group=uid --map mask=loss_mask --map batch=epoch --pass-threshold 0.5"),
         case("inspect an enriched file", f"advantages @steps.parquet in.parquet -q {GAE}",
              "inspect in.parquet --format json",
-             "inspect in.parquet --top advantage -n 2 --format json"),
+             "inspect in.parquet --top advantage -n 2 --format json", ignored=SIZES),
         case("responses", "inspect @arithmetic.parquet --prompt arithmetic-20 --format json",
              "inspect @calculator.parquet --row 300 --format json",
              "inspect @arithmetic.parquet --top kl -n 3 --format json",
@@ -522,7 +528,7 @@ def of_dumps() -> list[Case]:
         case("loss of a dump", "loss @dumps/nemo_rl --map log_probs=old_log_probs "
              "--map old_log_probs=infer_log_probs --format json"),
         case("inspect a dump that was converted", "convert @dumps/slime_train/train_data "
-             "in.parquet -q", "inspect in.parquet --format json"),
+             "in.parquet -q", "inspect in.parquet --format json", ignored=SIZES),
     ]  # fmt: skip
     return made
 

@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 Leaves = dict[str, Any]
 
 # Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
-# "seconds.passes.old_name": "seconds.passes.new_name". Each needs a reason beside it.
+# "groups.old_name": "groups.new_name". Each needs a reason beside it.
 RENAMED: dict[str, str] = {
-    # the passes have names that say what they do
-    "seconds.passes.responses": "seconds.passes.read responses",
-    "seconds.passes.settle": "seconds.passes.reduce",
-    "seconds.passes.measure for": "seconds.passes.statistics for",
+    # The data of a report's page, which nothing but its own script reads.
+    "html.whys": "html.reasons",
+    "groups.responses.why": "groups.responses.reasons",
+    "groups.responses.place": "groups.responses.location",
 }
 
-# Keys of JSON that were added on purpose. Each needs a reason beside it.
+# Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
+# reason beside it.
 ADDED = {
-    "start_up",  # of `seconds`, which is the time of the whole process
-    "publishing",  # likewise
+    "seconds.start_up",  # `seconds` is the time of the whole process
+    "seconds.publishing",  # likewise
+    "html.checks",  # a page says how many checks found nothing
+    "advantages.histogram",  # inspect shows how advantages are distributed
+    "advantages.left_out",  # and how many responses are in none of these numbers
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
@@ -44,10 +48,16 @@ IGNORED = {
     "rlpost.version",
     "run",  # a random number in the metadata that ties the files of a run together
 }
+# Keys below which there are names for people, which are worded like texts.
+WORDED = {"passes"}  # timings of the passes of a run, by what a pass is called
+# Texts of a page whose numbers are again in the JSON of `inspect`, and whose wording chooses which
+# of them are mentioned and in which unit.
+NOTES = {"note"}
 TEXT = "(text)"  # in place of a text: wording is not compared, that there is one is
 VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+_ON_PURPOSE = re.compile("|".join(rf"\.{re.escape(name)}(?![\w])" for name in ADDED) or "(?!)")
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
 
@@ -102,11 +112,10 @@ def flat(data: Any, name: str, top: Path) -> Leaves:
 
 
 def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        data = {key: value for key, value in data.items() if key not in ADDED}
-        yield f"{path} keys", len(data)
+    if isinstance(data, dict) and data:
         for key, value in data.items():
-            yield from _leaves(value, f"{path}.{key}", top, ignored=ignored or key in IGNORED)
+            below = _comparable(key, value)
+            yield from _leaves(below, f"{path}.{key}", top, ignored=ignored or key in IGNORED)
     elif isinstance(data, list):
         yield f"{path} length", len(data)
         if len(data) > 1 and all(isinstance(one, str) and " " not in one for one in data):
@@ -122,6 +131,13 @@ def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[
         yield path, repr(data) if not math.isfinite(data) or data == 0 else data
     else:
         yield path, data
+
+
+def _comparable(key: str, value: Any) -> Any:
+    """A value without what is worded, and without an order that means nothing."""
+    if key in WORDED and isinstance(value, dict):
+        return VALUE
+    return sorted(value, key=str) if key == "enum" and isinstance(value, list) else value
 
 
 def parquet(path: Path, name: str, top: Path) -> Leaves:
@@ -206,9 +222,8 @@ def report(path: Path, name: str) -> Leaves:
 
 def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(data, dict):
-        yield f"{path} keys", len(data)
         for key, value in data.items():
-            if key not in IGNORED:
+            if key not in IGNORED | NOTES:
                 yield from _numbers(value, f"{path}.{key}")
     elif isinstance(data, list):
         yield f"{path} length", len(data)
@@ -226,28 +241,40 @@ def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def renamed(leaves: Leaves) -> Leaves:
     """Leaves of the old tree under the names that the new one gives them."""
-    if not RENAMED:
-        return leaves
-    made: Leaves = {}
-    for path, value in leaves.items():
-        new = path
-        for old, name in RENAMED.items():
-            new = re.sub(rf"(?<![\w]){re.escape(old)}(?![\w])", name, new)
-        made[new] = value
-    return made
+    return {_renamed(path): value for path, value in leaves.items()}
 
 
-def differences(old: Leaves, new: Leaves) -> list[str]:
-    """A line for each path that differs."""
+def _renamed(path: str) -> str:
+    for old, new in RENAMED.items():
+        index = r"((?:\[\d+\])*\.)"
+        pattern = rf"(?<!\w){index.join(map(re.escape, old.split('.')))}(?!\w)"
+        first, *others = new.split(".")
+        there = first + "".join(rf"\g<{at}>{part}" for at, part in enumerate(others, 1))
+        path = re.sub(pattern, there, path)
+    return path
+
+
+def differences(old: Leaves, new: Leaves) -> dict[str, str]:
+    """What differs by path, as `old -> new`; columns come first."""
     old = renamed(old)
-    lines = [
-        f"{path}: {_shown(old[path])} -> {_shown(new[path])}"
+    found = {
+        path: f"{_shown(old[path])} -> {_shown(new[path])}"
         for path in old
         if path in new and _differ(old[path], new[path])
-    ]
-    lines += [f"{path}: {_shown(old[path])} -> absent" for path in old if path not in new]
-    lines += [f"{path}: absent -> {_shown(new[path])}" for path in new if path not in old]
-    return sorted(lines, key=lambda line: " column " not in line)  # columns first
+    }
+    found |= {path: f"{_shown(old[path])} -> absent" for path in old if path not in new}
+    found |= {
+        path: f"absent -> {_shown(new[path])}"
+        for path in new
+        if path not in old and not _ON_PURPOSE.search(path)
+    }
+    return dict(sorted(found.items(), key=lambda item: " column " not in item[0]))
+
+
+def general(path: str) -> str:
+    """A path without the indices of lists and the names of files."""
+    short = re.sub(r"\[\d+\]", "[]", path)
+    return re.sub(r"^(?:\S+\.(?:json|parquet|html)(?: metadata)?|stdout \d+)\.?", "", short)
 
 
 def _differ(old: Any, new: Any) -> bool:

@@ -218,7 +218,9 @@ def ray_dataset() -> None:
 
     import rlpost
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error"
+    )
     there = ray.get(ray.remote(lambda: __import__("rlpost").__file__).remote())
     assert there == rlpost.__file__, there
     given = ray.data.from_arrow(

@@ -53,7 +53,11 @@ class Tree:
         self.entry = entry_of(files)
         self.top.mkdir()
         (top / "tmp").mkdir(exist_ok=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLPOST_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RLPOST_", "RAY_"))
+        }
         self.env = kept | {
             "PYTHONPATH": str(files), "TMPDIR": str(top / "tmp"), "COLUMNS": "120",
             "NO_COLOR": "1", "TERM": "dumb", "OPENBLAS_NUM_THREADS": "1",
