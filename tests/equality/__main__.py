@@ -11,6 +11,7 @@ import importlib.util
 import json
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -54,6 +55,7 @@ def main() -> int:
     """Run, print a line for each case, and give the exit code."""
     asked = arguments()
     begun = time.perf_counter()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the temporary folder is removed
     with tempfile.TemporaryDirectory(prefix="rlpost-equality-") as name:
         top = Path(name).resolve()
         inputs.make(top / "inputs", trees.TOP)
