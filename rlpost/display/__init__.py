@@ -1,1 +1,1 @@
-"""Consoles, tables, numbers and small charts for people; knows rich, and nothing of rollouts."""
+"""Consoles, tables, numbers and small charts on a terminal; uses rich."""
