@@ -447,13 +447,14 @@ def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
     script = [
         "script",
         "-qec",
-        f"{sys.executable} -m rlpost.cli.main inspect '{odd}' --worst",
+        f"{sys.executable} -m rlpost inspect '{odd}' --worst",
         "/dev/null",
     ]
-    if not Path("/usr/bin/script").exists() or not Path(ROOT / "rlpost" / "start.py").exists():
+    if not Path("/usr/bin/script").exists():
         pytest.skip("needs script(1)")
     environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
     ran = subprocess.run(script, capture_output=True, check=False, env=environ)
+    assert b"\x1b[1m" in ran.stdout  # bold text: a terminal gets styles
     for sequence in (b"\x1b]0;", b"\x07", "\x9b".encode(), "\u202e".encode()):
         assert sequence not in ran.stdout
 
