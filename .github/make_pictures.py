@@ -15,7 +15,7 @@ from rich.console import Console
 import rlpost
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.report.run import report
-from rlpost.analysis.responses.index import build
+from rlpost.analysis.responses.index import build_index
 from rlpost.cli.render import summary as render
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ async def browser() -> None:
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         out = Path("arithmetic-gae.parquet")
         rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
-        index = build([str(out)], {})
+        index = build_index([str(out)], {})
         for measure in ("kl", "advantage"):
             index.measure(measure)
         app = Browser(index)
