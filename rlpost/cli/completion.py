@@ -64,7 +64,7 @@ def estimators(context: typer.Context, incomplete: str) -> Offers:
     yield from ((point.name, point.value) for point in entry_points(group="rlpost.estimators"))
     preset = context.params.get("preset")
     for name in [preset] if isinstance(preset, str) else list(preset or []):
-        if name in framework_presets.PRESETS:
+        if name in framework_presets.ALL_PRESETS:
             variants = framework_presets.variants(name)
             yield from ((variant, f"of preset {name}") for variant in variants)
 
@@ -82,7 +82,7 @@ def names(table: str) -> dict[str, str]:
 def _losses(context: typer.Context) -> Offers:
     yield from ABOUT.items()
     name = str(context.params.get("preset"))
-    if name in framework_presets.PRESETS:
+    if name in framework_presets.ALL_PRESETS:
         variants = framework_presets.loss_variants(name)
         yield from ((variant, f"of preset {name}") for variant in variants)
 
@@ -95,9 +95,10 @@ topics = _completer(lambda _context, _: manual.TOPICS.items())
 
 @_completer
 def presets(context: typer.Context, incomplete: str) -> Offers:
-    """Presets, with the framework of each."""
-    del context, incomplete
-    every = (*framework_presets.PRESETS, framework_presets.DEFAULT)
+    """Presets, with the framework of each; those of earlier code only after `@`."""
+    del context
+    listed = framework_presets.ALL_PRESETS if "@" in incomplete else framework_presets.PRESETS
+    every = (*listed, framework_presets.DEFAULT)
     return [(name, framework_presets.about(name)) for name in every]
 
 

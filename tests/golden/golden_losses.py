@@ -5,12 +5,11 @@ from typing import Any
 import golden_losses_roll
 import torch
 from golden_loss_runs import LossRun, Metrics, engine_weights
-from golden_runs import limit
+from golden_runs import limit, pinned_loss
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
 from rlpost.losses import DUAL, HIGH, LOW, loss_named
-from rlpost.recipe.presets import loss_preset
 
 # --- verl ----------------------------------------------------------------------------------------
 
@@ -25,7 +24,7 @@ def verl(entry, config, _table):
     if kind == "sapo":
         options |= {"sapo_tau_pos": config["tau_pos"], "sapo_tau_neg": config["tau_neg"]}
     capped = config["rollout_is"] and float(config["rollout_is"].rpartition(" ")[2])
-    loss = loss_preset("verl", loss="ppo" if kind == "vanilla" else kind, **options)
+    loss = pinned_loss("verl", loss="ppo" if kind == "vanilla" else kind, **options)
     return [LossRun(loss, verl_metrics, capped and engine_weights(cap=capped, clamp=20.0))]
 
 
@@ -70,7 +69,7 @@ def openrlhf(_entry, config, _table):
         low, high = config["vllm_is_truncated_threshold"]
         kind = config.get("vllm_is_correction_type", "tis")
         weigh = OPENRLHF_WEIGHTS[kind](low, high)
-    return [LossRun(loss_preset("openrlhf", **options), openrlhf_metrics, weigh)]
+    return [LossRun(pinned_loss("openrlhf", **options), openrlhf_metrics, weigh)]
 
 
 def of_kept_responses(low, high):
@@ -116,14 +115,14 @@ def trl(_entry, config, _table):
     options |= {"sapo_tau_pos": positive, "sapo_tau_neg": negative}
     options |= {"dual_clip": config["delta"], "kl_loss_coef": config["beta"]}
     options |= {"kl_loss_ratio": config["use_bias_correction_kl"]}
-    loss = loss_preset("trl", loss=kind, **options)
+    loss = pinned_loss("trl", loss=kind, **options)
     return [LossRun(loss, trl_metrics, with_kl=True)]
 
 
 def trl_metrics(came) -> Metrics:
     length, found = limit(came.table), {}
     for kind, value in came.log["loss_by_loss_type"].items():
-        options = loss_preset("trl", loss=kind)
+        options = pinned_loss("trl", loss=kind)
         how = options.aggregation or loss_named(options.loss).aggregation
         rows = {"count_rows": options.agg_rows, "norm": options.agg_norm}
         found[f"loss {kind}"] = (value, came.loss(how, length=length, **rows))
@@ -138,7 +137,7 @@ def openinstruct(_entry, config, _table):
     low = {"pg_clip_low": config["clip_lower"]} if kind == "ppo" else {}
     options = {**low, "pg_clip_high": config["clip_higher"]}
     weigh = engine_weights(clamp=10.0, clamp_at="token", cap=2.0)
-    loss = loss_preset("open-instruct", loss=kind, **options)
+    loss = pinned_loss("open-instruct", loss=kind, **options)
     return [LossRun(loss, openinstruct_metrics, weigh)]
 
 
@@ -157,7 +156,7 @@ def slime(entry, config, _table):
         "pg_clip_high": config["eps_clip_high"],
         "dual_clip": config.get("eps_clip_c"),
     }
-    return [LossRun(loss_preset("slime", loss=kind, **options))]
+    return [LossRun(pinned_loss("slime", loss=kind, **options))]
 
 
 def loss_of_slime(config) -> str:
@@ -171,7 +170,7 @@ def loss_of_slime(config) -> str:
 def primerl(entry, config, _table):
     kind = PRIMERL[entry["function"].rpartition(".")[2]]
     options = {ours: config[theirs] for theirs, ours in PRIMERL_OPTIONS.items() if theirs in config}
-    return [LossRun(loss_preset("prime-rl", loss=kind, **options), primerl_metrics)]
+    return [LossRun(pinned_loss("prime-rl", loss=kind, **options), primerl_metrics)]
 
 
 PRIMERL = {"default_loss_fn": "dppo", "ipo_loss_fn": "ipo", "ref_kl_loss_fn": "ref_kl"}

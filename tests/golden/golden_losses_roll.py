@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from golden_loss_runs import Came, LossRun, Metrics, engine_weights
-from golden_runs import limit
+from golden_runs import limit, pinned_loss
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.rewards import length_weights
 from rlpost.kernels.segments import count_true, spread
 from rlpost.losses import HIGH, LOW
-from rlpost.recipe.presets import loss_preset
 
 OPTIONS = {
     "cispo_epsilon_low": "pg_clip_low",
@@ -38,7 +37,7 @@ def roll(_entry, config, _table) -> list[LossRun]:
     weigh = None
     if isinstance(correction, dict) and correction["enabled"]:
         weigh = engine_weights(cap=correction["upper_bound"])
-    return [LossRun(loss_preset("roll", loss=kind, **options), metrics, weigh)]
+    return [LossRun(pinned_loss("roll", loss=kind, **options), metrics, weigh)]
 
 
 def cells(came: Came) -> int:

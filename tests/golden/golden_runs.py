@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from golden_cases import CASES
 
 from rlpost import Recipe
-from rlpost.recipe.presets import values_of
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.presets import SUPERSEDED, loss_preset, values_of
 
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
@@ -32,6 +34,18 @@ class Run:
 
 Runs = list[Run] | str
 
+# The presets of the commits that gave the golden numbers, by the framework's name.
+PINNED = {
+    name.partition("@")[0]: name
+    for name in SUPERSEDED
+    if any(entry["commit"].startswith(name.partition("@")[2]) for entry in CASES.entries)
+}
+
+
+def pinned_loss(preset, **options) -> LossOptions:
+    """The policy loss of a framework at the commit of the golden numbers."""
+    return loss_preset(PINNED[preset], **options)
+
 
 def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run:
     """`compared` is {expected: written}; what a file does not hold is passed by.
@@ -41,7 +55,7 @@ def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run
     emit = tuple(dict.fromkeys(compared.values()))
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"numerics": numerics or {}, "emit": emit}
-    recipe = Recipe.of(given if preset is None else values_of(preset, given))
+    recipe = Recipe.of(given if preset is None else values_of(PINNED[preset], given))
     return Run(recipe, compared, prepare or (lambda table: table))
 
 

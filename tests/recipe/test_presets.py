@@ -12,21 +12,22 @@ import rlpost
 from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
 from rlpost.losses import LOSSES
-from rlpost.recipe import presets
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
+    ALL_PRESETS,
     PRESETS,
-    about,
+    SUPERSEDED,
     differences,
     loss_preset,
     loss_values_of,
     loss_variants,
     preset,
+    source_of,
     variants,
 )
 from rlpost.recipe.recipe import Recipe, load_toml, without_loss
 
-every_preset = pytest.mark.parametrize("name", PRESETS)
+every_preset = pytest.mark.parametrize("name", ALL_PRESETS)
 
 
 def test_every_framework_has_a_preset():
@@ -146,7 +147,28 @@ def test_a_wrong_name_is_answered_with_the_closest():
 def test_the_list_has_a_line_for_each_preset():
     rows = json.loads(run("presets", "--format", "json").out)
     assert [row["preset"] for row in rows] == list(PRESETS)
-    assert [row["framework"] for row in rows] == [about(name) for name in PRESETS]
+    for row, source in zip(rows, map(source_of, PRESETS), strict=True):
+        assert row["repository"] == source.repository
+        assert (row["commit"], row["date"], row["release"]) == (
+            source.commit, source.date, source.release,
+        )  # fmt: skip
+        assert len(source.commit) >= 8
+        assert all(one.startswith(row["preset"] + "@") for one in row["earlier code"].split())
+
+
+@pytest.mark.parametrize("name", SUPERSEDED)
+def test_earlier_code_has_its_commit_in_its_name(name, tmp_path):
+    framework, commit = name.split("@")
+    assert framework in PRESETS
+    assert source_of(name).commit == commit
+    save(rollout(), tmp_path / "in.parquet")
+    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", "--preset", name)
+    assert (ran.code, ran.err.splitlines()[0].endswith(f"preset {name}")) == (0, True)
+
+
+def test_an_unknown_commit_is_answered_with_those_there_are():
+    with pytest.raises(UsageError, match=r"no preset 'verl@0000'.*verl@b178a3cd"):
+        rlpost.preset("verl@0000")
 
 
 def test_differences_of_two_frameworks_have_a_description():
@@ -177,11 +199,6 @@ def test_differences_are_available_as_json(how):
 def test_norm_scopes_that_the_estimator_sets_are_no_difference():
     rows = json.loads(run("presets", "diff", "slime", "trl", "--format", "json").out)
     assert "norm_mean" not in {row["field"] for row in rows}
-
-
-def test_preset_files_are_small():
-    for name in PRESETS:
-        assert len(presets.file_of(name).read_text().splitlines()) < 60
 
 
 def test_the_title_has_the_requested_estimator_and_preset(tmp_path):

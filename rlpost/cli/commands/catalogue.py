@@ -72,8 +72,15 @@ def presets(context: typer.Context, how: declared.Output = Format.table) -> None
         return
     from rlpost.display.tables import show_list  # noqa: PLC0415
 
-    rows = [(name, frameworks.about(name), _variants(name)) for name in frameworks.PRESETS]
-    headings = ("preset", "framework", "estimators and losses of its own")
+    rows = []
+    for name in frameworks.PRESETS:
+        source, earlier = frameworks.source_of(name), ", ".join(frameworks.earlier(name))
+        version = (source.release, source.date, source.commit)
+        rows.append((name, source.repository, *version, _variants(name), earlier))
+    headings = (
+        *("preset", "repository", "release", "date", "commit"),
+        *("estimators and losses of its own", "earlier code"),
+    )
     show_list(headings, rows, how.value)
 
 

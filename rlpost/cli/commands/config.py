@@ -16,7 +16,7 @@ from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import ABOUT, LossOptions
-from rlpost.recipe.presets import DEFAULT, PRESETS, loss_variants, values_of, variants
+from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, values_of, variants
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 from rlpost.recipe.roles import ROLES
 
@@ -180,7 +180,7 @@ def json_schema() -> Json:
         "$schema": {"type": "string", "description": "Path of this schema, for editors."},
         "preset": {
             "type": "string",
-            "enum": [*PRESETS, DEFAULT],
+            "enum": [*ALL_PRESETS, DEFAULT],
             "description": "Framework to compute as; fields of the file override it.",
         },
         **recipe.pop("properties"),
@@ -210,8 +210,8 @@ def _add_names(fields: Json, loss: Json) -> None:
     """Add the names that editors can offer to fields whose type is only `string`."""
     from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - torch takes a second to import
 
-    own = [name for preset in PRESETS for name in variants(preset)]
-    own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
+    own = [name for preset in ALL_PRESETS for name in variants(preset)]
+    own_losses = [name for preset in ALL_PRESETS for name in loss_variants(preset)]
     fields["estimator"] |= _open([*ESTIMATORS, *own])
     loss["loss"] |= _open([*ABOUT, *own_losses])
     fields["columns"] |= {"propertyNames": {"enum": list(ROLES)}}

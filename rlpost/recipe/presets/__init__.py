@@ -3,6 +3,9 @@
 A file has the fields of a recipe that differ from rlpost's defaults. `[estimators.NAME]` has the
 fields that differ for the framework's estimator NAME; its `estimator` is the name of rlpost's
 estimator, if that is another one. `[loss]` and `[losses.NAME]` are the same for the policy loss.
+`[source]` names the framework's repository, the commit and the release that were read.
+
+`verl.toml` reproduces the framework's current code, `verl@b178a3cd.toml` that of an earlier commit.
 """
 
 from __future__ import annotations
@@ -20,24 +23,63 @@ from rlpost.recipe.roles import closest
 Values = dict[str, Any]
 _HOME = Path(__file__).parent
 DEFAULT = "default"  # rlpost's own choices, which have no file
-PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
+ALL_PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
+PRESETS = tuple(name for name in ALL_PRESETS if "@" not in name)
+"""Presets of the frameworks' current code."""
+SUPERSEDED = tuple(name for name in ALL_PRESETS if "@" in name)
+"""Presets of earlier code, as NAME@COMMIT."""
 _TABLES = ("numerics", "columns", "teachers")
 _LOSS_TABLES = ("loss", "losses")
 
 
+class FrameworkSource(NamedTuple):
+    """The code of a framework that a preset reproduces."""
+
+    framework: str
+    repository: str
+    """Owner and name on GitHub."""
+    commit: str
+    """The first digits of the commit that was read."""
+    covers: str
+    """The modules that the preset reproduces."""
+    release: str = ""
+    """The release that has this code; empty if it was not released."""
+    date: str = ""
+    """Day of the commit or of the release, as YYYY-MM-DD; empty if unknown."""
+
+    @property
+    def version(self) -> str:
+        """Release, commit and date, as far as they are known."""
+        return ", ".join(part for part in (self.release, self.commit, self.date) if part)
+
+    def __str__(self) -> str:
+        """Return one line: framework, repository, version, and what the preset covers."""
+        return f"{self.framework} ({self.repository}, {self.version}): {self.covers}"
+
+
 def file_of(name: str) -> Path:
     """Return the file of a preset; raises UsageError with the closest names if there is none."""
-    if name not in PRESETS:
-        hint = closest(name, PRESETS) or f"; there are {', '.join(PRESETS)}"
+    if name not in ALL_PRESETS:
+        others = earlier(name.partition("@")[0]) if "@" in name else ()
+        hint = "" if others else closest(name, PRESETS)
+        hint = hint or f"; there are {', '.join(others or PRESETS)}"
         raise UsageError(f"no preset {name!r}{hint}")
     return _HOME / f"{name}.toml"
 
 
+def source_of(name: str) -> FrameworkSource:
+    """Return the framework's code that a preset reproduces; raises UsageError if there is none."""
+    return FrameworkSource(**load_toml(file_of(name))["source"])
+
+
+def earlier(name: str) -> tuple[str, ...]:
+    """Return the presets of earlier code of the same framework, as NAME@COMMIT."""
+    return tuple(one for one in SUPERSEDED if one.partition("@")[0] == name)
+
+
 def about(name: str) -> str:
-    """Return the first line of a preset's file: the framework and its commit."""
-    if name == DEFAULT:
-        return "rlpost's own choices"
-    return file_of(name).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    """Return one line about a preset: the framework, its version, and what the preset covers."""
+    return "rlpost's own choices" if name == DEFAULT else str(source_of(name))
 
 
 def variants(name: str) -> tuple[str, ...]:
@@ -69,7 +111,7 @@ def values_of(name: str, values: Values | None = None) -> Values:
         UsageError: there is no such preset.
     """
     table = {} if name == DEFAULT else load_toml(file_of(name))
-    recipe = {key: value for key, value in table.items() if key not in _LOSS_TABLES}
+    recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, "source")}
     return _with_variant(recipe, "estimator", "grpo", "estimators", values)
 
 
