@@ -113,7 +113,7 @@ def by_key(
 
 
 def max_len_kept(rows: Rollout, max_response_length: int) -> list[bool]:
-    return [r.length != max_response_length for r in rows]
+    return [r.length < max_response_length for r in rows]
 
 
 def difficulty_kept(rows: Rollout, low: float = 0.1, high: float = 0.95) -> list[bool]:
@@ -130,9 +130,16 @@ def error_max_len_kept(rows: Rollout, limit: int) -> list[bool]:
 
 
 def varied_group_kept(rows: Rollout) -> list[bool]:
-    """Groups with at least two different rewards; a group of one never has them."""
-    spread = by_key(groups(rows), [r.reward for r in rows], lambda xs: max(xs) - min(xs))
-    return [width > 0 for width in spread]
+    """Groups with at least two different rewards, and every group of one."""
+    rewards = [r.reward for r in rows]
+    spread = by_key(groups(rows), rewards, lambda xs: max(xs) - min(xs))
+    sizes = by_key(groups(rows), rewards, len)
+    return [n == 1 or width > 0 for n, width in zip(sizes, spread, strict=True)]
+
+
+def in_company_kept(rows: Rollout) -> list[bool]:
+    """Groups of two or more."""
+    return [n > 1 for n in by_key(groups(rows), [r.reward for r in rows], len)]
 
 
 def finished_kept(rows: Rollout) -> list[bool]:

@@ -158,6 +158,9 @@ def sample_masked(rows: list[Response], options: Options, units: Units) -> list[
     if options.get("drop_zero_variance"):
         kept = ref.varied_group_kept(joined)
         masks.append([kept[place] for place in places])
+    if options.get("drop_single"):
+        kept = ref.in_company_kept(joined)
+        masks.append([kept[place] for place in places])
     if options.get("drop_truncated"):
         masks.append(ref.finished_kept(rows))
     return ref.with_sample_mask(rows, *masks)

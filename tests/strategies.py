@@ -229,6 +229,7 @@ def recipes(
             "difficulty_high": st.sampled_from([0.72, 0.95]),
             "error_max_len_clip": st.sampled_from([1, 4, 9]),
             "drop_zero_variance": on,
+            "drop_single": on,
             "drop_truncated": on,
             "mask_before_norm": on,
         },

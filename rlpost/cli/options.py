@@ -95,6 +95,7 @@ RECIPE: dict[str, Declared] = {
     "kl_target": Declared(KL),
     "kl_horizon": Declared(KL),
     "drop_zero_variance": Declared(MASKS, common=True),
+    "drop_single": Declared(MASKS),
     "drop_truncated": Declared(MASKS, common=True),
     "max_len_mask": Declared(MASKS),
     "max_response_length": Declared(MASKS),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def not_at_max_length(tokens: Tensor, *, max_response_length: int) -> Tensor:
-    """Keep responses whose number of policy tokens is not exactly the limit, [N] bool."""
-    return tokens != max_response_length
+    """Keep responses with fewer policy tokens than the limit of generation, [N] bool."""
+    return tokens < max_response_length
 
 
 def within_difficulty(mean: Tensor, size: Tensor, *, low: float, high: float) -> Tensor:

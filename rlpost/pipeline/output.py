@@ -60,6 +60,7 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         or recipe.difficulty_mask
         or recipe.error_max_len_clip is not None
         or recipe.drop_zero_variance
+        or recipe.drop_single
         or recipe.drop_truncated
         or recipe.nonfinite == "mask"
         or recipe.rejects_responses

@@ -304,6 +304,7 @@ def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
         or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
         "the difficulty mask": recipe.difficulty_mask,
         "drop_zero_variance": recipe.drop_zero_variance,
+        "drop_single": recipe.drop_single,
         "group_length_penalty": recipe.group_length_penalty is not None,
         "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
     }

@@ -17,7 +17,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
-from rlpost.pipeline.stages.rewards import group_statistics
+from rlpost.pipeline.stages.rewards import countable, group_statistics
 from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -83,6 +83,10 @@ class ResponseFacts:
     """The KL coefficient of each batch if it is adaptive; all batches are then in one table."""
     unwhitened: int = 0
     """Batches with one policy token, which whitening leaves as they are."""
+    over_limit: int = 0
+    """Responses of more policy tokens than --max-response-length."""
+    longest: int = 0
+    """Most policy tokens of a response."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -91,6 +95,8 @@ class ResponseFacts:
             self.empty + other.empty,
             self.coefficients or other.coefficients,
             self.unwhitened + other.unwhitened,
+            self.over_limit + other.over_limit,
+            max(self.longest, other.longest),
         )
 
     def to_json(self) -> Json:
@@ -109,16 +115,19 @@ class ResponseFacts:
 
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
+    tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
     return ResponseFacts(
-        groups=_groups(responses) if "group" in plan.columns else None,
-        empty=int((responses["tokens"] == 0).sum()),
+        groups=_groups(plan, responses) if "group" in plan.columns else None,
+        empty=int((tokens == 0).sum()),
         coefficients=_coefficients(plan, responses),
         unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+        over_limit=0 if limit is None else int((tokens > limit).sum()),
+        longest=int(tokens.max()) if len(responses) else 0,
     )
 
 
-def _groups(responses: Responses) -> GroupFacts:
-    rows = responses["valid"]
+def _groups(plan: Plan, responses: Responses) -> GroupFacts:
+    rows = countable(responses, plan.resolved.recipe)
     moments, constant = group_statistics(responses, responses["reward"], rows=rows)
     first = _first_of_each(responses["group"][rows])
     size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
@@ -218,6 +227,7 @@ def summary_of(
     warnings = [
         *warnings_of(plan, facts, summary, edges),
         *_unwhitened(facts.unwhitened),
+        *_over_limit(plan, facts),
         *_positive(plan, every),
         *correction_warnings(summary),
     ]
@@ -311,6 +321,17 @@ def _unwhitened(number: int) -> list[str]:
     which = "1 batch is" if number == 1 else f"{number:,} batches are"
     text = f"{which} not whitened: whitening needs two policy tokens, and there is one"
     return [text] if number else []
+
+
+def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warning of a generation limit that responses exceed, which is then another."""
+    if not facts.over_limit:
+        return []
+    limit = plan.resolved.recipe.max_response_length
+    return [
+        f"--max-response-length {limit}: {counted(facts.over_limit, 'response')} longer, up to "
+        f"{facts.longest:,} policy tokens; is this the limit of generation?"
+    ]
 
 
 def _positive(plan: Plan, totals: Totals) -> list[str]:

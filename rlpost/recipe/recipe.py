@@ -301,7 +301,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     )
 
     max_len_mask: bool = False
-    """Drop responses of exactly --max-response-length policy tokens."""
+    """Drop responses of --max-response-length policy tokens or more."""
     max_response_length: Count | None = None
     """Generation limit, in tokens."""
     difficulty_mask: bool = False
@@ -314,6 +314,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Keep reward 1, and reward 0 below this many policy tokens."""
     drop_zero_variance: bool = False
     """Drop groups of two or more equal rewards (dynamic sampling)."""
+    drop_single: bool = False
+    """Drop prompt groups of one response."""
     drop_truncated: bool = False
     """Drop responses that stopped at the length limit."""
     mask_before_norm: bool = False

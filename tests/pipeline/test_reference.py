@@ -51,7 +51,7 @@ def firsts(name, rows):
 
 def test_length_masks_count_policy_tokens_only():
     rows = [row(1, [1] * 9), row(0, [1] * 4), row(0, [1, 0, 1, 1, 1, 1]), row(0.5, [1])]
-    assert ref.max_len_kept(rows, 5) == [True, True, False, True]
+    assert ref.max_len_kept(rows, 5) == [False, True, False, True]
     assert ref.error_max_len_kept(rows, 5) == [True, True, False, False]
 
 
@@ -63,7 +63,8 @@ def test_difficulty_mask_has_strict_bounds_and_keeps_groups_of_one():
 
 def test_dynamic_sampling_drops_groups_of_equal_rewards_within_a_batch():
     rows = [row(0), row(1), row(1, batch=1), row(1, batch=1), row(1, group="alone")]
-    assert ref.varied_group_kept(rows) == [True, True, False, False, False]
+    assert ref.varied_group_kept(rows) == [True, True, False, False, True]
+    assert ref.in_company_kept(rows) == [True, True, True, True, False]
 
 
 def test_several_sample_masks_keep_what_all_keep():

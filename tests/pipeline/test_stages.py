@@ -119,10 +119,13 @@ TOKENS = [
     "options",
     [
         {"max_len_mask": True, "max_response_length": 3},
+        {"max_len_mask": True, "max_response_length": 2},
         {"difficulty_mask": True},
         {"difficulty_mask": True, "difficulty_low": 0.5, "difficulty_high": 2.5},
         {"error_max_len_clip": 3},
         {"drop_zero_variance": True},
+        {"drop_single": True},
+        {"drop_zero_variance": True, "drop_single": True},
         {"drop_truncated": True},
         {"drop_truncated": True, "max_len_mask": True, "max_response_length": 1},
     ],

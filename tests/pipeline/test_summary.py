@@ -95,7 +95,7 @@ def facts(out, recipe):
         "all": share(~out["sample_mask"], rows),
     }
     if recipe.max_len_mask:
-        masked["max_len"] = share(lengths == recipe.max_response_length, rows)
+        masked["max_len"] = share(lengths >= recipe.max_response_length, rows)
     if recipe.drop_truncated:
         masked["truncated"] = share(out["finish_reason"] == "length", rows)
     if recipe.drop_zero_variance:
@@ -288,6 +288,11 @@ padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
             "1 response without policy tokens",
         ),
         ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 response left out"),
+        (
+            {"response_mask": [[1, 1], [1, 1, 1], [1], [0, 1]]},
+            {"max_len_mask": True, "max_response_length": 2},
+            "--max-response-length 2: 1 response longer, up to 3 policy tokens",
+        ),
     ],
 )
 def test_each_warning_has_its_cause(columns, options, text):

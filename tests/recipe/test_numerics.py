@@ -52,6 +52,44 @@ def test_empty_responses_count_in_their_group_or_not():
     close(written(rows, "dr_grpo", numerics={"empty": "leave_out"})[0][:2], [-0.5, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("options", "counted", "left_out"),
+    [
+        ({"drop_zero_variance": True}, [True, True, True], [False, False, True]),
+        ({"drop_single": True}, [True, True, True], [True, True, True]),
+        ({"difficulty_mask": True}, [True, True, True], [False, False, True]),
+    ],
+    ids=str,
+)
+def test_masks_of_groups_respect_what_becomes_of_empty_responses(options, counted, left_out):
+    """Without its empty response the first group has two rewards of 1, and no other."""
+    rows = responses([1.0, 1.0, 0.0, 0.5, 0.0], masks=[[1], [1], [0], [1], [1]])
+    rows = [replace(row, group="pq"[i > 2]) for i, row in enumerate(rows)]
+    for empty, want in (("count", counted), ("leave_out", left_out)):
+        recipe = rlpost.Recipe(**options, numerics={"empty": empty}, emit=("sample_mask",))
+        table, summary = rlpost.enrich(to_table(rows), recipe)
+        assert table["sample_mask"].to_pylist() == [*want, True, True]
+        assert summary["groups"]["sizes"] == ({2: 1, 3: 1} if empty == "count" else {2: 2})
+
+
+def test_columns_of_groups_respect_what_becomes_of_empty_responses():
+    rows = responses([0.0, 1.0, 5.0], masks=[[1], [1], [0]])
+    names = ("group_size", "group_mean", "group_std", "group_pass_rate")
+    recipe = rlpost.Recipe(emit=names, numerics={"empty": "leave_out"})
+    table, _ = rlpost.enrich(to_table(rows), recipe)
+    close([table[name][0].as_py() for name in names], [2, 0.5, 0.5**0.5, 0.5])
+
+
+def test_a_response_alone_is_not_dropped_with_an_empty_one_unless_asked():
+    rows = responses([1.0, 0.0], masks=[[1], [0]]) + [
+        replace(row, group="q") for row in responses([0.0, 1.0])
+    ]
+    for options, want in (({"drop_zero_variance": True}, True), ({"drop_single": True}, False)):
+        recipe = rlpost.Recipe(**options, numerics={"empty": "leave_out"})
+        table, _ = rlpost.enrich(to_table(rows), recipe)
+        assert table["sample_mask"].to_pylist() == [want, True, True, True]
+
+
 def test_penalties_count_policy_tokens_or_all_and_may_have_a_floor():
     rows = responses([0.0], masks=[[1] * 4 + [0] * 8])
     close(rewards_of(rows, overlong_penalty=(6, 4, 1.0)), [-0.5])

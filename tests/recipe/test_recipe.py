@@ -50,6 +50,7 @@ CASES = {
     "difficulty_high": ("--difficulty-high 0.9", 0.9, ""),
     "error_max_len_clip": ("--error-max-len-clip 64", 64, ""),
     "drop_zero_variance": ("--drop-zero-variance", True, ""),
+    "drop_single": ("--drop-single", True, ""),
     "drop_truncated": ("--drop-truncated", True, ""),
     "mask_before_norm": ("--mask-before-norm", True, ""),
     "overlong_penalty": ("--overlong-penalty 16 4 0.5", (16, 4, 0.5), ""),

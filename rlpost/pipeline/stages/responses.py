@@ -24,6 +24,7 @@ from rlpost.kernels.moments import (
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.pipeline.stages.rewards import (
     batch_moments,
+    countable,
     counted,
     group_statistics,
     per_group,
@@ -96,27 +97,34 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
         limit = recipe.max_response_length
         assert limit is not None
         flags["max_len"] = rewards.not_at_max_length(tokens, max_response_length=limit)
-    if recipe.difficulty_mask or recipe.drop_zero_variance:
-        group, constant = group_statistics(responses, reward, rows=responses["valid"])
-    if recipe.difficulty_mask:
-        low, high = recipe.difficulty_low, recipe.difficulty_high
-        flags["difficulty"] = rewards.within_difficulty(
-            group.mean, group.number, low=low, high=high
-        )
     if recipe.error_max_len_clip is not None:
         flags["error_max_len"] = rewards.error_max_len_clip(
             reward, tokens, threshold=recipe.error_max_len_clip
         )
-    if recipe.drop_zero_variance:
-        flags["zero_variance"] = ~constant
     if recipe.drop_truncated:
         flags["truncated"] = ~responses["truncated"]
-    return flags
+    return flags | _group_flags(responses, recipe)
+
+
+def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the flags of masks of groups; a response that no group counts is kept."""
+    if not (recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single):
+        return {}
+    rows = countable(responses, recipe)
+    group, constant = group_statistics(responses, responses["reward"], rows=rows)
+    low, high, alone = recipe.difficulty_low, recipe.difficulty_high, group.number == 1
+    inside = rewards.within_difficulty(group.mean, group.number, low=low, high=high)
+    flags = {
+        "difficulty": (recipe.difficulty_mask, inside),
+        "zero_variance": (recipe.drop_zero_variance, ~constant | alone),
+        "single_response": (recipe.drop_single, ~alone),
+    }
+    return {name: flag | ~rows for name, (wanted, flag) in flags.items() if wanted}
 
 
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
-    rows, reward = responses["valid"], responses["reward"]
+    rows, reward = countable(responses, recipe), responses["reward"]
     moments, _ = group_statistics(responses, reward, rows=rows)
     passed = (reward >= recipe.pass_threshold).to(torch.float64)
     rate, _ = group_statistics(responses, passed, rows=rows)

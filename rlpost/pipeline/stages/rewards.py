@@ -32,10 +32,16 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-def counted(responses: Responses, recipe: Recipe) -> Tensor:
-    """Return which responses reward statistics count, [N] bool."""
-    rows = responses["kept"] if recipe.mask_before_norm else responses["valid"]
+def countable(responses: Responses, recipe: Recipe) -> Tensor:
+    """Return which responses statistics of raw rewards count, [N] bool: masks use these."""
+    rows = responses["valid"]
     return rows & (responses["tokens"] > 0) if recipe.numerics.empty == "leave_out" else rows
+
+
+def counted(responses: Responses, recipe: Recipe) -> Tensor:
+    """Return which responses reward statistics count after the masks, [N] bool."""
+    rows = countable(responses, recipe)
+    return rows & responses["kept"] if recipe.mask_before_norm else rows
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
