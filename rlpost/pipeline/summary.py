@@ -325,13 +325,12 @@ def _unwhitened(number: int) -> list[str]:
 
 def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warning of a generation limit that responses exceed, which is then another."""
-    if not facts.over_limit:
-        return []
-    limit = plan.resolved.recipe.max_response_length
-    return [
-        f"--max-response-length {limit}: {counted(facts.over_limit, 'response')} longer, up to "
+    limit, longer = plan.resolved.recipe.max_response_length, facts.over_limit
+    text = (
+        f"--max-response-length {limit}: {counted(longer, 'response')} longer, up to "
         f"{facts.longest:,} policy tokens; is this the limit of generation?"
-    ]
+    )
+    return [text] if longer else []
 
 
 def _positive(plan: Plan, totals: Totals) -> list[str]:
