@@ -69,6 +69,8 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
         values["numerics"] = _table(table, "numerics", config) | pairs
     origins = dict.fromkeys(table, str(config)) | {name: flag_of(name) for name in values}
     own = {**table, **values}
+    if "estimator" in values:
+        own.pop("estimator_name", None)
     resolved = own if preset is None else values_of(preset, own)
     try:
         return Recipe.of(resolved, COMMAND_LINE, origins)

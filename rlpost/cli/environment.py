@@ -38,7 +38,7 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a warning for each RLPOST_* variable that no option reads."""
-    fields = (*Recipe.model_fields, *LossOptions.model_fields, *EXECUTION)
+    fields = {*Recipe.model_fields, *LossOptions.model_fields, *EXECUTION} - {"estimator_name"}
     names = {variable_of(name).removeprefix(PREFIX) for name in fields}
     in_use = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
     return [

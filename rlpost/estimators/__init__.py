@@ -28,7 +28,7 @@ from rlpost.estimators import (
     step_reinforce,
 )
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.recipe.roles import closest
+from rlpost.recipe.estimators import check_name, installed
 
 ESTIMATORS: dict[str, Estimator] = {
     "gae": gae.ESTIMATOR,
@@ -65,17 +65,15 @@ def estimator_named(name: str) -> Estimator:
         return ESTIMATORS[name]
     if ":" in name:
         return custom.from_file(name)
-    installed = custom.installed()
-    if name not in installed:
-        names = {**ESTIMATORS, **installed}
-        hint = closest(name, names) or f"; there are {', '.join(names)}"
-        raise UsageError(f"no estimator {name!r}{hint}")
-    return custom.from_entry_point(installed[name])
+    try:
+        return custom.from_entry_point(installed()[check_name(name)])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def all_estimators() -> list[Estimator]:
     """Return the estimators of rlpost and those of installed packages."""
-    return [*ESTIMATORS.values(), *map(custom.from_entry_point, custom.installed().values())]
+    return [*ESTIMATORS.values(), *map(custom.from_entry_point, installed().values())]
 
 
 __all__ = ["ESTIMATORS", "Credit", "Estimator", "all_estimators", "estimator_named"]

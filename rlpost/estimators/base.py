@@ -65,6 +65,8 @@ class Estimator:
     """Value of the recipe's whiten_advantages if the user sets none."""
     undiscounted_is_constant: bool = False
     """With γ = 1 and one terminal reward, every policy token gets that reward."""
+    outcome: bool = False
+    """The numerics' `outcome` applies: the normalised reward can be the advantage itself."""
     returns: Literal["advantages", "own", "whitened"] = "advantages"
     """Returns equal the advantages as computed (advantages) or as whitened (whitened), or the
     function computes them (own)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from functools import partial, wraps
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,9 @@ from rlpost.recipe.roles import ROLES, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
 
     from rlpost.estimators.base import Credit
-
-
-GROUP = "rlpost.estimators"
-"""Entry-point group in which a package registers estimators."""
 
 
 def from_file(name: str) -> Estimator:
@@ -45,11 +41,6 @@ def from_file(name: str) -> Estimator:
         hint = closest(function, vars(module))
         raise UsageError(f"--estimator {name}: {path} has no {function!r}{hint}")
     return as_estimator(getattr(module, function), name, str(path))
-
-
-def installed() -> dict[str, EntryPoint]:
-    """Return the entry points of the group `rlpost.estimators`, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def from_entry_point(point: EntryPoint) -> Estimator:

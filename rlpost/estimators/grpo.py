@@ -16,4 +16,5 @@ ESTIMATOR = Estimator(
     norm_mean="group",
     norm_std="group",
     undiscounted_is_constant=True,
+    outcome=True,
 )

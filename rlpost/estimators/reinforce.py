@@ -39,4 +39,5 @@ ESTIMATOR = Estimator(
     formula="Gₜ = rₜ + γGₜ₊₁",
     source="Williams 1992",
     undiscounted_is_constant=True,
+    outcome=True,
 )

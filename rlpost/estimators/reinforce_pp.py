@@ -12,4 +12,5 @@ ESTIMATOR = Estimator(
     source="arXiv 2501.03262",
     whiten_advantages=True,
     undiscounted_is_constant=True,
+    outcome=True,
 )

@@ -14,4 +14,5 @@ ESTIMATOR = Estimator(
     source="arXiv 2501.03262",
     whiten_advantages=True,
     returns="whitened",
+    outcome=True,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlpost.errors import UsageError
-from rlpost.estimators import estimator_named
+from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.estimators.raw import raw
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import closest
@@ -72,7 +73,7 @@ class ResolvedRecipe:
 
 def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
-    estimator = estimator_named(recipe.estimator)
+    estimator = _estimator(recipe)
     _check(recipe, estimator)
     process = "token_rewards" in columns
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
@@ -96,6 +97,21 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         whiten=estimator.whiten_advantages if whiten is None else whiten,
         process_rewards=process,
     )
+
+
+def _estimator(recipe: Recipe) -> Estimator:
+    """Return the estimator by the name that the user typed, with the numerics' `outcome`."""
+    estimator = estimator_named(recipe.estimator)
+    estimator = replace(estimator, name=recipe.estimator_name or estimator.name)
+    if recipe.numerics.outcome == "return":
+        return estimator
+    if not estimator.outcome:
+        names = ", ".join(one.name for one in ESTIMATORS.values() if one.outcome)
+        raise UsageError(
+            f"--numerics outcome=response: estimator {estimator.name} has no such choice; it is "
+            f"one of {names}"
+        )
+    return replace(estimator, function=raw, undiscounted_is_constant=False, returns="advantages")
 
 
 def _check(recipe: Recipe, estimator: Estimator) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from rlpost._version import __version__
 from rlpost.display.text import counted
+from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
 from rlpost.pipeline.stages.rewards import countable, group_statistics
@@ -224,6 +225,7 @@ def summary_of(
     if resolved.kl:
         one = resolved.recipe.kl_coef
         summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
+        summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
     warnings = [
         *warnings_of(plan, facts, summary, edges),
         *_unwhitened(facts.unwhitened),
@@ -258,7 +260,6 @@ def warnings_of(
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     empty = facts.empty
     nonfinite = summary["masked"]["nonfinite"]["responses"]
-    sums_kl = plan.resolved.recipe.kl_coef > 0 and plan.resolved.estimator.name == "raw"
     likely = [
         (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
         (
@@ -283,10 +284,8 @@ def warnings_of(
             old is not None and old == infer,
             f"old and infer log-probs are the same column, `{old}`",
         ),
-        (
-            sums_kl,
-            "--kl-coef changes token rewards, and estimator raw returns their sum as advantage",
-        ),
+        (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
+        (groups.get("zero_variance", 0) > 0 and _divides_kl(plan.resolved), _kl_noise(groups)),
         (
             empty > 0,
             f"{counted(empty, 'response')} without policy tokens, which get no advantage",
@@ -296,6 +295,36 @@ def warnings_of(
         *common_warnings(plan, summary["advantage"], nonfinite),
         *(text for applies, text in likely if applies),
     ]
+
+
+def _sums_kl(resolved: ResolvedRecipe) -> bool:
+    """Return whether the advantage of a response is its reward minus the sum of its KL penalty."""
+    recipe = resolved.recipe
+    alone = resolved.estimator.function is raw
+    return recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return" and alone
+
+
+def _summed_kl(resolved: ResolvedRecipe) -> str:
+    return (
+        f"--kl-coef: estimator {resolved.estimator.name} has the sum of token rewards as "
+        "advantage, so each token gets the KL penalty of its whole response"
+    )
+
+
+def _divides_kl(resolved: ResolvedRecipe) -> bool:
+    """Return whether rewards minus their KL penalty are divided by a group's deviation."""
+    recipe = resolved.recipe
+    early = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "response"
+    return early and resolved.norm[1] in ("group", "others")
+
+
+def _kl_noise(groups: Json) -> str:
+    number = groups.get("zero_variance", 0)
+    return (
+        f"{counted(number, 'group')} of {groups['count']:,} with equal raw rewards: the KL penalty "
+        "is subtracted before normalisation, so their advantages are differences in KL alone, "
+        "scaled to deviation 1; --drop-zero-variance drops them"
+    )
 
 
 def common_warnings(plan: Plan, advantage: Json, nonfinite: int) -> list[str]:

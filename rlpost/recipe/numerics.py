@@ -62,6 +62,9 @@ class Numerics(OptionModel):
     """Observation tokens in scans: skipped (skip); states with their own γλ step (states), and
     value 0 (zero_states); policy tokens (policy); a scan restarts after them (restart), or ends at
     each (cut)."""
+    outcome: Literal["return", "response"] = "return"
+    """Advantage of a token in estimators without a critic (grpo, reinforce and kin): the
+    return-to-go of token rewards (return), or the sum over the response (response)."""
     segment_reward: Literal["sum", "last"] = "sum"
     """Reward of a policy segment in agentic_reinforce: sum over its tokens, or its last token's."""
 

@@ -19,6 +19,7 @@ from rlpost.recipe.base import (
     Positive,
     Unit,
 )
+from rlpost.recipe.estimators import check_name
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import closest
@@ -55,8 +56,10 @@ class EstimatorOptions(OptionModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    estimator: str = "grpo"
+    estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
+    estimator_name: str | None = None
+    """Name of the estimator in its framework, for messages; set by presets."""
     gamma: Unit = 1.0
     """Discount γ per policy token, 0 to 1."""
     lam: Unit = 0.95

@@ -67,11 +67,11 @@ def test_each_layer_is_named_and_beats_those_below(monkeypatch):
     assert found["columns.reward"] == ("score", "--map")
 
 
-def test_a_presets_estimator_in_place_of_the_one_asked_for():
-    assert shown("--preset", "verl", "--estimator", "grpo")["estimator"] == (
-        "raw",
-        "preset verl, for grpo",
-    )
+def test_a_presets_estimator_in_place_of_the_requested_one():
+    values = shown("--preset", "verl", "--estimator", "grpo_vectorized")
+    assert values["estimator"] == ("grpo", "preset verl, for grpo_vectorized")
+    assert values["estimator_name"] == ("grpo_vectorized", "preset verl")
+    assert shown("--preset", "verl", "--estimator", "grpo")["estimator"] == ("grpo", "--estimator")
     assert shown("--preset", "trl")["estimator"][1] in ("default", "preset trl")
 
 

@@ -11,7 +11,7 @@ from test_estimators import close, responses, written
 
 import rlpost
 from rlpost.errors import RlpostError, UsageError
-from rlpost.estimators import all_estimators, custom, estimator_named
+from rlpost.estimators import all_estimators, estimator_named
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 SOURCE = '''
@@ -105,8 +105,8 @@ def test_a_file_that_is_missing_or_cannot_be_imported_is_named(tmp_path):
 
 
 def test_an_entry_point_is_found_by_name_and_listed():
-    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", custom.GROUP)
-    with mock.patch.object(custom, "installed", return_value={"theirs": point}):
+    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", "rlpost.estimators")
+    with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
         assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
         assert all_estimators()[-1].name == "theirs"
         with pytest.raises(UsageError, match="did you mean theirs"):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_cli import rollout, run, save
@@ -12,6 +13,7 @@ import rlpost
 from rlpost.errors import UsageError
 from rlpost.estimators import estimator_named
 from rlpost.losses import LOSSES
+from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
     ALL_PRESETS,
@@ -117,7 +119,7 @@ def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     assert told.items() <= json.loads(ran.out).items()
     noted = pq.read_schema("out.parquet").metadata
     assert json.loads(noted[b"rlpost.preset"]) == told
-    assert json.loads(noted[b"rlpost.recipe"])["estimator"] == "raw"
+    assert json.loads(noted[b"rlpost.recipe"])["estimator"] == "grpo"
     assert run("verify", "out.parquet").code == 0
     assert run("advantages", "in.parquet", "plain.parquet").err.startswith(
         "rlpost advantages · grpo\n"
@@ -207,3 +209,53 @@ def test_the_title_has_the_requested_estimator_and_preset(tmp_path):
         "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
     )
     assert (ran.code, ran.err.splitlines()[0]) == (0, "rlpost advantages · grpo · preset verl")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
+    """What a user types is what config, differences, errors and the summary print."""
+    for estimator in variants(name):
+        recipe = preset(name, estimator=estimator)
+        assert estimator in (recipe.estimator, recipe.estimator_name)
+        assert recipe.estimator != "raw"
+        if estimator in NAMES:
+            words = ("presets", "diff", name, "default", "--estimator", estimator)
+            rows = json.loads(run(*words, "--format", "json").out)
+            assert "estimator_name" not in {row["field"] for row in rows}
+    words = ("config", "show", "--preset", name, "--estimator", "grpo", "--format", "json")
+    values = {row["field"]: row["value"] for row in json.loads(run(*words).out)}
+    assert "grpo" in (values["estimator"], values["estimator_name"])
+
+
+def test_a_flag_overrides_the_name_of_a_file(tmp_path):
+    config = tmp_path / "recipe.toml"
+    config.write_text(run("presets", "show", "verl", "--estimator", "grpo_vectorized").out)
+    assert 'estimator_name = "grpo_vectorized"' in config.read_text()
+    out = run("config", "show", "--config", config, "--estimator", "rloo", "--format", "json").out
+    values = {row["field"]: row["value"] for row in json.loads(out)}
+    assert (values["estimator"], values["estimator_name"]) == ("rloo", None)
+
+
+def test_outcome_needs_an_estimator_that_has_the_choice(tmp_path):
+    save(rollout(), tmp_path / "in.parquet")
+    words = ("--estimator", "rloo", "--numerics", "outcome=response")
+    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *words)
+    assert ran.code == 2
+    assert "--numerics outcome=response: estimator rloo has no such choice" in ran.err
+
+
+def test_kl_before_normalisation_in_groups_of_equal_rewards_is_warned_of(tmp_path):
+    table = rollout()
+    equal = table.set_column(
+        table.schema.get_field_index("reward"), "reward", pa.array([1.0] * table.num_rows)
+    )
+    words = ("--preset", "verl", "--estimator", "grpo", "--kl-coef", "0.1")
+    for rows, warned in ((equal, True), (table, False)):
+        save(rows, tmp_path / "in.parquet")
+        ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *words)
+        assert ran.code == 0
+        text = " ".join(ran.err.split())
+        assert ("with equal raw rewards: the KL penalty is subtracted before" in text) == warned
+        assert "subtracted from rewards before normalisation" in text
+        assert "raw returns" not in text
+        (tmp_path / "out.parquet").unlink()

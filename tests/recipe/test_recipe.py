@@ -143,7 +143,7 @@ def test_a_file_sets_its_field(asked, tmp_path, field):
 
 
 def test_the_cases_and_the_options_cover_every_field():
-    assert set(CASES) == set(Recipe.model_fields)
+    assert set(CASES) == set(Recipe.model_fields) - {"estimator_name"}  # set by presets
     assert set(RECIPE) == set(CASES)
 
 
@@ -386,3 +386,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize("name", [*WRITTEN, *EXTRA])
 def test_emit_accepts_every_column_that_can_be_written(name):
     assert Recipe(emit=(name,)).emit == (name,)
+
+
+def test_the_names_of_estimators_are_those_that_exist():
+    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
+    from rlpost.recipe.estimators import NAMES  # noqa: PLC0415
+
+    assert tuple(ESTIMATORS) == NAMES
+
+
+def test_an_unknown_estimator_is_no_recipe():
+    with pytest.raises(UsageError, match=r"no estimator 'groo'; did you mean .*grpo"):
+        Recipe(estimator="groo")
+    assert Recipe(estimator="mine.py:function").estimator == "mine.py:function"

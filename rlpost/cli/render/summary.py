@@ -141,19 +141,32 @@ def _rates(summary: Json) -> TextTable:
             rows.append((label, f"{mask['responses']:,}", percent(mask["rate"])))
     coefficient = summary.get("kl", {}).get("coefficients")
     if coefficient is not None:
-        value, note = _coefficient(coefficient)
+        value, note = _coefficient(coefficient, summary["kl"]["credit"])
         notes[len(rows)] = note
         rows.append((f"KL coefficient ({summary['kl']['estimator']})", value, ""))
     return TextTable(("clipping, masks, KL", "count", "rate"), rows, row_notes=notes)
 
 
-def _coefficient(coefficient: float | list[Json]) -> tuple[str, str]:
-    """Return the KL coefficient, the last one if it adapts, and a note."""
+_CREDITED = {
+    "return": "subtracted from token rewards",
+    "token": "subtracted from token advantages",
+    "response": "subtracted from rewards before normalisation",
+}
+
+
+def _coefficient(coefficient: float | list[Json], credit: str) -> tuple[str, str]:
+    """Return the KL coefficient, the last one if it adapts, and a note.
+
+    Args:
+        coefficient: β, or that of each batch.
+        credit: where the penalty is subtracted, as in the numerics.
+    """
+    where = _CREDITED[credit]
     if isinstance(coefficient, float | int):
-        note = "KL measured, not subtracted" if coefficient == 0 else "subtracted per token"
+        note = "KL measured, not subtracted" if coefficient == 0 else where
         return number(coefficient), note
     first, last = coefficient[0]["coefficient"], coefficient[-1]["coefficient"]
-    return number(last), f"adaptive, from {number(first)}"
+    return number(last), f"adaptive, from {number(first)}; {where}"
 
 
 def _correction(summary: Json) -> list[RenderableType]:

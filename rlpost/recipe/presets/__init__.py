@@ -128,7 +128,10 @@ def _with_variant(
     overrides = dict(values or {})
     tables = table.pop(variants, {})
     name = overrides.pop(field, table.get(field, default))
-    return merged(table, {field: name}, tables.get(name, {}), overrides)
+    fields = merged(table, {field: name}, tables.get(name, {}), overrides)
+    if field == "estimator" and fields[field] != name:
+        fields["estimator_name"] = name
+    return fields
 
 
 def preset(name: str, **values: Any) -> Recipe:
@@ -192,7 +195,7 @@ def differences(left: Recipe, right: Recipe) -> list[Difference]:
     for one, other in ((left, right), (left.numerics, right.numerics)):
         for name, info in type(one).model_fields.items():
             pair = getattr(one, name), getattr(other, name)
-            if name != "numerics" and pair[0] != pair[1]:
+            if name not in ("estimator_name", "numerics") and pair[0] != pair[1]:
                 why = " ".join((info.description or "").split())
                 fields.append(Difference(name, *pair, why))
     return fields
