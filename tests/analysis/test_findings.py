@@ -233,6 +233,7 @@ CASES = {
     "constant_log_probs": (each(BASE, "old_log_probs", np.zeros_like), BASE),
     "same_log_probs": (BASE | {"infer_log_probs": BASE["old_log_probs"]}, ALWAYS_ON_POLICY),
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
+    "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
 
 
@@ -244,14 +245,91 @@ def test_a_healthy_file_has_no_finding(tmp_path):
     assert names(write(tmp_path / "a.parquet", BASE)) == []
 
 
-def test_every_check_has_a_case():
-    assert {*CASES, "mixed_types"} == {*FINDINGS}
+def test_every_case_is_of_a_check():
+    assert {*CASES} == {*FINDINGS}
 
 
-def test_every_check_has_a_meaning_in_one_sentence():
-    for name, check in FINDINGS.items():
-        assert check.name == name
-        assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
+@pytest.mark.parametrize("name", FINDINGS)
+def test_every_check_has_a_meaning_in_one_sentence(name):
+    check = FINDINGS[name]
+    assert check.name == name
+    assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
+
+
+def runs(path, **options):
+    """Why each check did not run; None for one that ran."""
+    return {one.name: one.not_run for one in inspect([path], **options).checks}
+
+
+# For each need of checks: the columns of `FULL` that provide it.
+LISTS = ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values")
+PROVIDE = {
+    "keys": ("prompt_id", "step"),
+    "group": ("prompt_id",),
+    "reward": ("reward",),
+    "mask": ("response_mask",),
+    "token lists": LISTS,
+    "truncated or token lists": (*LISTS, "finish_reason"),
+    "log-probs": LISTS[1:4],
+    "log-probs of two policies": LISTS[1:3],
+    "mask or log-probs": LISTS[:4],
+    "old_log_probs": ("old_log_probs",),
+    "infer_log_probs": ("infer_log_probs",),
+    "values or token_rewards": ("values",),
+    "prompts": ("prompt",),
+    "response texts or log-probs": (*LISTS[1:3], "response"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "need"), [(name, need) for name, one in FINDINGS.items() for need in one.needs]
+)
+def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, tmp_path):
+    full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
+    assert runs(write(tmp_path / "full.parquet", full))[name] is None
+    path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
+    assert runs(path)[name].startswith("no column for ")
+    shown = CliRunner().invoke(app, [str(path)]).stdout
+    ran = sum(why is None for why in runs(path).values())
+    assert f"by {ran} of {len(FINDINGS)} checks" in shown
+    listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)["checks"]
+    assert {one["name"]: one["not_run"] for one in listed} == runs(path)
+
+
+def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
+    path = write(tmp_path / "a.parquet", BASE)
+    ran = runs(path, tokens=False)
+    assert ran["engine_mismatch"] == "not read with --no-tokens"
+    assert ran["mask_not_binary"] is None
+    wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
+    assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "why"),
+    [
+        ("mixed_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("split_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "most groups have one"),
+        ("split_prompts", asked(BASE, by="row"), "most groups have several prompts"),
+        ("equal_rewards_in_groups", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("constant_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
+        ("saturated_rewards", reward_of_all(BASE, 1.0), "not two different rewards"),
+        ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
+        ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
+        (
+            "unequal_lengths",
+            without(BASE, *LISTS[1:4]),
+            "no list to compare with `response_mask`",
+        ),
+        ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
+        ("constant_log_probs", with_lengths(BASE, [0] * ROWS), "fewer than 16 policy tokens"),
+        ("mixed_types", BASE, "the input is one file"),
+        ("single_row_groups", empty(BASE), "the input has no rows"),
+    ],
+)
+def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
+    reason = runs(write(tmp_path / "a.parquet", columns))[name]
+    assert reason is None if why is None else why in reason
 
 
 @pytest.mark.parametrize("how", ["table", "json", "markdown"])
@@ -268,12 +346,19 @@ def test_an_input_is_needed_without_checks():
     assert "Missing argument 'IN...'" in result.output
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_file_with_the_problem_has_the_finding_and_one_without_does_not(name, tmp_path):
-    bad, well = CASES[name]
-    found = inspect([write(tmp_path / "bad.parquet", bad)]).findings
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, tmp_path):
+    """A check without a planted fault in `CASES` fails here."""
+    bad, well = (one if isinstance(one, list) else [one] for one in CASES[name])
+    for folder, columns in (("bad", bad), ("well", well)):
+        (tmp_path / folder).mkdir()
+        for number, part in enumerate(columns):
+            write(tmp_path / folder / f"{number}.parquet", part)
+    found = inspect([tmp_path / "bad"]).findings
     assert name in [finding.name for finding in found]
-    assert name not in names(write(tmp_path / "well.parquet", well))
+    without_it = inspect([tmp_path / "well"])
+    assert name not in [finding.name for finding in without_it.findings]
+    assert [one.not_run for one in without_it.checks if one.name == name] == [None]
     finding = next(one for one in found if one.name == name)
     assert finding.count > 0
     assert finding.of >= finding.count
@@ -450,7 +535,7 @@ def test_strict_exits_with_1_if_there_are_findings(tmp_path):
     assert run(app, [bad, "--strict"]).exit_code == 1
     assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
-    assert f"No problems found by {len(FINDINGS)} checks" in run(app, [well]).stdout
+    assert re.search(r"No problems found by \d+ of \d+ checks", run(app, [well]).stdout)
 
 
 def test_quiet_keeps_the_exit_code_and_json(tmp_path):
@@ -611,13 +696,100 @@ def test_a_missing_column_without_a_role_is_a_warning(tmp_path):
     assert "missing in b.parquet" in found.said
 
 
-def test_the_finding_has_both_lengths(tmp_path):
-    length = len(BASE["old_log_probs"][17])
-    short = with_row(BASE, "old_log_probs", 17, lambda values: values[:-1])
-    said = finding(short, "unequal_lengths", tmp_path).said
-    assert f"row 17: `old_log_probs` has {length - 1} entries instead of {length}" in said
+def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(tmp_path):
+    """Rows 3 and 5 in one column, 5 and 9 in another: three rows, not two."""
+    columns = BASE
+    for row, name in ((3, "old"), (5, "old"), (5, "ref"), (9, "ref")):
+        columns = with_row(columns, f"{name}_log_probs", row, lambda values: values[:-1])
+    found = finding(columns, "unequal_lengths", tmp_path)
+    assert (found.count, found.of, [one.row for one in found.evidence]) == (3, ROWS, [3, 5, 9])
+    assert "in 3 of 192 responses (`old_log_probs` in 2, `ref_log_probs` in 2)" in found.said
+    length = len(BASE["ref_log_probs"][9])
+    assert found.evidence[2].said == (
+        f"`response_mask` has {length} entries, `ref_log_probs` has {length - 1} entries"
+    )
     none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
-    assert "`old_log_probs` is null instead of" in finding(none, "unequal_lengths", tmp_path).said
+    assert "`old_log_probs` is null" in finding(none, "unequal_lengths", tmp_path).evidence[0].said
+    none = BASE | {"response_mask": [None, *BASE["response_mask"][1:]]}
+    found = finding(none, "unequal_lengths", tmp_path)
+    assert "`response_mask` is null" in found.evidence[0].said
+    assert "or null (1)" in finding(none, "empty_masks", tmp_path).said
+
+
+def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
+    """A null in a list is a null, not NaN; the rows are those of all columns."""
+    old = [list(values) for values in BASE["old_log_probs"]]
+    old[4][0], old[7][0] = None, float("nan")
+    columns = with_row(BASE | {"old_log_probs": old}, "infer_log_probs", 9, at(0, -np.inf))
+    path = write(tmp_path / "a.parquet", columns)
+    facts = inspect([path])
+    one = facts.token_facts.columns["old_log_probs"]
+    assert (one.null, one.nan, one.nonfinite_rows) == (1, 1, 2)
+    found = finding(columns, "nonfinite_log_probs", tmp_path)
+    assert (found.count, [one.row for one in found.evidence]) == (3, [4, 7, 9])
+    assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.said
+    rewards = [None, float("nan"), float("inf"), *BASE["reward"][3:]]
+    said = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path).said
+    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in said
+    masks = [list(map(int, values)) for values in BASE["response_mask"]]
+    masks[2][3] = None
+    said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).said
+    assert "such as null, in 1 of 192 responses" in said
+
+
+def test_one_positive_log_prob_is_evidence(tmp_path):
+    found = finding(with_row(BASE, "old_log_probs", 30, at(2, 0.5)), "positive_log_probs", tmp_path)
+    assert (found.count, [one.row for one in found.evidence]) == (1, [30])
+
+
+def test_integers_are_no_log_probs(tmp_path):
+    """Token ids under a name of log-probs had an effective sample size of 100 %."""
+    ids = [np.arange(len(values), dtype=np.int32) for values in BASE["old_log_probs"]]
+    columns = BASE | {"old_log_probs": ids, "infer_log_probs": ids}
+    facts = inspect([write(tmp_path / "a.parquet", columns)])
+    assert facts.token_facts.mismatch is None
+    found = finding(columns, "wrong_types", tmp_path)
+    assert "`old_log_probs` is list<" in found.said
+    assert "the role old_log_probs needs a list of floats per row" in found.said
+    assert found.evidence
+
+
+def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
+    columns = with_row(BASE, "infer_log_probs", 3, at(0, -1e4))
+    facts = inspect([write(tmp_path / "a.parquet", columns)])
+    gap = facts.token_facts.mismatch
+    pairs = [
+        (old - infer)[mask == 1].astype(np.float64)
+        for old, infer, mask in zip(
+            *(
+                [np.array(x, np.float64) for x in columns[name]]
+                for name in ("old_log_probs", "infer_log_probs", "response_mask")
+            ),
+            strict=True,
+        )
+    ]
+    sizes = np.abs(np.concatenate(pairs))
+    assert (gap.mean_abs, gap.max_abs) == (pytest.approx(sizes.mean()), sizes.max())
+    assert gap.clamped == 1
+    out = CliRunner().invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "KL and effective sample size clamp |Δ| to 40 nats, in 1 token:" in out
+    assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).said
+
+
+@pytest.mark.parametrize("pad", [(0, 1), (1, 0)])
+def test_padding_that_the_mask_leaves_out_is_a_warning(pad, tmp_path):
+    def filled(values, fill=0):
+        more = 256 - len(values)
+        return np.pad(values, (pad[0] * more, pad[1] * more), constant_values=fill)
+
+    columns = without(BASE, "ref_log_probs")
+    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, filled)
+    found = finding(columns, "padded_lists", tmp_path)
+    assert (found.severity, found.count) == ("warning", ROWS)
+    assert "at masked tokens" in found.said
+    ones = each(columns, "response_mask", np.ones_like)
+    assert finding(ones, "padded_lists", tmp_path).severity == "error"
 
 
 def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):

@@ -216,9 +216,11 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     assert facts.columns["old_log_probs"].mean == pytest.approx(finite.mean())
     assert facts.columns["infer_log_probs"].unequal_rows == 1
     both = np.isfinite(left) & np.isfinite(right)
+    sizes = np.abs(left[both] - right[both])
     gap = (left[both] - right[both]).clip(-40, 40)
     assert facts.mismatch.tokens == both.sum()
-    assert facts.mismatch.mean_abs == pytest.approx(np.abs(gap).mean())
+    assert facts.mismatch.mean_abs == pytest.approx(sizes.mean())
+    assert (facts.mismatch.max_abs, facts.mismatch.clamped) == (sizes.max(), 1)
     assert facts.mismatch.k3 == pytest.approx((np.expm1(gap) - gap).mean())
     weights = np.exp(gap)
     ess = weights.sum() ** 2 / (len(gap) * (weights**2).sum())
@@ -450,7 +452,7 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
     column = found.token_facts.columns["old_log_probs"]
-    assert (column.nan, column.unequal_rows, column.tokens) == (1, 1, 2)
+    assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
     assert (found.rewards.nonfinite, found.rewards.spread.count) == (1, 2)
     assert found.groups.size["max"] == 2
 
@@ -703,7 +705,8 @@ def test_the_line_above_the_findings_explains_their_marks(tmp_path):
     table = pq.read_table(ARITHMETIC).drop_columns(["reward"])
     pq.write_table(table, tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert "1 finding (✗ error: training would use wrong numbers)" in shown
+    legend = r"1 finding by \d+ of \d+ checks \(✗ error: training would use wrong numbers\)"
+    assert re.search(legend, shown)
 
 
 def test_facts_accepts_a_single_path():

@@ -668,6 +668,12 @@ def test_unusual_files_have_a_page_too(browser, case, tmp_path):
         open_everything(seen)
         assert seen.locator('[data-key="responses"] .value').inner_text() == str(facts.responses)
         assert seen.locator(".finding").count() == len(facts.findings)
+        results = seen.locator("#checks tbody tr").all_inner_texts()
+        assert len(results) == len(facts.checks)
+        for one, text in zip(facts.checks, results, strict=True):
+            assert one.name in text
+            result = "problem found" if one.found else one.not_run or "no problem"
+            assert result in text
 
 
 def test_a_page_of_many_responses_steps_and_domains_is_small(tmp_path):
@@ -738,7 +744,10 @@ def test_the_command_prints_what_it_wrote(made, tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == ""
-    assert re.fullmatch(r".*page.html: 512 responses, \d+ findings?, [\d.]+ [kM]B\n", done.stderr)
+    assert re.fullmatch(
+        r".*page.html: 512 responses, \d+ findings? by \d+ of \d+ checks, [\d.]+ [kM]B\n",
+        done.stderr,
+    )
 
 
 def test_an_existing_page_is_kept_without_overwrite(made, tmp_path):

@@ -195,8 +195,11 @@ def _reasons(heading: str, lacks: dict[str, str]) -> str:
 
 
 def findings() -> str:
-    rows = [(code(one.name), one.severity, one.meaning) for one in FINDINGS.values()]
-    return table(("finding", "severity", "meaning"), rows)
+    rows = [
+        (code(one.name), one.severity, ", ".join(one.needs), one.meaning)
+        for one in FINDINGS.values()
+    ]
+    return table(("finding", "severity", "needs", "meaning"), rows)
 
 
 def functions() -> str:

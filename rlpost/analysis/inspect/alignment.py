@@ -221,6 +221,7 @@ def mask_facts(reading: Reading) -> MaskFacts | None:
         trailing=int(rows["trailing"].sum()),
         empty=int((tokens == 0).sum()),
         not_binary=int(rows["not_binary"].sum()),
+        other_value=reading.totals.highs.get("mask.other"),
         equal_lengths=length.min() == length.max(),
     )
 

@@ -25,6 +25,8 @@ class Lists(NamedTuple):
     values: NDArray[Any]
     nulls: NDArray[np.bool_] | None = None
     """Rows without a list, [n]; None if each row has one."""
+    null_values: NDArray[np.bool_] | None = None
+    """Values that are null, and NaN in `values`, [t]; None if none is."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -49,10 +51,12 @@ def lists_of(array: pa.Array, location: CellLocation) -> Lists:
     values = array.flatten()
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
+    null_values = None
     if values.null_count:
+        null_values = is_true(values.is_null())
         values = values.cast(pa.float64())
     nulls = is_true(array.is_null()) if array.null_count else None
-    return Lists(offsets, fill_nulls(values, math.nan), nulls)
+    return Lists(offsets, fill_nulls(values, math.nan), nulls, null_values)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:

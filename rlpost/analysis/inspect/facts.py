@@ -97,6 +97,7 @@ def inspect(
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
     )
+    findings, checks = run_checks(data)
     return Facts(
         inputs=[str(path) for path in inputs],
         input=data.input,
@@ -112,7 +113,8 @@ def inspect(
         token_facts=data.tokens,
         steps=slices_of(rows, groups, "batch", pass_threshold),
         domains=slices_of(rows, groups, "domain", pass_threshold),
-        findings=run_checks(data),
+        findings=findings,
+        checks=checks,
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
@@ -131,6 +133,7 @@ def _token_facts(reading: Reading) -> TokenFacts | None:
         columns={role: column_facts(role, reading) for role in roles},
         mismatch=mismatch_facts(totals),
         kl=spread_of(kl) if len(kl) else None,
+        kl_clamped=totals.count("kl.clamped"),
         kl_quantiles=quantiles_of(kl),
         identical={
             (name := "/".join(pair)): totals.mean(f"{name}.equal", f"{name}.tokens") or 0.0

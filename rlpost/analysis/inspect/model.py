@@ -164,6 +164,8 @@ class MaskFacts:
     """Responses without a policy token."""
     not_binary: int
     """Responses with a value that is neither 0 nor 1; such a value counts as 1."""
+    other_value: float | None
+    """One of these values, the largest; None if all are null or NaN."""
     equal_lengths: bool
     """Whether all lists have one length, as padded lists have."""
 
@@ -182,10 +184,13 @@ class TokenColumn:
     """Tokens that are exactly 0."""
     positive: int
     """Tokens greater than 0.001: log-probs are at most 0, and up to 0.001 may be rounding."""
+    null: int
+    """Nulls within lists."""
     nan: int
     minus_infinity: int
     plus_infinity: int
     nonfinite_rows: int
+    """Responses with a null, NaN or infinity."""
     unequal_rows: int
     """Responses whose list is not as long as the others; token statistics leave them out."""
     quantiles: dict[str, float]
@@ -206,12 +211,17 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Rollout engine against trainer, over policy tokens; d = old - infer, clamped to ±40."""
+    """Rollout engine against trainer, over policy tokens; d = old - infer.
+
+    `k1`, `k3`, `chi_square` and `ess` clamp d to ±40; sizes |d| are not clamped.
+    """
 
     tokens: int
     mean_abs: float
     """|d|"""
     max_abs: float
+    clamped: int
+    """Tokens with |d| over 40."""
     k1: float
     """Mean of -d: KL(engine ‖ trainer)."""
     k3: float
@@ -248,7 +258,9 @@ class TokenFacts:
     """By role: log-probs, values, token rewards."""
     mismatch: Mismatch | None
     kl: Spread | None
-    """Of responses: the mean of old - ref over policy tokens (k1)."""
+    """Of responses: the mean of old - ref over policy tokens (k1), clamped to ±40."""
+    kl_clamped: int
+    """Policy tokens whose finite old - ref is beyond ±40."""
     kl_quantiles: dict[str, float]
     identical: dict[str, float]
     """`old_log_probs/infer_log_probs` and the like: share of policy tokens that are equal."""
@@ -378,6 +390,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class CheckRun:
+    """Whether a check of `rlpost inspect --checks` ran on the input."""
+
+    name: str
+    not_run: str | None
+    """Why it did not run; None if it ran."""
+    found: bool
+    """It is among the findings."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """The statistics and findings of an input."""
 
@@ -397,6 +420,8 @@ class Facts:
     domains: list[Slice]
     findings: list[Finding]
     """The most harmful first."""
+    checks: list[CheckRun]
+    """Every check, and why it did not run if it did not."""
     seconds: float
     rlpost_version: str
     advantages: AdvantageFacts | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.io.parquet.source import Source
 
 
@@ -92,6 +93,7 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
     rows |= {role: decode.keys_of(*column(role)) for role in KEYS if role in selection.columns}
     if "reward" in selection.columns:
         rows["reward"] = decode.numbers_of(*column("reward"))
+        rows["reward_null"] = is_true(column("reward")[0].is_null())
     if "truncated" in selection.columns:
         rows["truncated"] = decode.truncated_of(*column("truncated"))
     lists: dict[str, Lists] = {}
@@ -128,20 +130,25 @@ def _tokens(
     selection, totals = reading.selection, reading.totals
     assert selection.lists is not None
     lengths = lists[selection.lists].lengths
-    rows: dict[str, NDArray[Any]] = {"length": lengths}
+    own_nulls = lists[selection.lists].nulls
+    rows: dict[str, NDArray[Any]] = {
+        "length": lengths,
+        "null_list": np.zeros(len(lengths), np.bool_) if own_nulls is None else own_nulls,
+    }
     unequal = {role: lists[role].lengths != lengths for role in selection.tokens}
     rows |= {f"unequal:{role}": flags for role, flags in unequal.items()}
     rows |= {f"entries:{role}": _entries(lists[role]) for role in selection.tokens}
     mask: NDArray[np.bool_] | None = None
     if selection.lists == "mask":
-        mask, rows["not_binary"] = _mask(lists["mask"])
+        mask, rows["not_binary"] = _mask(lists["mask"], totals)
     own = lists[selection.lists].offsets
     rows |= alignment.mask_rows(Block(own, mask, {}))
     # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
     fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= len(lengths)]
     good = ~np.any([unequal[role] for role in fitting] or [np.zeros(len(lengths), bool)], axis=0)
     values = {role: lists[role].values for role in fitting}
-    block = Block(own, mask, values)
+    nulls = {role: flags for role in fitting if (flags := lists[role].null_values) is not None}
+    block = Block(own, mask, values, nulls)
     if not good.all():
         block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
     numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
@@ -167,7 +174,7 @@ def _entries(lists: Lists) -> NDArray[np.int32]:
 
 def _names(role: str) -> list[str]:
     ends = [f"{end}:{role}" for end in alignment.ENDS] if role in LOG_PROBS else []
-    return [f"mean:{role}", f"nonfinite:{role}", *ends]
+    return [f"mean:{role}", f"nonfinite:{role}", f"positive:{role}", *ends]
 
 
 def _has_both(name: str, roles: Sequence[str]) -> bool:
@@ -185,7 +192,7 @@ def _to_all_rows(
     return wide
 
 
-def _mask(lists: Lists) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
+def _mask(lists: Lists, totals: TokenTotals) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
     values, rows = lists.values, len(lists.lengths)
     one = values == 1
@@ -194,6 +201,9 @@ def _mask(lists: Lists) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     wrong = ~one & (values != 0)
     if not wrong.any():
         return one, np.zeros(rows, np.bool_)
+    others = values[wrong & np.isfinite(values)]
+    if len(others):
+        totals.span("mask.other", others.min(), others.max())
     return one | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
 
 
@@ -207,4 +217,9 @@ def _block_of(
     offsets = np.concatenate([[0], np.diff(own)[good].cumsum()])
     values = {role: one.values[np.repeat(good, one.lengths)] for role, one in lists.items()}
     kept = None if mask is None else mask[np.repeat(good, np.diff(own))]
-    return Block(offsets, kept, values)
+    nulls = {
+        role: one.null_values[np.repeat(good, one.lengths)]
+        for role, one in lists.items()
+        if one.null_values is not None
+    }
+    return Block(offsets, kept, values, nulls)

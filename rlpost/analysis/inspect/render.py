@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.console import console, print_page
 from rlpost.display.tables import TextTable, elided, show_json, show_list
 from rlpost.display.text import bar, counted, number, percent, share, size, spark
@@ -62,9 +63,9 @@ def show(facts: Facts, how: str, out: Console | None = None) -> None:
     title = f"rlpost inspect · {', '.join(facts.inputs[:2])}"
     lines, tables = overview(facts), tables_of(facts)
     if how == "markdown":
-        _print_markdown(title, [*lines, verdict(facts.findings)], facts.findings, tables)
+        _print_markdown(title, [*lines, verdict(facts)], facts.findings, tables)
         return
-    parts = [_paragraph(lines), _findings(facts.findings), *tables]
+    parts = [_paragraph(lines), _findings(facts), *tables]
     print_page(
         out or console(sys.stdout), title, [*parts, Text(f"{facts.seconds:.2f} s", style="dim")]
     )
@@ -88,8 +89,10 @@ def show_stored(
 
 def show_checks(how: str) -> None:
     """Print every check and what it means, as a `table`, as `json` or as `markdown`."""
-    rows = [(one.name, one.severity, one.meaning) for one in FINDINGS.values()]
-    show_list(("finding", "severity", "meaning"), rows, how)
+    rows = [
+        (one.name, one.severity, ", ".join(one.needs), one.meaning) for one in FINDINGS.values()
+    ]
+    show_list(("finding", "severity", "needs", "meaning"), rows, how)
 
 
 def _paragraph(lines: Sequence[str]) -> Text:
@@ -119,21 +122,28 @@ def _escaped(text: str) -> str:
 # ---- findings ----
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """Return the number of findings, and what their marks mean."""
+def verdict(facts: Facts) -> str:
+    """Return the number of findings, by how many checks, and what their marks mean."""
+    by, findings = f"by {checks_ran(facts)}", facts.findings
     if not findings:
-        return f"No problems found by {len(FINDINGS)} checks (list them with --checks)"
+        return f"No problems found {by} (listed below)"
     severities = {one.severity for one in findings}
     legend = "; ".join(text for severity, text in LEGEND.items() if severity in severities)
     order = ", the most harmful first" if len(findings) > 1 else ""
-    return f"{counted(len(findings), 'finding')}{order} ({legend})"
+    return f"{counted(len(findings), 'finding')} {by}{order} ({legend})"
 
 
-def _findings(findings: Sequence[Finding]) -> RenderableType:
-    if not findings:
-        return Text(f"✓ {verdict(findings)}", style="green")
-    parts: list[RenderableType] = [Text(verdict(findings), style="bold")]
-    for one in findings:
+def checks_ran(facts: Facts) -> str:
+    """Return `28 checks`, or `24 of 28 checks` if some did not run."""
+    ran, count = sum(one.not_run is None for one in facts.checks), len(facts.checks)
+    return f"{count} checks" if ran == count else f"{ran} of {count} checks"
+
+
+def _findings(facts: Facts) -> RenderableType:
+    if not facts.findings:
+        return Text(f"✓ {verdict(facts)}", style="green")
+    parts: list[RenderableType] = [Text(verdict(facts), style="bold")]
+    for one in facts.findings:
         name = f"{MARKS[one.severity]} {one.name}"
         head = Text.assemble(
             (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.said)}"
@@ -201,6 +211,7 @@ def tables_of(facts: Facts) -> list[TextTable]:
         _masks,
         lambda facts: _slices(facts.steps, facts, "batch"),
         lambda facts: _slices(facts.domains, facts, "domain"),
+        _checks,
         lambda facts: _stored_table(facts.input, most=MOST_COLUMNS),
     )
     return [table for table in (function(facts) for function in functions) if table is not None]
@@ -315,6 +326,8 @@ def _distributions(facts: Facts) -> TextTable:
             f"{truncated.responses:,} truncated ({share(truncated.responses, facts.responses)}), "
             f"according to {truncated.column}"
         )
+    if facts.token_facts:
+        lines += _clamped("KL (old, ref)", facts.token_facts.kl_clamped)
     lines += _correlation(facts)
     headings = ("per response", "mean", "std", "min", "p5", "p50", "p95", "max")
     return TextTable(headings, rows, "Rewards and lengths", lines)
@@ -355,12 +368,12 @@ def _tokens(facts: Facts) -> TextTable | None:
     if tokens is None or not tokens.columns:
         return None
     rows = [_token_row(role, one) for role, one in tokens.columns.items()]
-    headings = ("role", "mean", "min", "max", "= 0", "> 0", "NaN, inf")
+    headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
     return TextTable(headings, rows, "Policy tokens")
 
 
 def _token_row(role: str, one: TokenColumn) -> Row:
-    nonfinite = one.nan + one.minus_infinity + one.plus_infinity
+    nonfinite = one.null + one.nan + one.minus_infinity + one.plus_infinity
     positive = f"{one.positive:,}" if role.endswith("log_probs") else "–"
     return (
         role, number(one.mean), number(one.min), number(one.max), f"{one.zero:,}", positive,
@@ -374,6 +387,7 @@ def _mismatch(facts: Facts) -> TextTable | None:
         return None
     lines = [
         f"mean |Δ log-prob| {number(gap.mean_abs)} nats, maximum {number(gap.max_abs)}",
+        *_clamped("KL and effective sample size", gap.clamped),
         f"KL k1 {number(gap.k1)}, k3 {number(gap.k3)}; effective sample size {percent(gap.ess)}",
         (
             f"{counted(gap.sure_but_wrong, 'token')} with high engine probability and low trainer "
@@ -394,6 +408,13 @@ def _mismatch(facts: Facts) -> TextTable | None:
     headings = ("position", "tokens", "mean |Δ|", "k3", "")
     rows = rows if len(rows) > 1 else []  # a single bucket repeats the lines above
     return TextTable(headings, rows, "Rollout engine against trainer", lines, text=(0, 4))
+
+
+def _clamped(names: str, tokens: int) -> list[str]:
+    """Return the line on numbers whose differences are clamped; none if no token is."""
+    if not tokens:
+        return []
+    return [f"{names} clamp |Δ| to {LOG_RATIO_CLAMP:g} nats, in {counted(tokens, 'token')}:"]
 
 
 def _advantages(facts: Facts) -> TextTable | None:
@@ -434,6 +455,21 @@ def _masks(facts: Facts) -> TextTable | None:
             f"{counted(masks.empty, 'response')} without a policy token",
         ]
     return TextTable(title="Masks", lines=lines)
+
+
+def _checks(facts: Facts) -> TextTable:
+    """Return which checks ran, and why the others did not."""
+    ran = [one.name for one in facts.checks if one.not_run is None]
+    not_run: dict[str, list[str]] = {}
+    for one in facts.checks:
+        if one.not_run is not None:
+            not_run.setdefault(one.not_run, []).append(one.name)
+    lines = [f"{len(ran)} ran: {', '.join(ran)}"]
+    if not_run:
+        lines.append(f"{len(facts.checks) - len(ran)} did not run:")
+    rows = [(", ".join(names), why) for why, names in not_run.items()]
+    notes = ["`rlpost inspect --checks` prints what each means"]
+    return TextTable(("check", "why not"), rows, "Checks", lines, notes, text=(0, 1))
 
 
 def _slices(slices: Sequence[Slice], facts: Facts, role: str) -> TextTable | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
-from rlpost.io.arrow import is_list, is_number
+from rlpost.io.arrow import content_kind, is_list, is_number
 from rlpost.recipe.roles import ColumnMap, kind_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.roles import Kind
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
@@ -47,6 +47,18 @@ TURNS = (
 )  # fmt: skip
 
 
+# Contents that one of several roles or columns provides.
+OF_ROWS = ("keys", "mask", "token lists", "truncated or token lists")
+COMBINED: dict[str, tuple[str, ...]] = {
+    "keys": KEYS,
+    "log-probs": LOG_PROBS,
+    "mask or log-probs": ("mask", *LOG_PROBS),
+    "values or token_rewards": ("values", "token_rewards"),
+    "truncated or token lists": ("truncated", "token lists"),
+    "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
+}
+
+
 @dataclass(frozen=True)
 class ColumnSelection:
     """The columns that are read, by purpose."""
@@ -66,6 +78,34 @@ class ColumnSelection:
     """The column of advantages, a list or a number per row."""
     kept: str | None = None
     """The sample mask, 0 for responses that are left out; read with advantages."""
+    turns: str | None = None
+    """The column which shows that rows are turns of dialogues."""
+    with_tokens: bool = True
+    """Whether columns of tokens and texts may be read."""
+
+    @cached_property
+    def contents(self) -> frozenset[str]:
+        """What is read: roles, and the names of `COMBINED` contents. Checks need these."""
+        read = {role for role in ROWS if role in self.columns} | {*self.tokens}
+        read |= {"mask"} if self.lists == "mask" else set()
+        read |= {"token lists"} if self.lists is not None else set()
+        read |= {"prompts"} if self.prompt is not None else set()
+        read |= {"response texts"} if self.text is not None else set()
+        policies = [role for role in LOG_PROBS if role in self.tokens]
+        read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
+        either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
+        return frozenset(read | either)
+
+    def why_without(self, content: str) -> str:
+        """Return why a content is not read."""
+        for role in COMBINED.get(content, (content,)):
+            if role in self.unusable:
+                return f"`{self.unusable[role][0]}` has a wrong type"
+        if content == "prompts" and self.turns is not None:
+            return f"`{self.turns}`: a later turn's prompt contains the earlier turns"
+        if not self.with_tokens and content not in (*ROWS, *OF_ROWS):
+            return "not read with --no-tokens"
+        return f"no column for {content}"
 
     @property
     def lists_column(self) -> str | None:
@@ -94,7 +134,7 @@ def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> 
         for role in (*ROWS, "mask", *TOKEN_ROLES)
         if role in columns
         for kind in _types(source, columns.column(role))
-        if not _usable(kind_of(role), kind)
+        if not _usable(role, kind)
     }
     columns = ColumnMap(
         {role: column for role, column in columns.columns.items() if role not in unusable},
@@ -105,7 +145,7 @@ def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> 
     ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), ids)
     if not with_tokens:
-        return ColumnSelection(columns, lists, (), None, unusable)
+        return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False)
     advantages = _advantages(source, columns)
     return ColumnSelection(
         columns,
@@ -114,6 +154,7 @@ def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> 
         next(iter(texts), None),
         unusable,
         prompt=_prompt(source, columns),
+        turns=_turns(source, columns),
         advantages=advantages,
         kept=_kept(source, columns) if advantages else None,
     )
@@ -131,9 +172,15 @@ def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
 def _prompt(source: Source, columns: ColumnMap) -> str | None:
     """Return the column of prompts: not the group key itself, and none if rows are turns."""
     group = columns.columns.get("group")
-    if any(name in source.columns for name in TURNS if name != group):
+    if _turns(source, columns) is not None:
         return None
     return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
+
+
+def _turns(source: Source, columns: ColumnMap) -> str | None:
+    """Return the column which shows that rows are turns of dialogues."""
+    group = columns.columns.get("group")
+    return next((name for name in TURNS if name in source.columns and name != group), None)
 
 
 def _advantages(source: Source, columns: ColumnMap) -> str | None:
@@ -176,12 +223,14 @@ def _is_text_or_list(kind: pa.DataType) -> bool:
     return _is_text(kind) or _is_numbers(kind)
 
 
-def _usable(meaning: Kind, kind: pa.DataType) -> bool:
-    """Return whether a column of this type fits a kind of role; an empty column fits any."""
+def _usable(role: str, kind: pa.DataType) -> bool:
+    """Return whether a column of this type fits a role; an empty column fits any."""
+    meaning = kind_of(role)
     if pa.types.is_null(kind):
         return True
     if meaning == "tokens":
-        return _is_numbers(kind)
+        ids = role in LOG_PROBS and content_kind(kind) == "integers"  # log-probs are floats
+        return _is_numbers(kind) and not ids
     if meaning == "number":
         return is_number(kind) or _is_numbers(kind)
     return is_number(kind) or _is_text(kind)

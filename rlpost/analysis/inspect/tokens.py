@@ -7,7 +7,7 @@ numpy calls on the flat values of a chunk.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class Block:
     mask: NDArray[np.bool_] | None
     """[T]; None if all tokens are policy tokens."""
     values: Mapping[str, NDArray[Any]]
+    nulls: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """By role, the values that are null in the file; only of roles with such values."""
 
     @property
     def rows(self) -> int:
@@ -57,7 +59,8 @@ class Block:
         if self.mask is None:
             return self
         kept = {role: values[self.mask] for role, values in self.values.items()}
-        return Block(kept_offsets(self.mask, self.offsets), None, kept)
+        nulls = {role: flags[self.mask] for role, flags in self.nulls.items()}
+        return Block(kept_offsets(self.mask, self.offsets), None, kept, nulls)
 
 
 # For each chunk.
@@ -69,6 +72,8 @@ def add_tokens(block: Block, totals: TokenTotals) -> Rows:
     policy = block.policy()
     for role, values in policy.values.items():
         rows |= ranges(role, values, policy.offsets, totals)
+        if role in policy.nulls:
+            totals.add(f"{role}.null", np.count_nonzero(policy.nulls[role]))
     if {"old_log_probs", "infer_log_probs"} <= policy.values.keys():
         rows |= engine_mismatch(policy, totals)
     if {"old_log_probs", "ref_log_probs"} <= policy.values.keys():
@@ -84,7 +89,7 @@ def add_tokens(block: Block, totals: TokenTotals) -> Rows:
 def ranges(
     role: str, values: NDArray[Any], offsets: NDArray[np.int64], totals: TokenTotals
 ) -> Rows:
-    """Add counts, sum and range of a column; return means and whether they are finite, [n]."""
+    """Add counts, sum and range of a column; return means, and flags of responses, [n]."""
     wide = totals.buffer("gap", len(values))
     wide[:] = values
     total = segment_sums(wide, offsets)
@@ -98,6 +103,7 @@ def ranges(
         offsets, values = kept_offsets(finite, offsets), values[finite]
         lengths = np.diff(offsets)
         total = segment_sums(values.astype(np.float64), offsets)
+    positive = np.zeros(len(nonfinite), np.bool_)
     totals.add(f"{role}.count", len(values))
     totals.add(f"{role}.sum", total.sum())
     if len(values):
@@ -106,12 +112,16 @@ def ranges(
         totals.add(f"{role}.zero", np.count_nonzero(values == 0) if high >= 0 >= low else 0)
         if high > ROUNDING:
             totals.add(f"{role}.positive", np.count_nonzero(values > ROUNDING))
+            positive = segment_sums((values > ROUNDING).astype(np.int64), offsets) > 0
     mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
-    return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite}
+    return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
 
 
 def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
-    """Add d = old - infer, overall and by position; return Σ k3 of each response."""
+    """Add d = old - infer, overall and by position; return Σ k3 of each response.
+
+    Sizes |d| are of all finite differences; k1, k3 and weights clamp them to ±40.
+    """
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
     gap, most = _gap(policy, "infer_log_probs", totals)
     if not math.isfinite(most):
@@ -119,9 +129,10 @@ def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
         gap, infer, offsets = gap[finite], infer[finite], kept_offsets(finite, offsets)
         most = np.abs(gap).max(initial=0.0)
     totals.span("gap", 0.0, most)
-    if most > LOG_RATIO_CLAMP:
-        gap = np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
     size = np.abs(gap, out=totals.buffer("size", len(gap)))
+    if most > LOG_RATIO_CLAMP:
+        totals.add("gap.clamped", np.count_nonzero(size > LOG_RATIO_CLAMP))
+        gap = np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
     excess = np.expm1(gap, out=totals.buffer("excess", len(gap)))
     totals.add("gap.tokens", len(gap))
     totals.add("gap.sum", gap.sum())
@@ -176,6 +187,8 @@ def reference_kl(policy: Block, totals: TokenTotals) -> Rows:
     gap, most = _gap(policy, "ref_log_probs", totals)
     if not most <= LOG_RATIO_CLAMP:
         infinite = np.isinf(gap)
+        beyond = np.count_nonzero((np.abs(gap) > LOG_RATIO_CLAMP) & ~infinite)
+        totals.add("kl.clamped", beyond)
         np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
         gap[infinite] = np.nan
     lengths = np.maximum(np.diff(policy.offsets), 1)
@@ -191,8 +204,9 @@ def column_facts(role: str, reading: Reading) -> TokenColumn:
     means = rows[f"mean:{role}"].to_numpy()
     counts: dict[str, Any] = {
         name: totals.count(f"{role}.{name}")
-        for name in ("zero", "positive", "nan", "minus_infinity", "plus_infinity")
+        for name in ("zero", "positive", "null", "nan", "minus_infinity", "plus_infinity")
     }
+    counts["nan"] -= counts["null"]
     return TokenColumn(
         column=reading.selection.columns.column(role),
         tokens=totals.count(f"{role}.count"),
@@ -215,6 +229,7 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
     return Mismatch(
         tokens=count,
         mean_abs=totals.total("gap.abs") / count,
+        clamped=totals.count("gap.clamped"),
         max_abs=totals.highs["gap"],
         k1=-totals.total("gap.sum") / count,
         k3=totals.total("gap.k3") / count,

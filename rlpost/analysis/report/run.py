@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
@@ -116,6 +116,7 @@ def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Repo
         sections.groups(facts),
         sections.engine(facts),
         clipping.section(index.source, clips),
+        sections.checks(facts),
         sections.storage(facts),
     ]
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
@@ -123,7 +124,7 @@ def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Repo
         "version": __version__,
         "inputs": all_plain(_inputs(facts)),
         "sections": [_section(one) for one in parts if one is not None],
-        "checks": len(FINDINGS),
+        "checks": checks_ran(facts),
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
         "reasons": REASONS,

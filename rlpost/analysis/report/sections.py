@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number, percent, size
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import (
         AdvantageFacts,
         AdvantageSlice,
+        CheckRun,
         Facts,
         GroupFacts,
         Slice,
@@ -243,6 +246,19 @@ def _rate_names(groups: GroupFacts) -> list[str]:
     return ["none", *(f"<{100 * one.high:.0f}%" for one in between), "all"]
 
 
+def checks(facts: Facts) -> Section:
+    """Return every check, with its result."""
+    rows = [(one.name, _check_result(one), FINDINGS[one.name].meaning) for one in facts.checks]
+    table = Table("All checks", ("check", "result", "meaning"), rows, (0, 1, 2))
+    return Section("checks", "Checks", [f"{checks_ran(facts)} ran."], tables=[table])
+
+
+def _check_result(one: CheckRun) -> str:
+    if one.not_run is not None:
+        return f"did not run: {one.not_run}"
+    return "problem found" if one.found else "no problem"
+
+
 def storage(facts: Facts) -> Section:
     """Return the columns by role, and the files."""
     roles = [(role, one.column, one.found_by, one.type) for role, one in facts.roles.items()]
@@ -276,6 +292,11 @@ def engine(facts: Facts) -> Section | None:
         return None
     identical = gap.identical / gap.tokens
     shares = ("Effective sample size", percent(gap.ess), "of token weights old / engine")
+    clamped = (
+        "|Δ| over 40 nats",
+        f"{gap.clamped:,}",
+        "tokens, clamped to 40 in KL, χ² and sample size",
+    )
     tiles = [
         Tile("Mean |Δ log-prob|", number(gap.mean_abs), "nats", f"{_MISMATCH}.mean_abs"),
         Tile("Largest |Δ|", number(gap.max_abs), "nats", f"{_MISMATCH}.max_abs"),
@@ -287,6 +308,7 @@ def engine(facts: Facts) -> Section | None:
             f"{_MISMATCH}.chi_square",
         ),
         Tile(*shares, f"{_MISMATCH}.ess"),
+        *([Tile(*clamped, f"{_MISMATCH}.clamped")] if gap.clamped else []),
         Tile(
             "Low trainer probability", f"{gap.sure_but_wrong:,}",
             "tokens with engine probability ≥ 0.5, more than 2 nats off",

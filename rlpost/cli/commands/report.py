@@ -58,6 +58,7 @@ def report(
     columns_map = name_values(roles or [], "--map")
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
+    from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
     from rlpost.analysis.report import run  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.display.text import counted, size  # noqa: PLC0415
@@ -76,6 +77,6 @@ def report(
     if not quiet:
         responses, findings = facts.responses, len(facts.findings)
         echo(
-            f"{output}: {counted(responses, 'response')}, {counted(findings, 'finding')}, "
-            f"{size(Path(output).stat().st_size)}"
+            f"{output}: {counted(responses, 'response')}, {counted(findings, 'finding')} by "
+            f"{checks_ran(facts)}, {size(Path(output).stat().st_size)}"
         )

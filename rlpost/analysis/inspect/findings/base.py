@@ -1,4 +1,4 @@
-"""The table of checks, what a check reads, and the rows that it gives as evidence."""
+"""The registry of checks: what a check needs, what it reads, what it returns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from rlpost.analysis.inspect.model import Evidence
+from rlpost.analysis.inspect.model import CheckRun, Evidence, Finding, Severity
 from rlpost.display.text import counted, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from rlpost.analysis.inspect.model import (
-        Finding,
         GroupFacts,
         InputFacts,
         Label,
@@ -26,19 +25,62 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.selection import Reading
 
 
+CheckSeverity = Literal["error", "warning", "error or warning"]
 MOST_EVIDENCE = 5
 LABELS = {"length": "entries", "tokens": "policy tokens"}
 """Names of columns of `Reading.rows` in texts."""
 
 
 @dataclass(frozen=True)
+class Problem:
+    """What a check returns if it finds a problem; with the check's name it is a `Finding`."""
+
+    harm: float
+    """0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on, training may learn the
+    wrong thing; below, it learns little or slowly."""
+    said: str
+    """The problem, with numbers."""
+    advice: str
+    count: int
+    """Responses, groups, tokens or columns that show it."""
+    of: int
+    evidence: Sequence[Evidence] = ()
+    severity: Severity | None = None
+    """For a check that is an error or a warning."""
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """What a check returns if the input has its columns, but too little in them to check."""
+
+    why: str
+
+
+Result = Problem | NotRun | None
+"""None: the check ran, and there is no problem."""
+
+
+@dataclass(frozen=True)
 class Check:
-    """One check: the name of its finding, how severe that is, and what it means."""
+    """One check: the name of its finding, how severe that is, what it means and needs."""
 
     name: str
-    severity: Literal["error", "warning", "error or warning"]
+    severity: CheckSeverity
     meaning: str
-    run: Callable[[CheckInput], Finding | None]
+    needs: tuple[str, ...]
+    """Contents of the input, of `ColumnSelection.contents`; without one the check does not run."""
+    needs_rows: bool
+    run: Callable[[CheckInput], Result]
+
+    def result(self, data: CheckInput) -> Result:
+        """Run the check if the input has what it needs."""
+        if self.needs_rows and not data.count:
+            return NotRun("the input has no rows")
+        selection = data.reading.selection
+        for need in self.needs:
+            if need not in selection.contents:
+                return NotRun(selection.why_without(need))
+        return self.run(data)
 
 
 FINDINGS: dict[str, Check] = {}
@@ -46,23 +88,38 @@ FINDINGS: dict[str, Check] = {}
 
 
 def check(
-    severity: Literal["error", "warning", "error or warning"],
-) -> Callable[[Callable[[CheckInput], Finding | None]], Callable[[CheckInput], Finding | None]]:
-    """Add a function to FINDINGS; its docstring is the meaning of its finding.
+    severity: CheckSeverity, *needs: str, needs_rows: bool = True
+) -> Callable[[Callable[[CheckInput], Result]], Callable[[CheckInput], Result]]:
+    """Add a function to FINDINGS; its name is the finding's, its docstring the meaning.
 
-    `Finding.harm`, from 0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on,
-    training may learn the wrong thing; below, it learns little or slowly.
+    Args:
+        severity: if it is `error or warning`, the problem has its severity.
+        needs: contents of the input, of `ColumnSelection.contents`.
+        needs_rows: whether the check runs on responses.
     """
 
-    def add(
-        function: Callable[[CheckInput], Finding | None],
-    ) -> Callable[[CheckInput], Finding | None]:
+    def add(function: Callable[[CheckInput], Result]) -> Callable[[CheckInput], Result]:
         name = function.__name__
         meaning = " ".join((function.__doc__ or "").split())
-        FINDINGS[name] = Check(name, severity, meaning, function)
+        FINDINGS[name] = Check(name, severity, meaning, needs, needs_rows, function)
         return function
 
     return add
+
+
+def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
+    """Run every check; return the findings, the most harmful first, and which checks ran."""
+    findings: list[Finding] = []
+    runs: list[CheckRun] = []
+    for one in FINDINGS.values():
+        result = one.result(data)
+        not_run = result.why if isinstance(result, NotRun) else None
+        runs.append(CheckRun(one.name, not_run, found=isinstance(result, Problem)))
+        if isinstance(result, Problem):
+            severity: Any = result.severity or one.severity
+            parts = {**vars(result), "evidence": list(result.evidence), "severity": severity}
+            findings.append(Finding(name=one.name, **parts))
+    return sorted(findings, key=lambda finding: -finding.harm), runs
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from rlpost.analysis.inspect.alignment import step_lags
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, check
+from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.footers import MISSING
-from rlpost.analysis.inspect.model import Evidence, Finding
+from rlpost.analysis.inspect.model import Evidence
+from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, share
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput
+    from rlpost.analysis.inspect.findings.base import CheckInput, Result
     from rlpost.analysis.inspect.model import ColumnFacts, Label, Shift, TokenColumn
 
 
 MOST_SUGGESTED = 3
 MOST_FILES = 3
 REWARD_NAMES = re.compile("reward|score|accura|correct|pass|return|grade")
-NEEDS = {
+NEEDED_TYPES = {
     "tokens": "a list of numbers per row",
     "number": "a number per row",
     "key": "a name or a whole number per row",
@@ -35,13 +37,13 @@ BETTER = 2.0  # times that a shifted column must fit better
 STANDARD_ERRORS = 4.0
 
 
-@check("error")
-def no_rows(data: CheckInput) -> Finding | None:
+@check("error", needs_rows=False)
+def no_rows(data: CheckInput) -> Result:
     """The input has no rows."""
     if data.count:
         return None
-    return Finding(
-        "no_rows", "error", 100,
+    return Problem(
+        100,
         f"the input has no rows, in {counted(len(data.input.files), 'file')}",
         "check whether the dump failed, or whether a filter removed every row",
         1, 1, [Evidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
@@ -49,14 +51,14 @@ def no_rows(data: CheckInput) -> Finding | None:
 
 
 @check("error")
-def no_reward(data: CheckInput) -> Finding | None:
+def no_reward(data: CheckInput) -> Result:
     """No column has the role `reward`, which every estimator needs."""
     selection = data.reading.selection
-    if data.rewards is not None or not data.count or "reward" in selection.unusable:
+    if data.rewards is not None or "reward" in selection.unusable:
         return None
     names = ", ".join(ROLES["reward"].aliases[:4])
-    return Finding(
-        "no_reward", "error", 100,
+    return Problem(
+        100,
         f"no column has the role reward (usual names: {names})",
         _reward_advice(data),
         1, 1,
@@ -78,14 +80,14 @@ def _reward_advice(data: CheckInput) -> str:
 
 
 @check("warning")
-def no_groups(data: CheckInput) -> Finding | None:
+def no_groups(data: CheckInput) -> Result:
     """No column has the role `group`, so group baselines cannot be computed."""
     selection = data.reading.selection
-    if data.groups is not None or not data.count or "group" in selection.unusable:
+    if data.groups is not None or "group" in selection.unusable:
         return None
     names = ", ".join(ROLES["group"].aliases[:4])
-    return Finding(
-        "no_groups", "warning", 60,
+    return Problem(
+        60,
         "no column has the role group, the prompt of a response, so there are no group baselines "
         f"(usual names: {names})",
         f"set the group column: --map group={selection.prompt or 'COLUMN'}",
@@ -93,25 +95,36 @@ def no_groups(data: CheckInput) -> Finding | None:
     )  # fmt: skip
 
 
-@check("error")
-def wrong_types(data: CheckInput) -> Finding | None:
+@check("error", needs_rows=False)
+def wrong_types(data: CheckInput) -> Result:
     """A column has a role by its name, but a type that the role cannot have; it is not read."""
     unusable = data.reading.selection.unusable
     if not unusable:
         return None
     texts = [
         f"`{column}` is {kind}{_in_files(data, column, kind)}, but the role {role} needs "
-        f"{NEEDS[kind_of(role)]}"
+        f"{'a list of floats per row' if role in LOG_PROBS else NEEDED_TYPES[kind_of(role)]}"
         for role, (column, kind) in unusable.items()
     ]
     first = next(iter(unusable))
     files = " from any file" if len(data.input.files) > 1 else ""
-    return Finding(
-        "wrong_types", "error", 88,
+    return Problem(
+        88,
         f"{'; '.join(texts)}: not read{files}",
         f"set the right column with --map {first}=COLUMN, or none with --map {first}=none",
         len(unusable), len(data.input.columns),
+        [
+            Evidence(file, said=f"{column}: {kind}")
+            for column, kind in unusable.values()
+            for file in _files_with(data, column, kind)
+        ][:MOST_EVIDENCE],
     )  # fmt: skip
+
+
+def _files_with(data: CheckInput, column: str, kind: str) -> list[str]:
+    """Return the first files in which a column has a type."""
+    facts = next(one for one in data.input.columns if one.name == column)
+    return facts.other_files.get(kind, [data.input.files[0].path])
 
 
 def _in_files(data: CheckInput, column: str, kind: str) -> str:
@@ -131,8 +144,8 @@ def _file_names(files: list[str], count: int) -> str:
     return names + (f" and {counted(more, 'more file')}" if more > 0 else "")
 
 
-@check("error")
-def null_keys(data: CheckInput) -> Finding | None:
+@check("error", "keys")
+def null_keys(data: CheckInput) -> Result:
     """Responses have no prompt id, step or domain; `rlpost advantages` rejects them."""
     rows = data.reading.rows
     keys = [role for role in ("group", "batch", "domain") if role in rows]
@@ -143,17 +156,19 @@ def null_keys(data: CheckInput) -> Finding | None:
     flags = rows.select(nulls).to_series()
     count = int(flags.sum())
     names = ", ".join(f"`{data.column(role)}`" for role in with_nulls)
-    return Finding(
-        "null_keys", "error", 91,
+    return Problem(
+        91,
         f"no {names} in {count:,} of {counted(data.count, 'response')}",
         "fill in the keys or drop these rows; `rlpost advantages` rejects them",
         count, data.count, data.examples(flags),
     )  # fmt: skip
 
 
-@check("error or warning")
-def mixed_types(data: CheckInput) -> Finding | None:
+@check("error or warning", needs_rows=False)
+def mixed_types(data: CheckInput) -> Result:
     """Files store a column with different types, or some files do not have the column."""
+    if len(data.input.files) == 1:
+        return NotRun("the input is one file")
     mixed = [column for column in data.input.columns if _has_other_kinds(column)]
     if not mixed:
         return None
@@ -168,8 +183,8 @@ def mixed_types(data: CheckInput) -> Finding | None:
         if kind == MISSING or _plain(kind) != _plain(one.type)
         for path in files
     ]
-    return Finding(
-        "mixed_types", "error" if with_role else "warning", 85 if with_role else 30,
+    return Problem(
+        85 if with_role else 30,
         f"the type differs between files for {names}: {_kinds(first)}",
         "write all files with one schema; "
         + (
@@ -178,6 +193,7 @@ def mixed_types(data: CheckInput) -> Finding | None:
             "fail"
         ),
         len(mixed), len(data.input.columns), evidence[:MOST_EVIDENCE],
+        "error" if with_role else "warning",
     )  # fmt: skip
 
 
@@ -205,39 +221,52 @@ def _plain(kind: str) -> str:
     )
 
 
-@check("error")
-def unequal_lengths(data: CheckInput) -> Finding | None:
+@check("error", "token lists")
+def unequal_lengths(data: CheckInput) -> Result:
     """The lists of a response differ in length."""
-    selection = data.reading.selection
-    if data.tokens is None or selection.lists is None:
-        return None
-    unequal = {role: one for role, one in data.tokens.columns.items() if one.unequal_rows}
+    selection, rows = data.reading.selection, data.reading.rows
+    others = [role for role in selection.tokens if role != selection.lists]
+    if not others:
+        return NotRun(f"no list to compare with `{selection.lists_column}`")
+    unequal = {role: int(rows[f"unequal:{role}"].sum()) for role in others}
+    unequal = {role: count for role, count in unequal.items() if count}
     if not unequal:
         return None
-    role, worst = max(unequal.items(), key=lambda item: item[1].unequal_rows)
-    lists = selection.lists_column
-    names: dict[int, list[str]] = {}
-    for one in unequal.values():
-        names.setdefault(one.unequal_rows, []).append(f"`{one.column}`")
-    counts = "; ".join(f"{', '.join(columns)} in {count:,}" for count, columns in names.items())
-    all_differ = len(unequal) > 1 and len(unequal) == len(data.tokens.columns)
-    flags = data.reading.rows[f"unequal:{role}"]
-    return Finding(
-        "unequal_lengths", "error", 96,
-        f"lists are not as long as `{lists}`: {counts} of {counted(data.count, 'response')}, "
-        f"{_both_lengths(data, role, worst)}; token statistics leave these responses out",
+    flags = rows.select(pl.any_horizontal(f"unequal:{role}" for role in unequal)).to_series()
+    count, lists = int(flags.sum()), selection.lists_column
+    columns = ", ".join(f"`{data.column(role)}` in {rows:,}" for role, rows in unequal.items())
+    all_differ = len(unequal) > 1 and len(unequal) == len(others)
+    return Problem(
+        96,
+        f"lists are not as long as `{lists}` in {count:,} of {counted(data.count, 'response')} "
+        f"({columns}); token statistics leave these responses out, or the column where it differs "
+        "in most",
         "every list of a response needs one entry per response token: cut the prompt, drop the "
         f"padding{f' (or check `{lists}`, which differs from all others)' if all_differ else ''}",
-        worst.unequal_rows, data.count, data.examples(flags, "length"),
+        count, data.count, _lengths(data, flags, [*unequal]),
     )  # fmt: skip
 
 
-def _both_lengths(data: CheckInput, role: str, column: TokenColumn) -> str:
-    rows = data.reading.rows
-    row = rows.filter(rows[f"unequal:{role}"]).row(0, named=True)
-    own, other = row[f"entries:{role}"], row["length"]
-    text = "is null" if own < 0 else f"has {counted(own, 'entry')}"
-    return f"for example row {row['row']}: `{column.column}` {text} instead of {other:,}"
+def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Evidence]:
+    """Return the first flagged responses, with the lengths of the lists that differ."""
+    lists, evidence = data.reading.selection.lists_column or "", data.examples(flags)
+    rows = data.reading.rows.filter(flags).head(MOST_EVIDENCE).iter_rows(named=True)
+    texts = [
+        ", ".join(
+            [f"`{lists}` {_entries(-1 if row['null_list'] else row['length'])}"]
+            + [
+                f"`{data.column(role)}` {_entries(row[f'entries:{role}'])}"
+                for role in roles
+                if row[f"unequal:{role}"]
+            ]
+        )
+        for row in rows
+    ]
+    return [replace(one, said=text) for one, text in zip(evidence, texts, strict=True)]
+
+
+def _entries(count: int) -> str:
+    return "is null" if count < 0 else f"has {counted(count, 'entry')}"
 
 
 def is_constant(column: TokenColumn) -> bool:
@@ -245,8 +274,8 @@ def is_constant(column: TokenColumn) -> bool:
     return column.tokens >= FEW_TOKENS and column.min == column.max
 
 
-@check("error")
-def padded_lists(data: CheckInput) -> Finding | None:
+@check("error or warning", "mask or log-probs")
+def padded_lists(data: CheckInput) -> Result:
     """Lists are padded: they begin or end with zeros, or have one length and masked ends."""
     role, side, count = _zero_ends(data)
     rows, masks = data.reading.rows, data.masks
@@ -255,23 +284,31 @@ def padded_lists(data: CheckInput) -> Finding | None:
     if count > HALF * data.count:
         flags = rows[f"{side}:{role}"].fill_nan(0) > 0
         text = f"{count:,} {of_all} {verb} zeros in `{data.column(role)}`"
-        masked = rows["trailing" if side == "padded" else "leading"]
-        text += ", at masked tokens" if masks and bool((flags & masked).any()) else ""
+        unmasked = int((flags & ~rows["trailing" if side == "padded" else "leading"]).sum())
+        if not unmasked:
+            text += ", at masked tokens"
+        elif unmasked < count:
+            text += f", {unmasked:,} of them at policy tokens"
     elif masks is not None and masks.equal_lengths and _masked(data) > HALF * data.count:
         # Most dialogues end with policy tokens, so lists of one length with masked ends are padded.
         verb = "end with" if masks.trailing >= masks.leading else "begin with"
         flags = rows["trailing" if verb == "end with" else "leading"]
-        count = _masked(data)
+        count, unmasked = _masked(data), 0
         text = f"all lists have the same length, and {count:,} {of_all} {verb} masked tokens"
     else:
         return None
     left = verb == "begin with"
-    return Finding(
-        "padded_lists", "error", 90,
+    effect = (
+        "padding without a mask counts as policy tokens" if unmasked
+        else "the mask leaves the padding out here, but it uses memory, and a tool that reads no "
+        "mask counts it in lengths, whitening and means over tokens"
+    )  # fmt: skip
+    return Problem(
+        90 if unmasked else 50,
         f"{text}: the lists are padded{' on the left, or contain the prompt' if left else ''}",
-        "cut each list to the tokens of its response; padding uses memory, and a tool that reads "
-        "no mask counts it in lengths, whitening and means over tokens",
+        f"cut each list to the tokens of its response; {effect}",
         count, data.count, data.examples(flags, "length", "tokens"),
+        "error" if unmasked else "warning",
     )  # fmt: skip
 
 
@@ -303,11 +340,10 @@ def _equal_lengths(rows: pl.DataFrame) -> bool:
     return bool(rows["length"].min() == rows["length"].max())
 
 
-@check("error")
-def shifted_lists(data: CheckInput) -> Finding | None:
+@check("error", "log-probs")
+def shifted_lists(data: CheckInput) -> Result:
     """A column is offset by one token against another column or against the mask."""
-    if data.tokens is None:
-        return None
+    assert data.tokens is not None
     shifts = [shift for shift in data.tokens.shifts if _is_shifted(shift)]
     if shifts:
         return _shifted(data, shifts[0], _shifted_steps(data, shifts[0].columns))
@@ -326,7 +362,7 @@ def _shifted_steps(data: CheckInput, columns: tuple[str, str]) -> dict[Label, Sh
     return {step: shift for step, shift in shifts.items() if _is_shifted(shift)}
 
 
-def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Finding:
+def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Problem:
     one, other = (f"`{data.column(role)}`" for role in shift.columns)
     direction = "later" if shift.lag > 0 else "earlier"
     if shift.columns[0] == "mask":
@@ -341,8 +377,8 @@ def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Findi
         if in_some_steps
         else data.examples(rows["tokens"] > 1, "tokens")
     )
-    return Finding(
-        "shifted_lists", "error", 97,
+    return Problem(
+        97,
         f"{other} matches {one} one token {direction}{data.in_steps(steps)} ({reason})",
         "entry t of every list must belong to response token t: shift one of the columns back",
         count, data.count, evidence,
@@ -357,7 +393,7 @@ def _is_shifted(shift: Shift) -> bool:
     return shift.there * BETTER < shift.here
 
 
-def _zero_at_an_end(data: CheckInput) -> Finding | None:
+def _zero_at_an_end(data: CheckInput) -> Result:
     """Find log-probs of exactly 0 at the first or last policy token of most responses."""
     assert data.tokens is not None
     for role, ends in data.tokens.edges.items():
@@ -368,8 +404,8 @@ def _zero_at_an_end(data: CheckInput) -> Finding | None:
         count = ends["shifted"]
         if count > HALF * data.count and zeros < HALF * count / data.count:
             flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
-            return Finding(
-                "shifted_lists", "error", 97,
+            return Problem(
+                97,
                 f"{count:,} of {counted(data.count, 'response')} begin or end with a policy token "
                 f"whose `{column.column}` is exactly 0, which looks like a fill value; "
                 f"{share(column.zero, column.tokens)} of all tokens are 0",
@@ -380,34 +416,38 @@ def _zero_at_an_end(data: CheckInput) -> Finding | None:
     return None
 
 
-@check("error")
-def mask_not_binary(data: CheckInput) -> Finding | None:
+@check("error", "mask")
+def mask_not_binary(data: CheckInput) -> Result:
     """The mask has values other than 0 and 1."""
     if data.masks is None or not data.masks.not_binary:
         return None
-    count = data.masks.not_binary
-    return Finding(
-        "mask_not_binary", "error", 92,
-        f"`{data.masks.column}` has values other than 0 and 1 in {counted(count, 'response')}",
+    count, value = data.masks.not_binary, data.masks.other_value
+    such = "null" if value is None else f"{value:g}"
+    return Problem(
+        92,
+        f"`{data.masks.column}` has values other than 0 and 1, such as {such}, in {count:,} of "
+        f"{counted(data.count, 'response')}",
         "a mask is 1 at policy tokens and 0 elsewhere; set another column with --map mask=COLUMN",
         count, data.count, data.examples(data.reading.rows["not_binary"]),
     )  # fmt: skip
 
 
-@check("error or warning")
-def empty_masks(data: CheckInput) -> Finding | None:
+@check("error or warning", "token lists")
+def empty_masks(data: CheckInput) -> Result:
     """Responses have no policy token: they get no advantage, but count in their group's mean."""
     rows = data.reading.rows
     count = int((rows["tokens"] == 0).sum()) if "tokens" in rows else 0
     if not count:
         return None
     reason = f"`{data.masks.column}` is 0 at all tokens" if data.masks else "no tokens"
-    return Finding(
-        "empty_masks", "error" if count > HALF * data.count else "warning",
+    nulls = int(rows["null_list"].sum())
+    reason += f", or null ({nulls:,})" if nulls else ""
+    return Problem(
         40 + 55 * count / data.count,
         f"no policy token in {count:,} of {counted(data.count, 'response')} "
         f"({share(count, data.count)}): {reason}",
         "they get no advantage, but count in the mean of their group: drop them, or correct the "
         "mask",
         count, data.count, data.examples(rows["tokens"] == 0, "length"),
+        "error" if count > HALF * data.count else "warning",
     )  # fmt: skip

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, check
-from rlpost.analysis.inspect.model import Evidence, Finding
+from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.model import Evidence
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput
+    from rlpost.analysis.inspect.findings.base import CheckInput, Result
     from rlpost.analysis.inspect.model import Label
 
 
@@ -33,8 +33,8 @@ WITHOUT_COPY = 0.05  # of the responses, at most
 UNITS = (("group", "group"), ("batch", "step"))
 
 
-@check("error")
-def single_row_groups(data: CheckInput) -> Finding | None:
+@check("error", "group")
+def single_row_groups(data: CheckInput) -> Result:
     """Most groups have one response, so their advantages are 0: the group key may be wrong."""
     groups = data.groups
     if groups is None or data.group_rows is None or groups.single * 2 <= groups.count:
@@ -53,16 +53,16 @@ def single_row_groups(data: CheckInput) -> Finding | None:
         step = data.column("batch")
         text += f"; `{column}` has {counted(groups.prompts, 'value')} over all `{step}`"
         advice += f"; groups are within one `{step}`, and --map batch=none joins all"
-    return Finding(
-        "single_row_groups", "error", 98,
+    return Problem(
+        98,
         f"{text}, so a group baseline makes their advantages 0",
         advice,
         groups.single, groups.count, data.examples_of_groups(data.group_rows["rows"] == 1),
     )  # fmt: skip
 
 
-@check("warning")
-def one_group_per_step(data: CheckInput) -> Finding | None:
+@check("warning", "group")
+def one_group_per_step(data: CheckInput) -> Result:
     """All responses of a step have the same group key."""
     groups, rows = data.groups, data.group_rows
     if groups is None or rows is None or not groups.size:
@@ -70,8 +70,8 @@ def one_group_per_step(data: CheckInput) -> Finding | None:
     steps = rows["batch"].n_unique() if "batch" in rows else 1
     if groups.count > steps or groups.size["min"] < LARGE:
         return None
-    return Finding(
-        "one_group_per_step", "warning", 80,
+    return Problem(
+        80,
         f"all responses of a step have the same `{data.column('group')}`: groups have at least "
         f"{groups.size['min']:,} responses",
         "check whether this is the prompt's id; set another column with --map group=COLUMN",
@@ -79,19 +79,17 @@ def one_group_per_step(data: CheckInput) -> Finding | None:
     )  # fmt: skip
 
 
-@check("error or warning")
-def mixed_prompts(data: CheckInput) -> Finding | None:
+@check("error or warning", "group", "prompts")
+def mixed_prompts(data: CheckInput) -> Result:
     """Responses of one group have different prompts, so a baseline compares different questions."""
-    kinds = _kinds_per_key(data, ["group"], "prompt")
-    if kinds is None:
-        return None
-    several = kinds.filter(pl.col("rows") > 1)
+    several = _kinds_per_key(data, ["group"], "prompt").filter(pl.col("rows") > 1)
+    if not len(several):
+        return NotRun("no group has several responses")
     mixed = several.filter(pl.col("kinds") > 1)
     if not len(mixed):
         return None
     column, prompt = data.column("group"), data.reading.selection.prompt
-    return Finding(
-        "mixed_prompts", "error" if 2 * len(mixed) > len(several) else "warning",
+    return Problem(
         70 + 27 * len(mixed) / len(several),
         f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
         f"({share(len(mixed), len(several))}) have more than one `{prompt}`"
@@ -99,24 +97,26 @@ def mixed_prompts(data: CheckInput) -> Finding | None:
         f"check whether `{column}` is the prompt's id; set another column with --map group=COLUMN, "
         f"or group by the prompts themselves with --map group={prompt}",
         len(mixed), len(several), _pairs(data, mixed, f"`{prompt}`"),
+        "error" if 2 * len(mixed) > len(several) else "warning",
     )  # fmt: skip
 
 
-@check("warning")
-def split_prompts(data: CheckInput) -> Finding | None:
+@check("warning", "group", "prompts")
+def split_prompts(data: CheckInput) -> Result:
     """Prompts have several group keys within a step: each group has only some responses."""
+    groups = data.groups
+    if groups is None or 2 * groups.single > groups.count:
+        return NotRun("most groups have one response")
+    mixed = _kinds_per_key(data, ["group"], "prompt")
+    if 2 * int((mixed["kinds"] > 1).sum()) > len(mixed):
+        return NotRun("most groups have several prompts")  # such a key splits prompts, too
     kinds = _kinds_per_key(data, ["prompt"], "group")
-    if kinds is None or data.groups is None or 2 * data.groups.single > data.groups.count:
-        return None
     split = kinds.filter(pl.col("kinds") > 1)
     if len(split) <= SPLIT * len(kinds):
         return None
-    mixed = _kinds_per_key(data, ["group"], "prompt")
-    if mixed is not None and 2 * int((mixed["kinds"] > 1).sum()) > len(mixed):
-        return None  # a key that is unrelated to prompts splits them, too
     column, prompt = data.column("group"), data.reading.selection.prompt
-    return Finding(
-        "split_prompts", "warning", 66,
+    return Problem(
+        66,
         f"{len(split):,} of {counted(len(kinds), 'prompt')} ({share(len(split), len(kinds))}) "
         f"have several `{column}` within one step, so each group has only some of the responses",
         f"check whether `{column}` is new for each call of the engine; --map group={prompt} joins "
@@ -125,17 +125,14 @@ def split_prompts(data: CheckInput) -> Finding | None:
     )  # fmt: skip
 
 
-def _kinds_per_key(data: CheckInput, by: list[str], what: str) -> pl.DataFrame | None:
+def _kinds_per_key(data: CheckInput, by: list[str], what: str) -> pl.DataFrame:
     """Count the values of one column within each step and key.
 
     Returns:
         For each step and key its `rows`, the number of different values (`kinds`), and the indices
-        of the `first` row and of the first row with an `other` value. None without a column of
-        prompts or of groups.
+        of the `first` row and of the first row with an `other` value.
     """
     rows = data.reading.rows
-    if "prompt" not in rows or "group" not in rows:
-        return None
     by = [key for key in ("batch", *by) if key in rows]
     valid = rows.with_row_index("index").drop_nulls(["group"]).filter(pl.col("prompt") != 0)
     other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
@@ -172,26 +169,26 @@ def _equals_domain(data: CheckInput) -> str:
     return f" (`{data.column('group')}` is the same as `{data.column('domain')}`)" if same else ""
 
 
-@check("error or warning")
-def constant_rewards(data: CheckInput) -> Finding | None:
+@check("error or warning", "reward")
+def constant_rewards(data: CheckInput) -> Result:
     """All rewards of the input, or of some steps, are equal, so all advantages are 0."""
     rewards = data.rewards
     if rewards is None or rewards.spread.count < 2:  # noqa: PLR2004
-        return None
+        return NotRun("fewer than 2 finite rewards")
     if rewards.spread.min != rewards.spread.max:
         return _constant_steps(data, rewards.column)
     flags = data.reading.rows["reward"].is_finite()
-    return Finding(
-        "constant_rewards", "error", 99,
+    return Problem(
+        99,
         f"all {rewards.spread.count:,} rewards are {rewards.spread.min:g}: every baseline makes "
         "the advantages 0",
         f"check that the grader works and that `{rewards.column}` is the reward; set another "
         "column with --map reward=COLUMN",
-        rewards.spread.count, data.count, data.examples(flags),
+        rewards.spread.count, data.count, data.examples(flags), "error",
     )  # fmt: skip
 
 
-def _constant_steps(data: CheckInput, column: str) -> Finding | None:
+def _constant_steps(data: CheckInput, column: str) -> Result:
     """Find steps with a single reward while other steps have several."""
     rows = data.reading.rows
     if "batch" not in rows:
@@ -207,30 +204,30 @@ def _constant_steps(data: CheckInput, column: str) -> Finding | None:
         return None
     count = int(constant["rows"].sum())
     values = ", ".join(f"{value:g}" for value in constant["low"].unique(maintain_order=True)[:3])
-    return Finding(
-        "constant_rewards", "error" if 2 * count > data.count else "warning",
+    return Problem(
         75 + 20 * count / data.count,
         f"all {count:,} rewards{data.in_steps(steps)} are {values}: every baseline makes the "
         "advantages 0",
         f"check that the grader worked in these steps and that `{column}` is the reward; set "
         "another column with --map reward=COLUMN",
         count, data.count, data.examples_of_steps(steps, "reward"),
+        "error" if 2 * count > data.count else "warning",
     )  # fmt: skip
 
 
-@check("warning")
-def saturated_rewards(data: CheckInput) -> Finding | None:
+@check("warning", "reward")
+def saturated_rewards(data: CheckInput) -> Result:
     """At least 95 % of the rewards have the highest value, or the lowest."""
     rewards = data.rewards
-    if rewards is None or rewards.spread.min == rewards.spread.max or not rewards.spread.count:
-        return None
+    if rewards is None or rewards.spread.min == rewards.spread.max:
+        return NotRun("there are not two different rewards")
     column = data.reading.rows["reward"]
     for end, which in ((rewards.spread.max, "highest"), (rewards.spread.min, "lowest")):
         count = int((column == end).sum())
         if count >= SATURATED * rewards.spread.count:
             difficulty = "easy" if which == "highest" else "hard"
-            return Finding(
-                "saturated_rewards", "warning", 65,
+            return Problem(
+                65,
                 f"{share(count, rewards.spread.count)} of the rewards are {end:g}, the {which} "
                 "value",
                 f"the prompts are too {difficulty} or the grader is wrong: most groups have "
@@ -240,22 +237,23 @@ def saturated_rewards(data: CheckInput) -> Finding | None:
     return None
 
 
-@check("warning")
-def equal_rewards_in_groups(data: CheckInput) -> Finding | None:
+@check("warning", "group", "reward")
+def equal_rewards_in_groups(data: CheckInput) -> Result:
     """Most groups, in the input or in some steps, have zero reward variance: no gradient."""
     groups, rows = data.groups, data.group_rows
-    if groups is None or rows is None or "equal" not in rows:
-        return None
+    assert groups is not None
+    assert rows is not None
     several, steps = groups.count - groups.single, _steps_with_equal_rewards(rows)
-    most = groups.zero_variance >= HALF * several
-    if not several or not (most or steps):
+    if not several:
+        return NotRun("no group has several responses")
+    if groups.zero_variance < HALF * several and not steps:
         return None
     in_steps = data.in_steps(steps)
     flags = rows["equal"] & (rows["rows"] > 1)
     if in_steps:
         flags &= rows["batch"].is_in(steps)
-    return Finding(
-        "equal_rewards_in_groups", "warning", 55 + 15 * groups.zero_variance / several,
+    return Problem(
+        55 + 15 * groups.zero_variance / several,
         f"{groups.zero_variance:,} of {counted(several, 'group')} with several responses "
         f"({share(groups.zero_variance, several)}) have zero reward variance"
         f"{', most of them' + in_steps if in_steps else ''}: in {groups.all_pass:,} all responses "
@@ -288,28 +286,32 @@ def _threshold_note(data: CheckInput) -> str:
     return f" (no reward reaches {threshold:g}; set the threshold with --pass-threshold)"
 
 
-@check("error")
-def nonfinite_rewards(data: CheckInput) -> Finding | None:
+@check("error", "reward")
+def nonfinite_rewards(data: CheckInput) -> Result:
     """Rewards are null, NaN or infinite."""
     rewards = data.rewards
     if rewards is None or not rewards.nonfinite:
         return None
-    flags = ~data.reading.rows["reward"].is_finite()
-    return Finding(
-        "nonfinite_rewards", "error", 94,
-        f"`{rewards.column}` is null, NaN or infinite in {rewards.nonfinite:,} of "
-        f"{counted(data.count, 'response')}",
+    rows = data.reading.rows
+    flags = ~rows["reward"].is_finite()
+    nulls, infinite = int(rows["reward_null"].sum()), int(rows["reward"].is_infinite().sum())
+    kinds = {"null": nulls, "NaN": rewards.nonfinite - nulls - infinite, "infinite": infinite}
+    return Problem(
+        94,
+        f"`{rewards.column}` is not finite in {rewards.nonfinite:,} of "
+        f"{counted(data.count, 'response')} ("
+        + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count) + ")",
         "score them again, or leave them out: `rlpost advantages --nonfinite mask`",
         rewards.nonfinite, data.count, data.examples(flags),
     )  # fmt: skip
 
 
-@check("warning")
-def length_follows_reward(data: CheckInput) -> Finding | None:
+@check("warning", "reward", "token lists")
+def length_follows_reward(data: CheckInput) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups)."""
     correlation = data.lengths.reward_correlation if data.lengths else None
-    if not correlation:
-        return None
+    if not correlation or correlation["pearson"] is None:
+        return NotRun("rewards or lengths are all equal, or fewer than 3")
     within = correlation["within_groups"]
     value = correlation["spearman"] if within is None else within
     rows = correlation["rows"]
@@ -319,8 +321,8 @@ def length_follows_reward(data: CheckInput) -> Finding | None:
         return None
     longer = "longer" if value > 0 else "shorter"
     unit = "" if within is None else " within groups"
-    return Finding(
-        "length_follows_reward", "warning", 35 + 30 * abs(value),
+    return Problem(
+        35 + 30 * abs(value),
         f"{longer} responses get more reward: correlation {value:+.2f}{unit} (reported from "
         f"{CORRELATED:g} on)",
         f"the policy will learn to write {longer} responses: check the grader and truncation, and "
@@ -344,27 +346,26 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[Evidence]
     return data.examples_at(indices, "tokens", "reward")
 
 
-@check("warning")
-def many_truncated(data: CheckInput) -> Finding | None:
+@check("warning", "truncated or token lists")
+def many_truncated(data: CheckInput) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens."""
-    lengths = data.lengths
-    if lengths is None or not data.count:
-        return None
-    truncated = lengths.truncated
-    if truncated is not None:
-        count, flags = truncated.responses, data.reading.rows["truncated"]
-        many = truncated.share >= TRUNCATED
-        text = f"are truncated according to `{truncated.column}`"
+    rows, lengths = data.reading.rows, data.lengths
+    if "truncated" in rows:
+        flags = rows["truncated"]
+        count = int(flags.sum())
+        many = count >= TRUNCATED * data.count
+        text = f"are truncated according to `{data.column('truncated')}`"
     else:
+        assert lengths is not None
         count, longest = lengths.at_longest, lengths.spread.max
-        flags = data.reading.rows["tokens"] == longest
+        flags = rows["tokens"] == longest
         differ = lengths.spread.min != longest
         many = differ and count > 1 and count >= AT_LIMIT * data.count and (longest or 0) >= LARGE
         text = f"have exactly the maximum of {longest or 0:,.0f} tokens and may be truncated"
     if not many:
         return None
-    return Finding(
-        "many_truncated", "warning", 30 + 30 * count / data.count,
+    return Problem(
+        30 + 30 * count / data.count,
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {text}",
         "raise the length limit, or mask truncated responses: `--drop-truncated`, "
         "`--max-len-mask`, `--overlong-penalty`",
@@ -372,12 +373,11 @@ def many_truncated(data: CheckInput) -> Finding | None:
     )  # fmt: skip
 
 
-@check("warning")
-def copied_responses(data: CheckInput) -> Finding | None:
+@check("warning", "response texts or log-probs")
+def copied_responses(data: CheckInput) -> Result:
     """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling."""
     duplicates = data.tokens.duplicates if data.tokens else None
-    if not duplicates:
-        return None
+    assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
     nearly_all = duplicates["alone"] <= WITHOUT_COPY * data.count
     if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
@@ -389,8 +389,8 @@ def copied_responses(data: CheckInput) -> Finding | None:
     least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
     long_only = "" if nearly_all else f" and have {least} or more"
     count = int(flags.sum())
-    return Finding(
-        "copied_responses", "warning", 45 + 30 * duplicates["share"],
+    return Problem(
+        45 + 30 * duplicates["share"],
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) repeat the "
         f"`{duplicates['of']}` of an earlier one{_unit(data)}{long_only} (reported from "
         f"{100 * LONG_COPIES:g} % on{', or if nearly all do' if nearly_all else ''})",

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, check
-from rlpost.analysis.inspect.model import Finding
+from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.analysis.inspect.tokens import ROUNDING
+from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP, ROUNDING
 from rlpost.display.text import counted, share
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput
-    from rlpost.analysis.inspect.model import Evidence, Label, TokenColumn
+    from collections.abc import Sequence
+
+    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.model import Evidence, Label, Mismatch, TokenColumn
 
 
 MOST_K3 = 0.01  # nats per token; engines that agree stay below a tenth of it
@@ -29,65 +30,85 @@ def _log_probs(data: CheckInput) -> dict[str, TokenColumn]:
     return {role: column for role, column in columns.items() if role in LOG_PROBS}
 
 
-@check("error")
-def nonfinite_log_probs(data: CheckInput) -> Finding | None:
-    """Log-probs of policy tokens are NaN or infinite."""
+@check("error", "log-probs")
+def nonfinite_log_probs(data: CheckInput) -> Result:
+    """Log-probs of policy tokens are null, NaN or infinite."""
     return _nonfinite(
-        data, "nonfinite_log_probs", _log_probs(data),
+        data, _log_probs(data),
         "top-p and top-k sampling give -inf to the tokens that they exclude; NaN means that the "
         "logits of the row are invalid. Correct the dump, or use `rlpost advantages --nonfinite "
         "mask`",
     )  # fmt: skip
 
 
-@check("error")
-def nonfinite_values(data: CheckInput) -> Finding | None:
-    """Critic values or token rewards are NaN or infinite."""
+@check("error", "values or token_rewards")
+def nonfinite_values(data: CheckInput) -> Result:
+    """Critic values or token rewards are null, NaN or infinite."""
     columns = data.tokens.columns if data.tokens else {}
-    others = {role: one for role, one in columns.items() if role not in LOG_PROBS}
     return _nonfinite(
-        data, "nonfinite_values", others,
+        data, {role: one for role, one in columns.items() if role not in LOG_PROBS},
         "one such number makes all advantages of its response NaN or infinite, and with "
         "whitening those of its batch. Correct the dump, or use `rlpost advantages --nonfinite "
         "mask`",
     )  # fmt: skip
 
 
-def _nonfinite(
-    data: CheckInput, name: str, columns: dict[str, TokenColumn], advice: str
-) -> Finding | None:
+def _nonfinite(data: CheckInput, columns: dict[str, TokenColumn], advice: str) -> Result:
     nonfinite = {role: one for role, one in columns.items() if one.nonfinite_rows}
     if not nonfinite:
-        return None
-    role, worst = max(nonfinite.items(), key=lambda item: item[1].nonfinite_rows)
-    kinds = {"NaN": worst.nan, "-inf": worst.minus_infinity, "inf": worst.plus_infinity}
-    numbers = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
-    names = ", ".join(f"`{one.column}`" for one in nonfinite.values())
-    which = f" (most in `{worst.column}`)" if len(nonfinite) > 1 else ""
-    verb = "are" if len(nonfinite) > 1 else "is"
-    flags = data.reading.rows[f"nonfinite:{role}"].fill_nan(0) > 0
-    return Finding(
-        name, "error", 95,
-        f"{names}{which} {verb} NaN or infinite in {counted(worst.nonfinite_rows, 'response')} "
-        f"({numbers})",
+        return _unless_tokens(columns)
+    flags = _any_row(data, [f"nonfinite:{role}" for role in nonfinite])
+    count = int(flags.sum())
+    names = ", ".join(f"`{one.column}` ({numbers_of(one)})" for one in nonfinite.values())
+    return Problem(
+        95,
+        f"{names} {'are' if len(nonfinite) > 1 else 'is'} not finite in {count:,} of "
+        f"{counted(data.count, 'response')}",
         advice,
-        worst.nonfinite_rows, data.count, data.examples(flags, "tokens"),
+        count, data.count, data.examples(flags, "tokens"),
     )  # fmt: skip
 
 
-@check("error")
-def positive_log_probs(data: CheckInput) -> Finding | None:
-    """Log-probs are greater than 0, by more than rounding."""
-    positive = {role: one for role, one in _log_probs(data).items() if one.positive}
-    if not positive:
+def numbers_of(column: TokenColumn) -> str:
+    """Return how many of a column's numbers are null, NaN, -inf or inf."""
+    kinds = {
+        "null": column.null,
+        "NaN": column.nan,
+        "-inf": column.minus_infinity,
+        "inf": column.plus_infinity,
+    }
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
+
+
+def _any_row(data: CheckInput, columns: Sequence[str]) -> pl.Series:
+    """Return the responses in which one of these columns of flags is set, [n] bool."""
+    flags = (pl.col(column).fill_nan(0) > 0 for column in columns)
+    return data.reading.rows.select(pl.any_horizontal(flags)).to_series()
+
+
+def _unless_tokens(columns: dict[str, TokenColumn]) -> NotRun | None:
+    """Return None, no problem, if the columns have any token."""
+    if any(one.tokens for one in columns.values()):
         return None
-    role, worst = max(positive.items(), key=lambda item: item[1].positive)
-    flags = data.reading.rows[f"mean:{role}"].fill_nan(-1) > 0
-    return Finding(
-        "positive_log_probs", "error", 93,
+    return NotRun("no policy token, or lists of unequal lengths")
+
+
+@check("error", "log-probs")
+def positive_log_probs(data: CheckInput) -> Result:
+    """Log-probs are greater than 0, by more than rounding."""
+    columns = _log_probs(data)
+    positive = {role: one for role, one in columns.items() if one.positive}
+    if not positive:
+        return _unless_tokens(columns)
+    worst = max(positive.values(), key=lambda one: one.positive)
+    flags = _any_row(data, [f"positive:{role}" for role in positive])
+    others = ", ".join(f"`{one.column}`" for one in positive.values() if one is not worst)
+    return Problem(
+        93,
         f"{worst.positive:,} of {worst.tokens:,} `{worst.column}` "
         f"({share(worst.positive, worst.tokens)}) are greater than {ROUNDING:g} (less may be "
-        f"rounding), up to {worst.max:.4g}: log-probs are at most 0",
+        f"rounding), up to {worst.max:.4g}{f', and fewer of {others}' if others else ''}: "
+        "log-probs are at most 0",
         f"check whether these are {_likely_kind(worst)}; ratios and KL computed from them are "
         "wrong",
         worst.positive, worst.tokens, data.examples(flags, "tokens"),
@@ -104,60 +125,70 @@ def _likely_kind(column: TokenColumn) -> str:
     return "logits, or log-probs with noise"
 
 
-@check("error")
-def constant_log_probs(data: CheckInput) -> Finding | None:
+@check("error", "log-probs")
+def constant_log_probs(data: CheckInput) -> Result:
     """A column of log-probs has the same value in all policy tokens: it was never computed."""
-    for one in _log_probs(data).values():
-        if one.tokens >= FEW_TOKENS and one.min == one.max:
-            flags = data.reading.rows["tokens"] > 0
-            return Finding(
-                "constant_log_probs", "error", 98,
-                f"`{one.column}` is {one.min:g} in all {one.tokens:,} policy tokens: it was never "
-                "computed",
-                "remove the column from the file, or map the role to another column; ratios and "
-                "KL computed from it mean nothing",
-                one.tokens, one.tokens, data.examples(flags, "tokens"),
-            )  # fmt: skip
-    return None
-
-
-@check("warning")
-def same_log_probs(data: CheckInput) -> Finding | None:
-    """The log-probs of two policies are equal in every token, or read from the same column."""
-    if data.tokens is None:
+    columns = [one for one in _log_probs(data).values() if one.tokens >= FEW_TOKENS]
+    if not columns:
+        return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
+    constant = [one for one in columns if one.min == one.max]
+    if not constant:
         return None
-    rows = data.reading.rows
-    steps = rows["batch"].n_unique() if "batch" in rows else 1
-    for pair, equal in data.tokens.identical.items():
-        one, other = pair.split("/")
-        # Before the first update the policy equals its reference.
-        if equal < 1 or (other == "ref_log_probs" and steps < 2):  # noqa: PLR2004
-            continue
-        count = data.tokens.columns[one].tokens
-        if count < FEW_TOKENS:
-            continue
+    names = " and ".join(f"`{one.column}` is {one.min:g}" for one in constant)
+    most = max(one.tokens for one in constant)
+    return Problem(
+        98,
+        f"{names} in all {most:,} policy tokens: never computed",
+        "remove the column from the file, or map the role to another column; ratios and "
+        "KL computed from it mean nothing",
+        most, most, data.examples(data.reading.rows["tokens"] > 0, "tokens"),
+    )  # fmt: skip
+
+
+@check("warning", "log-probs of two policies")
+def same_log_probs(data: CheckInput) -> Result:
+    """The log-probs of two policies are equal in every token, or read from the same column."""
+    assert data.tokens is not None
+    compared = {
+        tuple(pair.split("/")): equal
+        for pair, equal in data.tokens.identical.items()
+        if data.tokens.columns[pair.partition("/")[0]].tokens >= FEW_TOKENS
+    }
+    # Before the first update the policy equals its reference.
+    if data.step_count() < 2:  # noqa: PLR2004
+        compared = {pair: equal for pair, equal in compared.items() if "ref_log_probs" not in pair}
+    if not compared:
+        return NotRun(f"fewer than {FEW_TOKENS} policy tokens, or only the reference in one step")
+    pairs = [pair for pair, equal in compared.items() if equal == 1]
+    if not pairs:
+        return None
+    texts = []
+    for one, other in pairs:
         left, right = data.column(one), data.column(other)
         text = "are the same column" if left == right else "are equal in every policy token"
         result = (
             "the KL to the reference is 0" if other == "ref_log_probs"
             else "the difference between rollout engine and trainer is 0"
         )  # fmt: skip
-        return Finding(
-            "same_log_probs", "warning", 68,
-            f"{one} (`{left}`) and {other} (`{right}`) {text}, so {result}",
-            "write the log-probs of each policy to a column of its own, or set the column with "
-            f"--map {other}=COLUMN",
-            count, count, data.examples(rows["tokens"] > 0, "tokens"),
-        )  # fmt: skip
-    return None
+        texts.append(f"{one} (`{left}`) and {other} (`{right}`) {text}, so {result}")
+    count = data.tokens.columns[pairs[0][0]].tokens
+    return Problem(
+        68,
+        "; ".join(texts),
+        "write the log-probs of each policy to a column of its own, or set the column with "
+        f"--map {pairs[0][1]}=COLUMN",
+        count, count, data.examples(data.reading.rows["tokens"] > 0, "tokens"),
+    )  # fmt: skip
 
 
-@check("warning")
-def engine_mismatch(data: CheckInput) -> Finding | None:
+@check("warning", "old_log_probs", "infer_log_probs")
+def engine_mismatch(data: CheckInput) -> Result:
     """Rollout engine and trainer compute different probabilities for the same tokens."""
     gap = data.tokens.mismatch if data.tokens else None
-    if gap is None or gap.identical == gap.tokens:
-        return None
+    if gap is None:
+        return NotRun("no policy token with both log-probs, or lists of unequal lengths")
+    if gap.identical == gap.tokens:
+        return NotRun("the log-probs are identical")
     many_wrong = gap.sure_but_wrong > SURE_BUT_WRONG * gap.tokens
     steps = _steps_with_mismatch(data)
     if gap.k3 < MOST_K3 and gap.ess > LEAST_ESS and not many_wrong and not steps:
@@ -168,15 +199,23 @@ def engine_mismatch(data: CheckInput) -> Finding | None:
         wrong = f"; {tokens} with high engine probability and low trainer probability"
     in_steps = data.in_steps(steps)
     by_step = f"; k3 is {_range(steps)}{in_steps}" if in_steps else ""
-    return Finding(
-        "engine_mismatch", "warning", 70 + 20 * (1 - min(gap.ess, 1.0)),
+    return Problem(
+        70 + 20 * (1 - min(gap.ess, 1.0)),
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
         f"{gap.mean_abs:.3g} nats on average; k3 {gap.k3:.3g}, effective sample size "
-        f"{100 * gap.ess:.3g} %{wrong}{by_step}",
+        f"{100 * gap.ess:.3g} %{clamp_note(gap)}{wrong}{by_step}",
         "check that weights, temperature, precision and chat template are the same on both sides, "
         "or correct the difference: `rlpost advantages --is-weight token --is-cap 2`",
         gap.tokens, gap.tokens, _most_different(data),
     )  # fmt: skip
+
+
+def clamp_note(gap: Mismatch) -> str:
+    """Return which numbers are of clamped differences; empty if none is beyond the bound."""
+    if not gap.clamped:
+        return ""
+    tokens = counted(gap.clamped, "token")
+    return f" (both with differences clamped to ±{LOG_RATIO_CLAMP:g}, in {tokens})"
 
 
 def _most_different(data: CheckInput) -> list[Evidence]:

@@ -37,7 +37,7 @@ function plainSection({ name, title, lines, tiles, charts, tables }) {
 
 function findingsSection(open, shownRows) {
   if (!data.findings.length) {
-    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, `No problems found by ${data.checks} checks (rlpost inspect --checks lists them).`));
+    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, `No problems found by ${data.checks}, which are listed below.`));
   }
   const evidence = ({ row, said }) => {
     if (!shownRows.has(row)) return make('li', { dir: 'auto' }, said);
