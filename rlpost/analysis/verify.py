@@ -34,6 +34,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -51,7 +52,8 @@ Json = dict[str, Any]
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """Tolerances for scans over tokens with other chunks or on another device."""
 _MOST_CHARACTERS = 60  # of a value in a sentence
-GOOD = ("identical", "equal to rounding")
+OTHER_SEMANTICS = "other semantics"
+GOOD = ("identical", "equal to rounding", OTHER_SEMANTICS)
 
 
 @dataclass
@@ -170,7 +172,8 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
 
     Returns:
         `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
-        does not decode), differences of the summary, and `notes` of what was not compared.
+        does not decode; `other semantics`: it differs, as it may after a change of defaults),
+        differences of the summary, and `notes` of what was not compared.
 
     Raises:
         UsageError: files of a run are missing.
@@ -201,10 +204,11 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     try:
         verdicts = _compare(run, damage, options)
     except DataError as error:
-        if not any(damage):
+        comparable = run[0].metadata.comparable
+        if comparable and not any(damage):
             raise
         note = f"its columns were not recomputed: {error}"
-        verdicts = [_not_recomputed(enriched, note) for enriched in run]
+        verdicts = [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
     return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
 
 
@@ -264,13 +268,14 @@ def _as_data_error(enriched: EnrichedFile) -> Iterator[None]:
         ) from None
 
 
-def _not_recomputed(enriched: EnrichedFile, note: str) -> Json:
+def _not_recomputed(enriched: EnrichedFile, note: str, *, ok: bool) -> Json:
     """Return the verdict on a file whose run cannot be recomputed."""
     return {
         "file": str(enriched.file.path),
-        "ok": False,
+        "ok": ok,
         "rows": enriched.rows,
         "version": enriched.metadata.version,
+        "semantics": enriched.metadata.semantics,
         "estimator": enriched.metadata.recipe.estimator,
         "columns": [],
         "kept_columns": None,
@@ -362,18 +367,28 @@ def _verdict(
                 computed = computed.slice(stored.num_rows)
     first, last = source.first_rows[index : index + 2]
     recomputed = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
-    columns = [difference.facts() for difference in differences.values()]
+    columns = [_facts(difference, enriched) for difference in differences.values()]
     columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
-    stored_summary = enriched.metadata.summary
+    same = enriched.metadata.semantics == SEMANTICS
+    stored_summary = enriched.metadata.summary if same else None
     summary = summary_differences(stored_summary, recomputed) if stored_summary else []
     return {
         "file": str(enriched.file.path),
         "ok": not summary and all(column["verdict"] in GOOD for column in columns),
         "rows": last - first,
         "version": enriched.metadata.version,
+        "semantics": enriched.metadata.semantics,
         "estimator": enriched.metadata.recipe.estimator,
         "columns": columns,
         "kept_columns": len(source.schemas[index].names),
         "summary": summary[:_MOST_DIFFERENCES],
         "notes": enriched.metadata.notes,
     }
+
+
+def _facts(difference: ColumnDifference, enriched: EnrichedFile) -> Json:
+    """Return the verdict on a column; one of other semantics may have other numbers."""
+    facts = difference.facts()
+    if facts["verdict"] == "differs" and "types" not in facts and not enriched.metadata.comparable:
+        facts["verdict"] = OTHER_SEMANTICS
+    return facts

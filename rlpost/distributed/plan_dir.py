@@ -22,8 +22,10 @@ from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.summary import ResponseFacts
+from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ColumnMap
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,6 +67,7 @@ class Manifest:
             {
                 "manifest": _VERSION,
                 "rlpost": __version__,
+                "semantics": SEMANTICS,
                 "recipe": recipe,
                 "columns": asdict(context.columns),
                 "running": {name: asdict(one) for name, one in context.running.items()},
@@ -95,7 +98,7 @@ class Manifest:
             path: its file, for errors.
 
         Raises:
-            UsageError: another version of rlpost wrote it.
+            UsageError: another version of rlpost wrote it, or it has other semantics.
             DataError: it is no manifest.
         """
         try:
@@ -104,6 +107,11 @@ class Manifest:
                 raise UsageError(
                     f"{path}: rlpost {table['rlpost']} wrote this plan, and this is {__version__}: "
                     "run `rlpost plan` again"
+                )
+            if (number := semantics.parse(table.get("semantics"))) != SEMANTICS:
+                raise UsageError(
+                    f"{path}: a plan of {semantics.describe(number)}. Files of both must not be "
+                    "mixed: run `rlpost plan --overwrite` again"
                 )
             recipe = Recipe.model_validate(table["recipe"])
             metadata = table["metadata"]

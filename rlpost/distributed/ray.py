@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import ray
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
+    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
 
@@ -287,8 +288,9 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         executor = RayExecutor(options.reporter, Clock(options.started))
         tables = executor.describe(refs)
         schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
-        running = load_state(options.state)
-        plan = bind(_EmptySource(schema, sum(rows for _, rows in tables)), recipe, running)
+        source = _EmptySource(schema, sum(rows for _, rows in tables))
+        running, _ = load_state(options.state, recipe, source)
+        plan = bind(source, recipe, running)
         check_clash(plan, emitted(plan.resolved))
         context = TaskContext(
             recipe,
@@ -325,13 +327,14 @@ def advantages(
     files: Sequence[InputFile], targets: Sequence[AnyPath], recipe: Recipe, options: Options
 ) -> Json:
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
-    running = load_state(options.state)
     check_writable(options.state)
     clock = Clock(options.started)
     with connected(options.ray_address), Outputs(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
-        run = prepare(executor.survey(files), staged.paths, recipe, running, options, free)
+        survey = executor.survey(files)
+        running, warnings = load_state(options.state, recipe, cast("Source", survey))
+        run = prepare(survey, staged.paths, recipe, running, options, free)
         staged.create()
         try:
             reduced = reduce_responses(run.context, run.partitions, executor)
@@ -347,8 +350,10 @@ def advantages(
     if options.state is not None:
         own = {name: RunningMoments(**values) for name, values in reduced.running.items()}
         save_state(options.state, {**running, **own})
+    summary = whole_summary(run.plan, reduced, notes, [file.path for file in files], targets)
     return {
-        **whole_summary(run.plan, reduced, notes, [file.path for file in files], targets),
+        **summary,
+        "warnings": [*warnings, *summary["warnings"]],
         "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
         "seconds": {**clock.seconds, "busy": busy_seconds(notes)},
     }

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rlpost.distributed.driver import (
     busy_seconds,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
@@ -85,7 +86,8 @@ def plan(
 
     Returns:
         `responses`, `files`, `lots` (how many shards can work at once), `tables` (on which
-        responses were reduced), `together` (why on one table, if so) and `bytes` of the state.
+        responses were reduced), `together` (why on one table, if so), `bytes` of the state and
+        `warnings`.
 
     Raises:
         UsageError: the directory has a plan already, or is among the data; and as
@@ -132,8 +134,9 @@ def _planned(
     options: Options,
 ) -> Json:
     """Plan a run whose outputs this process has locked, and store it in the state directory."""
-    running, staged = load_state(options.state), StagedOutputs(targets)
-    run = prepare(input_metadata(files), staged.paths, recipe, running, options, _SLOTS)
+    survey, staged = input_metadata(files), StagedOutputs(targets)
+    running, warnings = load_state(options.state, recipe, cast("Source", survey))
+    run = prepare(survey, staged.paths, recipe, running, options, _SLOTS)
     run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
         run_directory.create()
@@ -167,14 +170,18 @@ def _planned(
         "tables": run.context.buckets,
         "together": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
+        "warnings": warnings,
     }
 
 
 def _remove_plan(state_dir: Path) -> None:
     """Remove an earlier plan, and the complete files of its shards."""
-    with suppress(RlpostError):
-        earlier = planned(state_dir)
-        StagedOutputs(earlier.targets, earlier.run).discard()
+    with suppress(OSError, ValueError, KeyError, TypeError, RlpostError):
+        # Also of a plan that this version cannot continue.
+        earlier = json.loads((state_dir / _MANIFEST).read_text(encoding="utf-8"))
+        if (state_dir / earlier["run"]) in run_directories(state_dir):
+            targets = [parse_path(one) for one in earlier["targets"]]
+            StagedOutputs(targets, earlier["run"]).discard()
     for folder in run_directories(state_dir):
         shutil.rmtree(folder, ignore_errors=True)
     with file_errors(state_dir, "cannot be written"):

@@ -8,6 +8,7 @@ A reader treats the metadata as untrusted data: it executes nothing that a file 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -15,10 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.semantics import SEMANTICS, Change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pyarrow.parquet as pq
 
     from rlpost.io.parquet.inputs import InputFile
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 RUN_KEY = "rlpost.run"
 PRESET_KEY = "rlpost.preset"
+SEMANTICS_KEY = "rlpost.semantics"
 _DEEPEST = 50  # lists within lists
 _LONGEST = 400  # characters of an error in the metadata
 
@@ -53,6 +59,8 @@ class FileMetadata:
     """The summary of the file; None in a file of `rlpost loss`."""
     version: str = __version__
     """The version of rlpost that wrote the file."""
+    semantics: int = SEMANTICS
+    """The semantics of its numbers; see `rlpost.recipe.semantics`."""
 
     @classmethod
     def of_run(
@@ -88,6 +96,7 @@ class FileMetadata:
         run |= {"running": self.running} if self.running else {}
         return {
             "rlpost.version": self.version,
+            SEMANTICS_KEY: str(self.semantics),
             "rlpost.recipe": self.recipe.model_dump_json(),
             "rlpost.input": self.input,
             **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
@@ -115,11 +124,12 @@ class FileMetadata:
             )
         try:
             version = text.get("rlpost.version", b"unknown").decode()
-            recipe = _recipe_of(path, text["rlpost.recipe"], version)
+            number = stored_semantics(metadata)
+            recipe = _recipe_of(path, text["rlpost.recipe"], version, number)
             alone = {"run": path, "file": 0, "files": 1, "rows": -1}
             run = json.loads(text[RUN_KEY]) if RUN_KEY in text else alone
             summary = _parsed(text["rlpost.summary"]) if "rlpost.summary" in text else None
-            found = cls(recipe, **run, summary=summary, version=version)
+            found = cls(recipe, **run, summary=summary, version=version, semantics=number)
             found.check()
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise DataError(f"{path}: its metadata is damaged: {cut(error)}") from None
@@ -140,12 +150,57 @@ class FileMetadata:
             _ = [float(number) for number in vars(RunningMoments(**moments)).values()]
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that had a column, as far as the summary names them."""
+        return () if self.summary is None else tuple(self.summary["roles"])
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of semantics since the file was written that concern its recipe."""
+        return semantics.applying(self.semantics, self.recipe, self.roles)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether recomputed numbers must be equal: older defaults are all still available."""
+        return self.semantics <= SEMANTICS and all(change.before for change in self.changes)
+
+    @property
     def notes(self) -> list[str]:
         """Reasons why the file cannot be compared in full."""
+        other = self.semantics != SEMANTICS
         return [
             *(["it has no summary to compare"] if self.summary is None else []),
             *([f"it was {_written_by(self.version)}"] if self.version != __version__ else []),
+            *([f"it has {semantics.describe(self.semantics, self.changes)}"] if other else []),
+            *(["its summary is not compared"] if other and self.summary is not None else []),
         ]
+
+
+def stored_semantics(metadata: Mapping[bytes, bytes]) -> int:
+    """Return the semantics in the key-value metadata of an output; ValueError if it is invalid."""
+    value = metadata.get(SEMANTICS_KEY.encode())
+    return semantics.parse(None if value is None else value.decode(errors="replace"))
+
+
+def semantics_warnings(files: Sequence[InputFile], footers: Sequence[pq.FileMetaData]) -> list[str]:
+    """Return warnings of enriched files whose advantages have other semantics than this version's.
+
+    Args:
+        files: of an input.
+        footers: theirs. Files without a recipe are of other programs, and are ignored.
+    """
+    names: dict[str, list[str]] = {}
+    for file, footer in zip(files, footers, strict=True):
+        stored = footer.metadata or {}
+        with suppress(ValueError, DataError):
+            if b"rlpost.recipe" in stored and stored_semantics(stored) != SEMANTICS:
+                metadata = FileMetadata.read(str(file.path), stored)
+                text = semantics.describe(metadata.semantics, metadata.changes)
+                names.setdefault(text, []).append(file.path.name)
+    return [
+        f"{own[0]}{f' and {len(own) - 1} more' if own[1:] else ''}: the advantages have {text}"
+        for text, own in names.items()
+    ]
 
 
 def _parsed(text: bytes) -> Any:
@@ -169,15 +224,15 @@ def _written_by(version: str) -> str:
     return f"written by rlpost {version}, this is {__version__}"
 
 
-def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
-    """Return the recipe in a file's metadata.
+def _recipe_of(path: str, text: bytes, version: str, number: int) -> Recipe:
+    """Return the recipe in a file's metadata, with the defaults of the file's semantics.
 
     Raises:
         DataError: the recipe is invalid (the data is wrong, not the command line), or its estimator
             is code in a file: data must not choose what is executed.
     """
     try:
-        recipe = Recipe.of(_parsed(text), "rlpost.recipe")
+        recipe = Recipe.of(semantics.with_older_defaults(_parsed(text), number), "rlpost.recipe")
     except UsageError as error:
         other = f" (it was {_written_by(version)})" if version != __version__ else ""
         raise DataError(

@@ -26,6 +26,10 @@ from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import parse_path
 from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
 from rlpost.io.staged import StagedFile, file_errors, sync_folder
+from rlpost.recipe import semantics
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import ROLES
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +66,7 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
     try:
         return {
             "rlpost": __version__,
+            "semantics": SEMANTICS,
             "torch": torch.__version__,
             "device": engine.decoder.device.type,
             "chunk_tokens": engine.chunk_tokens,
@@ -123,6 +128,8 @@ class Journal:
     """Whether complete files are read again before they are used."""
     stale: bool = False
     """Whether the run starts over, so that this journal is removed."""
+    warnings: list[str] = field(default_factory=list)
+    """Why complete files are not used."""
     _whole: int = 0
     """Bytes of complete lines."""
 
@@ -150,13 +157,29 @@ class Journal:
                 break  # the run was killed while it wrote this line
         return journal
 
+    @property
+    def semantics(self) -> int:
+        """The semantics of the complete files; the present ones without any."""
+        if not self.finished or self.identity is None:
+            return SEMANTICS
+        return semantics.parse(self.identity.get("semantics"))
+
     def usable(self, targets: Sequence[Path]) -> dict[int, FinishedFile]:
         """Read the journal again; return the complete files that still exist, by number.
+
+        Files of other semantics are not usable: the run starts over.
 
         Args:
             targets: of all files of the run.
         """
         self.__dict__.update(vars(Journal.read(self.path)) | {"verify": self.verify})
+        if (number := self.semantics) != SEMANTICS:
+            self.warnings.append(
+                f"--resume: {counted(len(self.finished), 'complete file')} of the stopped run "
+                f"had {_changed_semantics(self.identity or {}, number)}; all files were computed "
+                "anew"
+            )
+            self.finished = {}
         return {
             index: one
             for index, one in self.finished.items()
@@ -171,6 +194,7 @@ class Journal:
         if self.identity is None:
             if entry["journal"] != FORMAT:
                 raise ValueError
+            _ = semantics.parse(entry["identity"].get("semantics"))
             self.identity = entry["identity"]
         elif "publishing" in entry:
             self.published = True
@@ -239,6 +263,15 @@ class Journal:
                 os.fsync(file.fileno())
         except OSError as error:
             raise ReadWriteError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+
+def _changed_semantics(identity: Json, number: int) -> str:
+    """Return what changed since a run of other semantics; its input may have any role."""
+    try:
+        recipe = Recipe.of(identity["recipe"])
+    except (UsageError, KeyError, TypeError, ValueError):
+        return semantics.describe(number)
+    return semantics.describe(number, semantics.applying(number, recipe, ROLES))
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
@@ -401,6 +434,11 @@ class Outputs:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings of a run that continues a stopped one."""
+        return [] if self.journal is None else self.journal.warnings
 
     def _beside(self, index: int) -> Path:
         """Return the temporary path of a finished file."""

@@ -56,7 +56,7 @@ MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 
 def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
     """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
-    running = load_state(options.state)
+    running, warnings = load_state(options.state, recipe, source)
     check_writable(options.state)
     plan = bind(source, recipe, running)
     names = emitted(plan.resolved)
@@ -78,13 +78,15 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         }
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
-    return {**summary, "seconds": engine.clock.seconds}
+    warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
+    return {**summary, "warnings": warnings, "seconds": engine.clock.seconds}
 
 
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
-    running = load_state(options.state)
-    plan = bind(TableSource(table), recipe, running)
+    source = TableSource(table)
+    running, warnings = load_state(options.state, recipe, source)
+    plan = bind(source, recipe, running)
     check_clash(plan, emitted(plan.resolved))
     engine = engine_for(plan, options)
     with single_threaded_torch():
@@ -93,7 +95,8 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         enriched, totals = enrich_table(engine, table, responses)
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
-    return enriched, summarise(plan, responses, totals)
+    summary = summarise(plan, responses, totals)
+    return enriched, {**summary, "warnings": [*warnings, *summary["warnings"]]}
 
 
 def enrich_table(

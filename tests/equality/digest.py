@@ -37,6 +37,10 @@ ADDED = {
     "html.checks",  # a page says how many checks found nothing
     "advantages.histogram",  # inspect shows how advantages are distributed
     "advantages.left_out",  # and how many responses are in none of these numbers
+    "rlpost.semantics",  # metadata have the number of the defaults
+    "x-semantics",  # and so has the schema
+    "semantics",  # likewise what `verify` prints, and a state file
+    "warnings",  # of what `compare` and `plan` print
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -125,10 +125,10 @@ def compare(
         count: the number of responses that differ the most to list for each pair.
 
     Returns:
-        `rows`: how they were matched. `sides`: statistics of the advantages over policy tokens,
-        clip and mask rates. `pairs`: for responses (the mean advantage over policy tokens)
-        Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs and
-        differences; and the responses that differ the most after each side is divided by its
+        `rows`: how they were matched. `warnings`: texts. `sides`: statistics of the advantages
+        over policy tokens, clip and mask rates. `pairs`: for responses (the mean advantage over
+        policy tokens) Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs
+        and differences; and the responses that differ the most after each side is divided by its
         root mean square, so that a different scale is not a difference.
 
     Raises:
@@ -144,6 +144,7 @@ def compare(
     return {
         "schema_version": SCHEMA_VERSION,
         "rows": _row_facts(matched, inputs, len(rows), totals),
+        "warnings": [text for side in sides for text in side.warnings()],
         "sides": [
             {"name": side.name, "advantage": stats.facts(), "rates": side.rates()}
             for side, stats in zip(sides, totals.stats, strict=True)

@@ -42,18 +42,23 @@ def show(comparison: Json, how: str) -> None:
     if how == "json":
         show_json(comparison)
     elif how == "markdown":
-        sys.stdout.write("\n".join(table.markdown(level=3) for table in tables))
+        lines = [f"{printable_line(line)}\n\n" for line in _warnings(comparison)]
+        sys.stdout.write("".join(lines) + "\n".join(table.markdown(level=3) for table in tables))
     else:
         out = console(sys.stdout)
         names = " · ".join(side["name"] for side in comparison["sides"])
         out.print(Text(printable_line(names), style="bold"))
-        for line in _matched(comparison["rows"]):
+        for line in (*_matched(comparison["rows"]), *_warnings(comparison)):
             out.print(Text(printable_line(line)), soft_wrap=not out.is_terminal)
         for table in tables:
             out.print()
             out.print(table)
         out.print()
         out.print(Text(_NOTE, style="dim"), soft_wrap=not out.is_terminal)
+
+
+def _warnings(comparison: Json) -> list[str]:
+    return [f"! {text}" for text in comparison["warnings"]]
 
 
 def _matched(rows: Json) -> Iterator[str]:

@@ -45,6 +45,12 @@ class FileSide:
             return None
         return _merged([_rates(json.loads(text)) for text in stored if text])
 
+    def warnings(self) -> list[str]:
+        """Return warnings of advantages with other semantics than this version computes."""
+        from rlpost.pipeline.file_metadata import semantics_warnings  # noqa: PLC0415 - torch
+
+        return semantics_warnings(self.source.files, self.source.footers)
+
 
 @dataclass
 class RecipeSide:
@@ -77,6 +83,10 @@ class RecipeSide:
     def rates(self) -> Json | None:
         """Return the clip and mask rates of the run; call `chunks` first."""
         return _rates(self.summary)
+
+    def warnings(self) -> list[str]:
+        """Return no warnings: those of the run are about its input."""
+        return []
 
 
 Side = FileSide | RecipeSide

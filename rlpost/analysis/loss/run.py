@@ -16,6 +16,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.file_metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import LOSS_COLUMNS, emitted
 from rlpost.pipeline.outputs import Outputs, targets_of
@@ -23,6 +24,7 @@ from rlpost.pipeline.run import bind_losses, check_clash, engine_for, write_file
 from rlpost.pipeline.summary import run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +85,9 @@ def loss(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
         summary = summarise_losses(plan, responses, totals, configs)
+        stored = "advantages" in plan.columns
         warnings = [
+            *(semantics_warnings(source.files, source.footers) if stored else []),
             *loss_warnings(plan, summary, totals, configs),
             *responses.notes.get("warnings", []),
         ]
@@ -102,10 +106,13 @@ def _metadata(
 ) -> dict[str, str]:
     """Return the metadata of a file; the same bytes for the same input and options."""
     summary = summarise_losses(plan, responses, totals, configs)
-    recipe = {"rlpost.recipe": plan.resolved.recipe.model_dump_json()}
+    recipe = {
+        "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
+        SEMANTICS_KEY: str(SEMANTICS),
+    }
     return {
         "rlpost.version": __version__,
-        **(recipe if summary["estimator"] else {}),
+        **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
         "rlpost.input": plan.source.files[index].path.name,
         "rlpost.loss": json.dumps(configs[0].resolved()),
         "rlpost.loss_summary": json.dumps(summary),

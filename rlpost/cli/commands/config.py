@@ -19,6 +19,7 @@ from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, values_of, variants
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 from rlpost.recipe.roles import ROLES
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,10 +198,12 @@ def json_schema() -> Json:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:rlpost:recipe:{__version__}",
+        "x-semantics": SEMANTICS,
         **recipe,
         "title": "rlpost recipe",
         "description": "The files that `rlpost advantages --config` reads: every option that "
-        "changes a number. A missing field has its default, or the estimator's.",
+        "changes a number. A missing field has its default, or the estimator's; x-semantics is "
+        "the number of these defaults, which the metadata of outputs have as rlpost.semantics.",
         "properties": fields,
         "$defs": definitions,
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 HEADINGS = ("file", "responses", "part", "verdict")
 EQUAL = "equal"
+OTHER_SEMANTICS = "other semantics"
 _WRONG = ("DIFFERS", "DAMAGED")
 
 
@@ -64,12 +65,18 @@ def _rows(result: Json) -> Iterator[tuple[str, str, str, str]]:
 
 def _equal(file: Json) -> str:
     """Return the verdict on all columns together."""
-    largest = max((one["largest_difference"] or 0.0 for one in file["columns"]), default=0.0)
-    columns = f"{counted(len(file['columns']), 'column')} {EQUAL}"
+    other = [one["column"] for one in file["columns"] if one["verdict"] == OTHER_SEMANTICS]
+    equal = [one for one in file["columns"] if one["verdict"] != OTHER_SEMANTICS]
+    largest = max((one["largest_difference"] or 0.0 for one in equal), default=0.0)
     precision = f"to within {largest:.1e}" if largest else "bit for bit"
     kept = file["kept_columns"]
-    decoded = f"; {counted(kept, 'kept column')} decoded" if kept else ""
-    return f"{columns} {precision}{decoded}"
+    texts = [
+        (equal, f"{counted(len(equal), 'column')} {EQUAL} {precision}"),
+        (other, f"other values under semantics {file['semantics']}: {', '.join(other)}"),
+        (not file["columns"], "not recomputed"),
+        (kept, f"{counted(kept or 0, 'kept column')} decoded"),
+    ]
+    return "; ".join(text for applies, text in texts if applies)
 
 
 def _parts(file: Json) -> Iterator[tuple[str, str]]:
@@ -87,9 +94,10 @@ def _verdict(column: Json) -> str:
         return "DIFFERS: the column is missing"
     if column["verdict"] == "damaged":
         return f"DAMAGED: it does not decode: {column['why']}"
-    if column["verdict"] != "differs":
+    if column["verdict"] not in ("differs", OTHER_SEMANTICS):
         return str(column["verdict"])
-    text = f"DIFFERS in {counted(column['rows'], 'row')}, first in row {column['first_row']:,}"
+    word = "DIFFERS" if column["verdict"] == "differs" else OTHER_SEMANTICS
+    text = f"{word} in {counted(column['rows'], 'row')}, first in row {column['first_row']:,}"
     if column["largest_difference"]:
         text += f", by up to {column['largest_difference']:.3g}"
     if "types" in column:

@@ -1,0 +1,112 @@
+"""The semantics number, raised when a default changes a number in the output, and its history.
+
+It is stored in the metadata of output files, in the journal of a stopped run, in plans for shards
+and in state files. A file without one has semantics 1. Two numbers of different semantics are not
+comparable if one of the changes between them concerns the recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from rlpost.recipe.recipe import Recipe
+
+
+SEMANTICS = 2
+FIRST = 1  # of files without a number
+
+
+@dataclass(frozen=True)
+class Change:
+    """A default or a formula that changed, and so changes numbers in the output."""
+
+    text: str
+    """What is computed now."""
+    concerns: tuple[str, ...] = ()
+    """Fields of the recipe that are set, or roles that have a column, if numbers change; without
+    any, the change is in a recipe's values, which the metadata have in full."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the recipe (`numerics.NAME` for a detail) that older recipes lack, with the values
+    of the older semantics; without any, the older numbers cannot be computed any more."""
+
+    def applies(self, recipe: Recipe, roles: Collection[str]) -> bool:
+        """Return whether the change concerns a recipe, on an input with columns for these roles."""
+        fields = (name for name in self.concerns if name not in roles)
+        return any(name in roles for name in self.concerns) or any(
+            getattr(recipe, name, None) not in (None, False, ()) for name in fields
+        )
+
+
+HISTORY: dict[int, tuple[Change, ...]] = {
+    2: (
+        Change(
+            "process rewards are added to a response's reward before the group's baseline",
+            ("token_rewards",),
+        ),
+        Change(
+            "--drop-zero-variance keeps groups of one response",
+            ("drop_zero_variance",),
+        ),
+        Change(
+            "rows of a rollout must have equal rewards (--rollout-reward); they were averaged",
+            ("rollout_id",),
+        ),
+        Change(
+            "--max-len-mask drops responses above the limit, too",
+            ("max_len_mask",),
+        ),
+        Change("presets follow current releases of their frameworks"),
+    ),
+}
+"""The changes of each number since the one before it."""
+
+
+def changes_since(number: int) -> list[Change]:
+    """Return the changes from some semantics to the present one, oldest first."""
+    return [change for later in sorted(HISTORY) if later > number for change in HISTORY[later]]
+
+
+def applying(number: int, recipe: Recipe, roles: Collection[str]) -> list[Change]:
+    """Return the changes since some semantics that concern a recipe; arguments as `applies`."""
+    return [change for change in changes_since(number) if change.applies(recipe, roles)]
+
+
+def with_older_defaults(recipe: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the fields of an older recipe, and the older values of those that it lacks."""
+    fields = dict(recipe)
+    details = dict(fields.get("numerics") or {})
+    for change in changes_since(number):
+        for name, value in change.before.items():
+            group, _, detail = name.rpartition(".")
+            (details if group else fields).setdefault(detail, value)
+    return fields | ({"numerics": details} if details else {})
+
+
+def describe(number: int, changes: Collection[Change] | None = None) -> str:
+    """Return in words which semantics something has, and what changed since.
+
+    Args:
+        number: the semantics.
+        changes: those to name; None for all since that number.
+    """
+    if number > SEMANTICS:
+        return f"semantics {number} (this version: {SEMANTICS}); upgrade rlpost to compute them"
+    named = changes_since(number) if changes is None else changes
+    what = "; ".join(change.text for change in named) or "nothing that concerns the recipe"
+    return f"semantics {number} (this version: {SEMANTICS}); changed since: {what}"
+
+
+def parse(value: object) -> int:
+    """Return a stored semantics number; that of files without one for None.
+
+    Raises:
+        ValueError: it is not a positive integer.
+    """
+    number = FIRST if value is None else int(str(value))
+    if number < FIRST:
+        raise ValueError(f"semantics {number} is not a positive integer")
+    return number
