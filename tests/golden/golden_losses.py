@@ -5,7 +5,7 @@ from typing import Any
 import golden_losses_roll
 import torch
 from golden_loss_runs import LossRun, Metrics, engine_weights
-from golden_runs import limit, pinned_loss
+from golden_runs import pinned_loss, width
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
@@ -31,7 +31,7 @@ def verl(entry, config, _table):
 def verl_metrics(came) -> Metrics:
     log, fixed = came.log, came.run.options.loss in ("gspo", "sapo", "geo_mean")
     found = {
-        f"loss {how}": (value, came.loss(came.usual if fixed else how, length=limit(came.table)))
+        f"loss {how}": (value, came.loss(came.usual if fixed else how, length=width(came.table)))
         for how, value in log["pg_loss_by_agg_mode"].items()
     }
     if "actor/pg_clipfrac" not in log:
@@ -120,7 +120,7 @@ def trl(_entry, config, _table):
 
 
 def trl_metrics(came) -> Metrics:
-    length, found = limit(came.table), {}
+    length, found = width(came.table), {}
     for kind, value in came.log["loss_by_loss_type"].items():
         options = pinned_loss("trl", loss=kind)
         how = options.aggregation or loss_named(options.loss).aggregation

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from golden_loss_runs import Came, LossRun, Metrics, engine_weights
-from golden_runs import limit, pinned_loss
+from golden_runs import pinned_loss, width
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.rewards import length_weights
@@ -42,7 +42,7 @@ def roll(_entry, config, _table) -> list[LossRun]:
 
 def cells(came: Came) -> int:
     """Of ROLL's padded matrices: a prompt of two tokens, one of them no target, and padding."""
-    return (limit(came.table) + 1) * len(came.table)
+    return (width(came.table) + 1) * len(came.table)
 
 
 def sample_weights(came: Came) -> torch.Tensor:
@@ -60,7 +60,7 @@ def aggregated(came: Came, how: str) -> float:
     Advantages of observations are 0, so that only kimi15 has something left there: its square.
     """
     if how != "token-mean":
-        return came.loss(how, length=limit(came.table) + 1)
+        return came.loss(how, length=width(came.table) + 1)
     total = came.values.sum()
     if came.run.options.loss == "kimi15":
         total += 0.1 / 2 * came.whole.log_ratio[~came.tokens.mask].square().sum()
@@ -136,7 +136,7 @@ def ratio_clips(came: Came) -> dict[str, float]:
     if came.run.options.loss == "gspo":
         tokens = came.tokens
         rows = reduce_responses(tokens.log_ratio, tokens.mask, tokens.offsets, level="geometric")
-        ratio = rows.exp().repeat_interleave(limit(came.table) + 1)
+        ratio = rows.exp().repeat_interleave(width(came.table) + 1)
     found = clips(ratio, 1 - low, 1 + high, "", float(came.tokens.mask.sum()))
     names = {"low": "low_clipfrac", "high": "high_clipfrac", "total": "clipfrac"}
     return {f"actor/ppo_ratio_{names[name]}": value for name, value in found.items()}

@@ -1,7 +1,7 @@
 """Numbers of the frameworks' logs that rlpost's summary has, too."""
 
 from golden_corrections import METRICS as CORRECTION_METRICS
-from golden_runs import has_observations, limit
+from golden_runs import has_observations, width
 
 
 def metrics_of(entry, one, table, summary, state) -> dict[str, tuple[float, float]]:
@@ -78,7 +78,7 @@ def _padded_clip(name):
         if name == "token_reward_clip" and has_observations(table):
             return None
         count = fact[name]["count"] if fact[name] else 0
-        return count / (fact["responses"] * (limit(table) + 1))
+        return count / (fact["responses"] * (width(table) + 1))
 
     return fraction
 

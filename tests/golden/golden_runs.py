@@ -91,6 +91,11 @@ def has_singles(table) -> bool:
     return min(pc.value_counts(table["prompt_id"]).field("counts").to_pylist()) == 1
 
 
+def width(table) -> int:
+    """The frameworks pad responses to the longest one of a case."""
+    return pc.max(pc.list_value_length(table["response_mask"])).as_py()
+
+
 def limit(table) -> int:
     return pc.max(table["max_response_length"]).as_py()
 
