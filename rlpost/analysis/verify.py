@@ -134,8 +134,9 @@ def summary_differences(stored: Json, computed: Json) -> list[str]:
             and isinstance(right, float | int)
             and math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
         )
-        # The source of a role's column, and warnings, depend on the other columns of the input.
-        if not close and not path.endswith(".found_by") and not path.startswith("warnings"):
+        # These depend on the other columns of the input.
+        others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
+        if not close and not others:
             differences.append(f"{path}: {_short(left)} stored, {_short(right)} recomputed")
     return differences
 

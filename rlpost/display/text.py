@@ -98,6 +98,23 @@ def size(count: int) -> str:
     return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
 
 
+def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the column of each role of a summary, with others that could serve it.
+
+    >>> score = {"column": "score", "found_by": "alias", "ignored": ["raw_reward"]}
+    >>> role_columns({"mask": {"column": "mask", "found_by": "map"}, "reward": score})
+    'mask, reward = score (alias, not raw_reward)'
+    """
+    texts = []
+    for role, facts in roles.items():
+        notes = [f"not {name}" for name in facts.get("ignored", ())]
+        if role != facts["column"]:
+            notes = [facts["found_by"], *notes]
+            role = f"{role} = {facts['column']}"  # noqa: PLW2901
+        texts.append(f"{role} ({', '.join(notes)})" if notes else role)
+    return ", ".join(texts)
+
+
 def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
     """Return the time of a run and of its parts, and the speed of its passes.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind
+from rlpost.io.parquet.inputs import COMBINED, MASK_KEY
 from rlpost.recipe.roles import LOG_PROBS, missing, resolve
 
 if TYPE_CHECKING:
@@ -17,20 +19,42 @@ if TYPE_CHECKING:
 
 
 # Read by every recipe if the input has them.
-ROW_ROLES = ("group", "reward", "batch", "domain")
+ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
 
 
-def columns_of(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
+def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
     """Return a column for every role, including columns that the recipe names.
 
+    A `sample_mask` that a run of rlpost computed is a result, and no input of another run: it is
+    in `ignored`, unless the recipe names it.
+
+    Args:
+        source: the input.
+        recipe: names columns.
+        results: the sample mask of a run belongs to the advantages that are read beside it.
+
     Raises:
-        UsageError, DataError: as `rlpost.recipe.roles.resolve`.
+        UsageError: as `rlpost.recipe.roles.resolve`; or a run replaced the input's sample mask by
+            one that combines it with its own masks, so that neither can be used alone.
+        DataError: as `rlpost.recipe.roles.resolve`.
     """
     named = {f"component:{name}": name for name in recipe.reward_components or ()}
     named |= {f"teacher:{name}": name for name in recipe.teachers}
     if recipe.rollout_id is not None:
         named["rollout"] = recipe.rollout_id
-    return resolve(source.columns, recipe.columns, source.name, named)
+    computed = source.metadata.get(MASK_KEY, b"").decode(errors="replace")
+    absent = "sample_mask" not in source.columns or "sample_mask" in recipe.columns
+    if results or absent or not computed:
+        return resolve(source.columns, recipe.columns, source.name, named)
+    if computed == COMBINED:
+        raise UsageError(
+            f"{source.name}: `sample_mask` is false for responses that the input of an earlier run "
+            "left out and for those that its masks dropped, which cannot be separated: "
+            "--map sample_mask=sample_mask leaves both out, --map sample_mask=none neither"
+        )
+    others = [name for name in source.columns if name != "sample_mask"]
+    columns = resolve(others, recipe.columns, source.name, named)
+    return replace(columns, ignored={**columns.ignored, "sample_mask": ["sample_mask"]})
 
 
 def absent(

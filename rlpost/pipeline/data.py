@@ -16,7 +16,7 @@ from torch import Tensor
 from rlpost.io.arrow import to_numpy
 from rlpost.kernels.moments import dense_codes
 from rlpost.kernels.rewards import component_sum
-from rlpost.kernels.segments import count_true, lengths
+from rlpost.kernels.segments import count_true, lengths, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,9 @@ class Responses:
     """One row per response of the whole input, in input order, on the CPU.
 
     `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
-    `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`
-    (false if a number is not finite and such responses are left out).
+    `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`,
+    false for responses that are left out: a number is not finite, or `included` is false. That is
+    the sample mask of an input that has one.
     """
 
     columns: Mapping[str, Tensor]
@@ -116,6 +117,14 @@ class Batch:
         """Return the same batch with token columns added or replaced."""
         return replace(self, tokens={**self.tokens, **tokens})
 
+    def without_left_out(self) -> Batch:
+        """Return the batch with 0 for the tokens of responses that are left out, NaN or not."""
+        valid = self.responses["valid"]
+        if bool(valid.all()):
+            return self
+        inside = spread(valid, self.offsets)
+        return self.with_(**{name: torch.where(inside, x, 0.0) for name, x in self.tokens.items()})
+
     def beside(self, responses: Responses, start: int) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
         window = responses.rows(start, start + self.offsets.numel() - 1)
@@ -188,10 +197,14 @@ class Collector:
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
         own = codes.get("group", torch.arange(count))
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
+        valid = finite
+        if "sample_mask" in columns:
+            columns["included"] = columns.pop("sample_mask") != 0
+            valid = finite & columns["included"]
         columns |= {
             "reward": torch.where(finite, columns["reward"], 0.0),
-            "valid": finite,
-            "kept": finite.clone(),
+            "valid": valid,
+            "kept": valid.clone(),
             "step": step,
             "batch": batch,
             "domain": domain,

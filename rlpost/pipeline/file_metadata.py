@@ -51,6 +51,8 @@ class FileMetadata:
     """Running reward statistics at the start of the run, by domain, if it used any."""
     asked: dict[str, str] = field(default_factory=dict)
     """The preset that the user requested, and the estimator by the framework's name."""
+    mask: dict[str, str] = field(default_factory=dict)
+    """The metadata entry of the column `sample_mask`, if the run writes it."""
     file: int = 0
     """The number of the file in the run, from 0."""
     input: str = ""
@@ -70,6 +72,7 @@ class FileMetadata:
         first_rows: Sequence[int],
         running: Mapping[str, RunningMoments],
         asked: Mapping[str, str],
+        mask: Mapping[str, str],
     ) -> Self:
         """Return the metadata that all files of a run share.
 
@@ -79,11 +82,13 @@ class FileMetadata:
             first_rows: the row number of each file's first row, and the number of all rows.
             running: running reward statistics at the start, if the recipe uses them.
             asked: the preset and the estimator that the user requested, if a preset was.
+            mask: the metadata entry of the column `sample_mask`, if the run writes it.
         """
         text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
         digest = sha256(text.encode()).hexdigest()[:32]
         statistics = {name: asdict(one) for name, one in running.items()}
-        return cls(recipe, digest, len(files), first_rows[-1], statistics, dict(asked))
+        rows = first_rows[-1]
+        return cls(recipe, digest, len(files), rows, statistics, dict(asked), dict(mask))
 
     def of_file(self, number: int, name: str, summary: Json) -> Self:
         """Return the metadata of one file of the run, from its number, input and summary."""
@@ -101,6 +106,7 @@ class FileMetadata:
             "rlpost.input": self.input,
             **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
             RUN_KEY: json.dumps(run),
+            **self.mask,
             **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
         }
 

@@ -138,21 +138,27 @@ def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
     return {"all": totals.count("length"), "policy": totals.count("tokens")}
 
 
-def _add_masks(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     rows = batch.responses
     masks = {name: flag for name, flag in rows.items() if name.startswith("mask:")}
     numbers.sums.update({name: flag & rows["valid"] for name, flag in masks.items()})
+    if resolved.input_mask is not None:
+        numbers.sums["included"] = rows["included"]
 
 
 def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
     """Return how many responses each mask drops, and all masks together."""
-    rows = totals.count("rows")
-    dropped = {
+    rows = included = totals.count("rows")
+    dropped = {}
+    if "included" in totals:
+        included = totals.count("included")
+        dropped["sample_mask"] = rows - included
+    dropped |= {
         name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
         for name in totals.sums
         if name.startswith("mask:")
     }
-    dropped["nonfinite"] = rows - totals.count("valid")
+    dropped["nonfinite"] = included - totals.count("valid")
     dropped["all"] = rows - totals.count("kept")
     return {
         name: {"responses": count, "rate": count / rows if rows else 0.0}

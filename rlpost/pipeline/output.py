@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import to_arrow, to_numpy
+from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MASK_KEY
 from rlpost.kernels.corrections import RESPONSE_LEVELS
 from rlpost.kernels.segments import spread
 from rlpost.pipeline.stages.tokens import kept_mask, place_rewards
@@ -55,18 +56,8 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         UsageError: --emit has a column that this recipe does not compute.
     """
     recipe = resolved.recipe
-    masks = (
-        recipe.max_len_mask
-        or recipe.difficulty_mask
-        or recipe.error_max_len_clip is not None
-        or recipe.drop_zero_variance
-        or recipe.drop_single
-        or recipe.drop_truncated
-        or recipe.nonfinite == "mask"
-        or recipe.rejects_responses
-    )
     usual = ["advantages", "returns", "response_level_rewards"]
-    usual += ["sample_mask"] if masks else []
+    usual += ["sample_mask"] if resolved.masks else []
     usual += ["sample_weight"] if resolved.weighted else []
     usual += ["is_weight"] if recipe.is_weight else []
     names = tuple(usual) if recipe.emit is None else recipe.emit
@@ -80,6 +71,13 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         if lacks:
             raise UsageError(f"--emit {name} needs {needs}")
     return names
+
+
+def mask_metadata(resolved: ResolvedRecipe, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the metadata entry of a written `sample_mask`, by which a later run recognises it."""
+    if "sample_mask" not in names:
+        return {}
+    return {MASK_KEY.decode(): COMBINED if resolved.input_mask == "sample_mask" else COMPUTED}
 
 
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
@@ -111,6 +109,7 @@ def record_batch(
     Raises:
         DataError: a result is beyond the range of float32.
     """
+    batch = batch.without_left_out()
     offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
     arrays: dict[str, pa.Array] = {}
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory

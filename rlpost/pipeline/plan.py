@@ -214,11 +214,7 @@ def loss_plan(
     stages: Sequence[Stage]
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        stages = stages_before_loss(
-            reads,
-            mask_nonfinite=recipe.nonfinite == "mask",
-            sample_mask="sample_mask" in columns,
-        )
+        stages = stages_before_loss(reads, mask_nonfinite=recipe.nonfinite == "mask")
         length_role = "mask" if "mask" in columns else "log_probs"
         rows = tuple(role for role in _LOSS_ROWS if role in columns)
     else:

@@ -190,7 +190,22 @@ class Decoder:
                 value,
                 "a finite number is needed; `--nonfinite mask` leaves such responses out",
             )
+        if role == "sample_mask":
+            _check_flags(numbers, location)
         return numbers
+
+
+def _check_flags(numbers: torch.Tensor, location: CellLocation) -> None:
+    """Raise DataError for a number that is neither 0 nor 1, such as a weight; NaN is not judged."""
+    wrong = ((numbers != 0) & (numbers != 1) & ~numbers.isnan()).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise location.error(
+            row,
+            f"is {float(numbers[row]):g}",
+            "a sample mask has 1 for responses to train on and 0 for the others; "
+            "`--map sample_mask=none` ignores it",
+        )
 
 
 def _concatenated(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:

@@ -35,6 +35,10 @@ class ResolvedRecipe:
     whiten: bool
     """Advantages are whitened."""
     process_rewards: bool
+    input_mask: str | None = None
+    """The input's column of sample masks."""
+    stale_mask: bool = False
+    """The input has the sample mask of an earlier run, which this run replaces."""
 
     @property
     def constant(self) -> bool:
@@ -53,6 +57,23 @@ class ResolvedRecipe:
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
         changed |= self.whiten and returns != "whitened"
         return not changed and returns != "own"
+
+    @property
+    def masks(self) -> bool:
+        """Responses get a `sample_mask`; one of the input by this name may stay as it is."""
+        recipe = self.recipe
+        return (
+            recipe.max_len_mask
+            or recipe.difficulty_mask
+            or recipe.error_max_len_clip is not None
+            or recipe.drop_zero_variance
+            or recipe.drop_single
+            or recipe.drop_truncated
+            or recipe.nonfinite == "mask"
+            or recipe.rejects_responses
+            or self.input_mask not in (None, "sample_mask")
+            or self.stale_mask
+        )
 
     @property
     def weighted(self) -> bool:
@@ -96,6 +117,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
         whiten=estimator.whiten_advantages if whiten is None else whiten,
         process_rewards=process,
+        input_mask=columns.columns.get("sample_mask"),
+        stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
     )
 
 

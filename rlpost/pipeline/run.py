@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import FileMetadata
-from rlpost.pipeline.output import constant_per_response, emitted, schema_of
+from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.outputs import check_writable, run_identity
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
 from rlpost.pipeline.readback import check_written
@@ -120,6 +120,7 @@ def enrich_table(
         else table.drop_columns([name for name in names if name in table.schema.names])
     )
     metadata = join_table_metadata(kept.schema.metadata or {}, kept.schema.names, new.schema)
+    metadata |= {k.encode(): v.encode() for k, v in mask_metadata(plan.resolved, names).items()}
     for field, column in zip(new.schema, new.columns, strict=True):
         kept = kept.append_column(field, column)
     totals: ExactTotals = sum((chunk.totals for chunk in written), plan.no_totals)
@@ -138,13 +139,15 @@ def bind_losses(
     source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
-    return loss_plan(source, _columns(source, recipe), recipe, configs, write=write)
+    columns = _columns(source, recipe, results=True)
+    columns = columns if "advantages" in columns else _columns(source, recipe)
+    return loss_plan(source, columns, recipe, configs, write=write)
 
 
-def _columns(source: Source | TableSource, recipe: Recipe) -> ColumnMap:
+def _columns(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
     if source.rows == 0:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
-    return columns_of(source, recipe)
+    return columns_of(source, recipe, results=results)
 
 
 def engine_for(plan: Plan, options: Options) -> Engine:
@@ -350,8 +353,10 @@ def run_metadata(
 ) -> FileMetadata:
     """Return the metadata that all files of a run share."""
     used = running if "running" in plan.resolved.norm else {}
-    recipe = plan.resolved.recipe
-    return FileMetadata.of_run(recipe, source.files, source.first_rows, used, options.asked)
+    mask = mask_metadata(plan.resolved, emitted(plan.resolved))
+    return FileMetadata.of_run(
+        plan.resolved.recipe, source.files, source.first_rows, used, options.asked, mask
+    )
 
 
 def enriched_metadata(

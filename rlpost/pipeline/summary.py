@@ -114,6 +114,12 @@ class ResponseFacts:
         return cls(**{**table, "groups": sizes})
 
 
+def nonfinite(responses: Responses) -> int:
+    """Return how many responses are left out because a number is not finite."""
+    bad = ~responses["valid"]
+    return int((bad & responses["included"] if "included" in responses else bad).sum())
+
+
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
@@ -213,10 +219,7 @@ def summary_of(
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
-        "roles": {
-            role: {"column": plan.columns.column(role), "found_by": plan.columns.how[role]}
-            for role in plan.roles
-        },
+        "roles": roles_of(plan),
         **report_metrics(every, resolved),
         "groups": groups,
         "steps": _tables(labels, totals, resolved, "step"),
@@ -234,6 +237,19 @@ def summary_of(
         *correction_warnings(summary),
     ]
     return {**summary, "warnings": warnings}
+
+
+def roles_of(plan: Plan) -> Json:
+    """Return the column of each role, how it was found, and columns that could serve instead."""
+    columns = plan.columns
+    return {
+        role: {
+            "column": columns.column(role),
+            "found_by": columns.how[role],
+            **({"ignored": columns.ignored[role]} if role in columns.ignored else {}),
+        }
+        for role in plan.roles
+    }
 
 
 def _tables(
@@ -259,7 +275,7 @@ def warnings_of(
     groups = summary["groups"] or {"single": 0, "count": 0}
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
     empty = facts.empty
-    nonfinite = summary["masked"]["nonfinite"]["responses"]
+    left_out = summary["masked"]["nonfinite"]["responses"]
     likely = [
         (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
         (
@@ -292,7 +308,7 @@ def warnings_of(
         ),
     ]
     return [
-        *common_warnings(plan, summary["advantage"], nonfinite),
+        *common_warnings(plan, summary["advantage"], left_out),
         *(text for applies, text in likely if applies),
     ]
 
@@ -327,21 +343,38 @@ def _kl_noise(groups: Json) -> str:
     )
 
 
-def common_warnings(plan: Plan, advantage: Json, nonfinite: int) -> list[str]:
+def common_warnings(plan: Plan, advantage: Json, left_out: int) -> list[str]:
     """Return the warnings of every run that has advantages, computed or read.
 
     Args:
         plan: of the run.
         advantage: the statistics of advantages.
-        nonfinite: how many responses were left out because a number is not finite.
+        left_out: how many responses were left out because a number is not finite.
     """
     texts = []
     if "mask" not in plan.columns:
         texts.append("no mask column: every token counts as a policy token")
     if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
         texts.append("all advantages are zero: training on this file would learn nothing")
-    if nonfinite:
-        texts.append(f"{counted(nonfinite, 'response')} left out: a number is not finite")
+    if left_out:
+        texts.append(f"{counted(left_out, 'response')} left out: a number is not finite")
+    return texts + _ignored(plan)
+
+
+def _ignored(plan: Plan) -> list[str]:
+    """Return a warning for each role that another column of the input could serve."""
+    columns = plan.columns
+    texts = [
+        f"{' and '.join(f'`{name}`' for name in names)} ignored: {role} is read from "
+        f"`{columns.column(role)}` (--map {role}={names[0]})"
+        for role, names in columns.ignored.items()
+        if role in plan.roles
+    ]
+    if "sample_mask" in columns.ignored.get("sample_mask", ()):
+        texts.append(
+            "`sample_mask` ignored: an earlier run of rlpost computed it "
+            "(--map sample_mask=sample_mask leaves out the responses that it dropped)"
+        )
     return texts
 
 

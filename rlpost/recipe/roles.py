@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import DataError, UsageError
@@ -85,7 +85,10 @@ ROLES: dict[str, Role] = {
     "truncated": _role(
         "truncated", "flag", "finish_reason", "truncated", "stop_reason", "stop_condition"
     ),
-    "sample_mask": _role("sample_mask", "number", "sample_mask"),
+    "sample_mask": _role(
+        "sample_mask", "number", "sample_mask", "sample_loss_mask", "loss_multiplier",
+        "final_sample_mask",
+    ),
     "sample_weight": _role("sample_weight", "number", "sample_weight"),
     "traj_id": _role("traj_id", "key", "traj_id"),
     "turn": _role("turn", "number", "turn"),
@@ -132,6 +135,8 @@ class ColumnMap:
 
     columns: dict[str, str]
     how: dict[str, str]
+    ignored: dict[str, list[str]] = field(default_factory=dict)
+    """By role, the other columns that have a name of the role and serve no role."""
 
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""
@@ -180,7 +185,21 @@ def resolve(
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
     _use_framework_aliases(available, chosen, columns, how)
     named = more or {}
-    return ColumnMap({**columns, **named}, {**how, **dict.fromkeys(named, "map")})
+    columns, how = {**columns, **named}, {**how, **dict.fromkeys(named, "map")}
+    return ColumnMap(columns, how, _ignored(available, columns, how))
+
+
+def _ignored(
+    available: Collection[str], columns: Mapping[str, str], how: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Return the columns that could serve a role, if the user did not choose its column."""
+    used = {*columns.values(), "response_level_rewards"}  # rlpost writes that one
+    others = {
+        role: [name for name in ROLES[role].aliases if name in available and name not in used]
+        for role in columns
+        if role in ROLES and how[role] != "map"
+    }
+    return {role: names for role, names in others.items() if names}
 
 
 def _absent_columns(

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
+from test_cli import rollout, run, save
 
 import rlpost
 from rlpost.errors import DataError
@@ -221,6 +222,26 @@ def test_roles_and_settings_are_said(tmp_path):
     assert betas[1]["coefficient"] == pytest.approx(0.1 * (1 + 0.2 * 80 / 10000))
     assert summary["recipe"]["kl_target"] == 0.01
     assert json.loads(json.dumps(summary))
+
+
+def test_a_column_that_could_serve_a_role_is_named(tmp_path):
+    """`reward` and `score` differ: the summary has the one that was read, and the other."""
+    save(rollout().append_column("score", [[1.0, 0.0] * 6]), tmp_path / "in.parquet")
+    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert "reward (not score)" in ran.err
+    assert "! `score` ignored: reward is read from `reward` (--map reward=score)" in ran.err
+    chosen = ("--map", "reward=score", "--overwrite")
+    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *chosen)
+    assert "reward = score (map)" in ran.err
+    assert "ignored" not in ran.err
+    both = small().with_columns(score=pl.lit(0.5), scores=pl.lit(0.5))
+    (text,) = warnings(both)
+    assert text.startswith("`score` and `scores` ignored: reward is read from `reward`")
+    alias = both.drop("reward")
+    roles = rlpost.enrich(alias)[1]["roles"]
+    assert roles["reward"] == {"column": "score", "found_by": "alias", "ignored": ["scores"]}
+    unread = small().with_columns(value_preds=pl.lit([0.0]), values=pl.lit([0.0]))
+    assert warnings(unread) == []
 
 
 def test_a_file_tells_of_its_own_rows(tmp_path):

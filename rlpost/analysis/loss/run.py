@@ -18,7 +18,7 @@ from rlpost.losses.config import LossConfig
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.file_metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import LOSS_COLUMNS, emitted
+from rlpost.pipeline.output import LOSS_COLUMNS, emitted, mask_metadata
 from rlpost.pipeline.outputs import Outputs, targets_of
 from rlpost.pipeline.run import bind_losses, check_clash, engine_for, write_files
 from rlpost.pipeline.summary import run_summary
@@ -80,7 +80,7 @@ def loss(
         engine = engine_for(plan, options)
         with single_threaded_torch():
             responses = engine.responses()
-            metadata = partial(_metadata, configs=configs)
+            metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
@@ -103,6 +103,7 @@ def _metadata(
     totals: LossTotals,
     *,
     configs: Sequence[LossConfig],
+    mask: dict[str, str],
 ) -> dict[str, str]:
     """Return the metadata of a file; the same bytes for the same input and options."""
     summary = summarise_losses(plan, responses, totals, configs)
@@ -114,6 +115,7 @@ def _metadata(
         "rlpost.version": __version__,
         **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
         "rlpost.input": plan.source.files[index].path.name,
+        **mask,
         "rlpost.loss": json.dumps(configs[0].resolved()),
         "rlpost.loss_summary": json.dumps(summary),
     }

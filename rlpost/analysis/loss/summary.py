@@ -12,7 +12,7 @@ from rlpost.losses.base import DUAL, HIGH, LOW
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
-from rlpost.pipeline.summary import common_warnings, positive_warning
+from rlpost.pipeline.summary import common_warnings, nonfinite, positive_warning, roles_of
 from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -58,13 +58,10 @@ def summarise_losses(
     read = "advantages" in plan.columns
     return {
         "schema_version": SCHEMA_VERSION,
-        "roles": {
-            role: {"column": plan.columns.column(role), "found_by": plan.columns.how[role]}
-            for role in plan.roles
-        },
+        "roles": roles_of(plan),
         "responses": sums.count("rows"),
         "left_out": sums.count("rows") - sums.count("valid"),
-        "nonfinite": int((~responses["valid"]).sum()),
+        "nonfinite": nonfinite(responses),
         "behaviour": behaviour_of(configs),
         "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")},
         "advantage": sums.statistic("advantage"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import counted, number, percent, run_time, size, time_parts
+from rlpost.display.text import counted, number, percent, role_columns, run_time, size, time_parts
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 NONE = "–"
 _ROUNDING = 1e-15
+_MASK_LABELS = {
+    "all": "responses masked, total",
+    "sample_mask": "masked: sample mask of the input",
+}
 
 
 def show_plan(plan: Plan) -> None:
@@ -136,7 +140,7 @@ def _rates(summary: Json) -> TextTable:
         else:
             rows.append((name, NONE, NONE))
     for name, mask in summary["masked"].items():
-        label = "responses masked, total" if name == "all" else f"masked: {name.replace('_', ' ')}"
+        label = _MASK_LABELS.get(name, f"masked: {name.replace('_', ' ')}")
         if name != "nonfinite" or mask["responses"]:
             rows.append((label, f"{mask['responses']:,}", percent(mask["rate"])))
     coefficient = summary.get("kl", {}).get("coefficients")
@@ -231,11 +235,7 @@ def _by(summary: Json, key: str, column: str) -> list[TextTable]:
 
 
 def _roles(summary: Json) -> Text:
-    roles = ", ".join(
-        role if role == facts["column"] else f"{role} = {facts['column']} ({facts['found_by']})"
-        for role, facts in summary["roles"].items()
-    )
-    return Text(f"Columns: {printable_line(roles)}", style="dim")
+    return Text(f"Columns: {printable_line(role_columns(summary['roles']))}", style="dim")
 
 
 def _times(summary: Json) -> Text:

@@ -105,7 +105,10 @@ def _partitions(path: AnyPath) -> tuple[tuple[str, str], ...]:
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
 
 
-MISSING_ROLES = b"rlpost.lacks"  # key-value metadata: role -> reason that a converted dump lacks it
+# Keys of the key-value metadata that a plan reads.
+MISSING_ROLES = b"rlpost.lacks"  # role -> reason that a converted dump lacks it
+MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run computed it
+COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
-from rlpost.io.parquet.inputs import MISSING_ROLES, InputFile, InputMetadata, share_schemas
+from rlpost.io.parquet.inputs import (
+    MASK_KEY,
+    MISSING_ROLES,
+    InputFile,
+    InputMetadata,
+    share_schemas,
+)
 from rlpost.io.parquet.reader import ParquetReader, column_extents
 from rlpost.io.parquet.splice_plan import plan_splice
 from rlpost.io.paths import RemotePath
@@ -460,5 +466,5 @@ def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
         source.fingerprints,
         share_schemas(source.schemas),
         source.columns,
-        {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
+        {key: value for key, value in source.metadata.items() if key in (MISSING_ROLES, MASK_KEY)},
     )

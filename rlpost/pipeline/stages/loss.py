@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.losses.config import LossConfig
-    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 
@@ -24,29 +24,16 @@ _BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a co
 _TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
 
 
-def stages_before_loss(
-    reads: frozenset[str], *, mask_nonfinite: bool, sample_mask: bool
-) -> list[Stage]:
+def stages_before_loss(reads: frozenset[str], *, mask_nonfinite: bool) -> list[Stage]:
     """Return the stages before the loss of an input that has advantages.
 
     Args:
         reads: the token roles that losses read.
         mask_nonfinite: leave out responses with numbers that are not finite.
-        sample_mask: the input has sample masks.
     """
-    stages = []
-    if mask_nonfinite:
-        stages.append(
-            Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
-        )
-    if sample_mask:
-        stages.append(Stage("sample mask", reduce=drop_masked))
-    return stages
-
-
-def drop_masked(responses: Responses) -> Responses:
-    """Drop the responses whose `sample_mask` in the input is 0."""
-    return responses.with_(kept=responses["kept"] & (responses["sample_mask"] != 0))
+    if not mask_nonfinite:
+        return []
+    return [Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)]
 
 
 def add_loss(

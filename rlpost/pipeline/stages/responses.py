@@ -56,8 +56,11 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
     kept = responses["valid"]
     for flag in flags.values():
         kept = kept & flag
+    counts = dict(flags)
+    if "included" in responses:
+        counts = {"sample_mask": responses["included"], **flags}
     advice = "loosen a mask" if flags else "correct the file"
-    return some_left(responses, kept, flags, advice).with_(
+    return some_left(responses, kept, counts, advice).with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
     )
 
@@ -159,6 +162,7 @@ def charge_kl(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `beta`, and subtract β times the KL of a whole response from its `rewards`."""
     responses = kl_coefficients(responses, recipe=recipe)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
+    charge = torch.where(responses["valid"], charge, 0.0)
     return responses.with_(rewards=responses["rewards"] - charge)
 
 

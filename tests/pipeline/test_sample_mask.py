@@ -1,0 +1,221 @@
+"""The sample mask of an input: 0 leaves a response out of statistics and of training."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from reference_pipeline import pipeline
+from strategies import recipes, rollouts, to_table
+from test_cli import run
+from test_left_out import FACTS, close, domains, flat, responses, same_facts, written
+
+import rlpost
+from rlpost.analysis.loss import run as loss_run
+from rlpost.analysis.verify import verify
+from rlpost.errors import DataError, UsageError
+
+EMIT = ("advantages", "returns", "response_level_rewards", "sample_mask", "kl", "raw_advantages",
+        "token_level_rewards", "group_mean", "group_size")  # fmt: skip
+
+
+def masked(table, flags, name="sample_mask"):
+    return table.append_column(name, pa.array(flags))
+
+
+@st.composite
+def left_out(draw):
+    rows = draw(rollouts(max_groups=3, max_group_size=4, max_batches=2, max_tokens=6))
+    return (
+        rows,
+        draw(recipes()),
+        draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))),
+    )
+
+
+@settings(max_examples=60)
+@given(left_out(), st.sampled_from([bool, int, float]))
+def test_a_masked_response_is_as_if_it_were_not_there(case, kind):
+    rows, options, keep = case
+    stay, gone = ([i for i, flag in enumerate(keep) if flag == kept] for kept in (True, False))
+    assume(gone)
+    others = [rows[i] for i in stay]
+    assume({r.batch for r in others} == {r.batch for r in rows})
+    assume(any(r.kept for r in pipeline(others, options).rows))
+    if options.get("numerics", {}).get("batch") == "step_domain":  # in order of appearance
+        assume(domains(rows) == domains(others))
+    emit = tuple(name for name in EMIT if name != "kl" or rows[0].ref)
+    recipe = rlpost.Recipe(**options, emit=emit, replace=True)
+    got, summary = rlpost.enrich(masked(to_table(rows), [kind(x) for x in keep]), recipe)
+    want, expected = rlpost.enrich(to_table(others), recipe)
+    for name in emit:
+        here, there = (written(table, name) for table in (got.take(stay), want))
+        listed = isinstance(want.schema.field(name).type, pa.ListType)
+        close(*((flat(here), flat(there)) if listed else (here, there)))
+        out = written(got.take(gone), name)
+        assert not any(flat(out) if listed else out), name
+    assert summary["masked"].pop("sample_mask")["responses"] == len(gone)
+    assert summary["masked"]["nonfinite"]["responses"] == 0
+    for name in FACTS:
+        same_facts(summary.get(name), expected.get(name))
+
+
+def test_by_hand_and_what_is_printed(tmp_path):
+    source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    pq.write_table(masked(to_table(responses()), [1, 0, 1, 1]), source)
+    ran = run("advantages", source, target, "--estimator", "dr_grpo")
+    assert re.search(r"masked: sample mask of the input +1 +25\.00 %", ran.err), ran.err
+    assert re.search(r"Columns: .*sample_mask", ran.err), ran.err
+    out = pl.read_parquet(target)
+    close([x[0] for x in out["advantages"].to_list()], [-5 / 3, 0.0, 1 / 3, 4 / 3])
+    assert out["sample_mask"].to_list() == [1, 0, 1, 1]  # the input's own, unchanged
+    assert verify([target])["ok"]
+
+
+@pytest.mark.parametrize("name", ["sample_loss_mask", "loss_multiplier", "final_sample_mask"])
+def test_a_mask_by_another_name_becomes_the_sample_mask(name, tmp_path):
+    pq.write_table(
+        masked(to_table(responses()), [1.0, 0.0, 1.0, 1.0], name), tmp_path / "in.parquet"
+    )
+    for source, out in (("in", "out"), ("out", "again")):
+        recipe = rlpost.Recipe(replace=source == "out")
+        rlpost.advantages(tmp_path / f"{source}.parquet", tmp_path / f"{out}.parquet", recipe)
+        found = pl.read_parquet(tmp_path / f"{out}.parquet")
+        assert found["sample_mask"].to_list() == [True, False, True, True]
+        assert found[name].to_list() == [1.0, 0.0, 1.0, 1.0]
+        assert verify([tmp_path / f"{out}.parquet"])["ok"]
+    first, again = (pl.read_parquet(tmp_path / f"{x}.parquet") for x in ("out", "again"))
+    assert first.select(sorted(first.columns)).equals(again.select(sorted(again.columns)))
+
+
+def test_the_written_mask_combines_both():
+    table = masked(to_table(responses()), [True, False, True, True])
+    recipe = rlpost.Recipe(max_len_mask=True, max_response_length=3)
+    with pytest.raises(UsageError, match="has a column 'sample_mask' already; --replace"):
+        rlpost.enrich(table, recipe)
+    got, summary = rlpost.enrich(table, recipe.model_copy(update={"replace": True}))
+    assert written(got, "sample_mask") == [True, False, False, False]
+    assert {name: one["responses"] for name, one in summary["masked"].items()} == {
+        "sample_mask": 1, "max_len": 2, "nonfinite": 0, "all": 3}  # fmt: skip
+
+
+def test_none_ignores_it():
+    table = masked(to_table(responses()), [True, False, True, True])
+    got, summary = rlpost.enrich(table, rlpost.Recipe(columns={"sample_mask": "none"}))
+    want, _ = rlpost.enrich(to_table(responses()), rlpost.Recipe())
+    assert written(got, "advantages") == written(want, "advantages")
+    assert "sample_mask" not in summary["masked"]
+
+
+def test_a_weight_is_no_mask_and_a_null_is_an_error():
+    with pytest.raises(DataError, match=r"row 1: `sample_mask` is 0.25; .*--map sample_mask=none"):
+        rlpost.enrich(masked(to_table(responses()), [1.0, 0.25, 1.0, 1.0]))
+    with pytest.raises(DataError, match="row 2: `sample_mask` is null"):
+        rlpost.enrich(masked(to_table(responses()), [True, False, None, True]))
+    recipe = rlpost.Recipe(nonfinite="mask", replace=True)
+    _, summary = rlpost.enrich(masked(to_table(responses()), [True, False, None, True]), recipe)
+    assert {name: one["responses"] for name, one in summary["masked"].items()} == {
+        "sample_mask": 1, "nonfinite": 1, "all": 2}  # fmt: skip
+    assert "1 response left out: a number is not finite" in summary["warnings"]
+
+
+def test_a_mask_that_leaves_nothing_is_an_error():
+    with pytest.raises(DataError, match="no response is left of 4: sample_mask keeps 0"):
+        rlpost.enrich(masked(to_table(responses()), [0, 0, 0, 0]))
+
+
+# A second run on the output of a first one
+
+OWN = {"max_len_mask": True, "max_response_length": 4}
+
+
+def twice(tmp_path, table, first, second):
+    """The columns of both outputs, and the summary of the second run."""
+    pq.write_table(table, tmp_path / "in.parquet")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "one.parquet", rlpost.Recipe(**first))
+    recipe = rlpost.Recipe(**second, replace=True)
+    summary = rlpost.advantages(tmp_path / "one.parquet", tmp_path / "two.parquet", recipe)
+    return *(pl.read_parquet(tmp_path / f"{x}.parquet") for x in ("one", "two")), summary
+
+
+def test_the_same_recipe_gives_the_same_file_again(tmp_path):
+    one, two, summary = twice(tmp_path, to_table(responses()), OWN, OWN)
+    assert one["sample_mask"].to_list() == [True, True, True, False]
+    assert one.select(sorted(one.columns)).equals(two.select(sorted(two.columns)))
+    assert any("--map sample_mask=sample_mask" in text for text in summary["warnings"])
+    assert "sample_mask" not in summary["roles"]
+    assert verify([tmp_path / "two.parquet"])["ok"]
+
+
+def test_a_second_recipe_without_masks_removes_those_of_the_first(tmp_path):
+    _, two, _ = twice(tmp_path, to_table(responses()), OWN, {})
+    assert two["sample_mask"].to_list() == [True] * 4
+    want, _ = rlpost.enrich(to_table(responses()))
+    assert two["advantages"].to_list() == written(want, "advantages")
+    assert verify([tmp_path / "two.parquet"])["ok"]
+
+
+def test_the_mask_of_the_first_run_can_be_used(tmp_path):
+    chosen = {"columns": {"sample_mask": "sample_mask"}}
+    _, two, _ = twice(tmp_path, to_table(responses()), OWN, chosen)
+    want, _ = rlpost.enrich(to_table(responses()[:3]))
+    close(flat(two["advantages"].to_list()[:3]), flat(written(want, "advantages")))
+    assert two["sample_mask"].to_list() == [True, True, True, False]
+
+
+def test_masks_that_cannot_be_separated_are_an_error(tmp_path):
+    table = masked(to_table(responses()), [True, False, True, True])
+    with pytest.raises(UsageError, match=r"--map sample_mask=sample_mask .*--map sample_mask=none"):
+        twice(tmp_path, table, {**OWN, "replace": True}, {})
+    for column, dropped in (("sample_mask", 2), ("none", 0)):
+        recipe = rlpost.Recipe(replace=True, columns={"sample_mask": column})
+        summary = rlpost.advantages(
+            tmp_path / "one.parquet", tmp_path / f"{column}.parquet", recipe
+        )
+        assert summary["masked"]["all"]["responses"] == dropped
+    with pytest.raises(DataError, match=r"--replace replaced it|cannot be separated"):
+        verify([tmp_path / "one.parquet"])
+
+
+def test_in_memory_it_is_the_same():
+    one, _ = rlpost.enrich(to_table(responses()), rlpost.Recipe(**OWN))
+    two, _ = rlpost.enrich(one, rlpost.Recipe(**OWN, replace=True))
+    assert one.select(sorted(one.column_names)).equals(two.select(sorted(two.column_names)))
+
+
+def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):
+    rows = [replace(r, current=[x - 0.1 for x in r.old]) for r in responses()]
+    pq.write_table(to_table(rows), tmp_path / "in.parquet")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "one.parquet", rlpost.Recipe(**OWN))
+    read = loss_run.loss(tmp_path / "one.parquet")
+    computed = loss_run.loss(tmp_path / "in.parquet", recipe=rlpost.Recipe(**OWN))
+    assert read["settings"][0]["loss"] == computed["settings"][0]["loss"]
+    assert read["left_out"] == computed["left_out"] == 1
+    assert read["nonfinite"] == computed["nonfinite"] == 0
+
+
+# Left-out responses with numbers that are not finite
+
+
+@pytest.mark.parametrize("name", ["old", "ref"])
+@pytest.mark.parametrize("numerics", [{}, {"kl_credit": "response"}, {"kl_credit": "token"}])
+def test_numbers_of_left_out_responses_are_zero_in_every_column(name, numerics):
+    rows = responses()
+    rows[2] = replace(rows[2], **{name: [-1.0, float("nan"), -1.0]})
+    emit = (*EMIT, "final_response_mask")
+    for estimator in ("grpo", "raw", "reinforce", "reinforce_pp"):
+        recipe = rlpost.Recipe(
+            estimator=estimator, kl_coef=0.1, nonfinite="mask", emit=emit, numerics=numerics
+        )
+        table, _ = rlpost.enrich(to_table(rows), recipe)
+        for column in emit:
+            value = written(table, column)[2]
+            assert not any(value if isinstance(value, list) else [value]), column
+        assert np.isfinite(flat(written(table, "kl"))).all()
+        json.dumps(written(table, "kl"), allow_nan=False)
