@@ -147,6 +147,15 @@ class Format(Enum):
     markdown = "markdown"
 
 
+class RolloutRewards(Enum):
+    """The reward of a rollout whose rows have different rewards."""
+
+    equal = "equal"
+    last = "last"
+    sum = "sum"
+    mean = "mean"
+
+
 def option(
     *flags: str,
     help: str,  # noqa: A002 - typer's name for it
@@ -257,6 +266,19 @@ State = Annotated[
         common=False,
         help="Running reward statistics (JSON) to load and save.",
     ),
+]
+RolloutId = Annotated[
+    str | None,
+    option(
+        "--rollout-id",
+        metavar="COLUMN",
+        help="Count rows of one rollout once in group statistics.",
+        complete=completion.column,
+    ),
+]
+RolloutReward = Annotated[
+    RolloutRewards,
+    option("--rollout-reward", help="Reward of a rollout whose rows differ."),
 ]
 PassThreshold = Annotated[
     float,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind
 from rlpost.io.parquet.inputs import COMBINED, MASK_KEY
+from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.roles import LOG_PROBS, missing, resolve
 
 if TYPE_CHECKING:
@@ -38,6 +40,14 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
             one that combines it with its own masks, so that neither can be used alone.
         DataError: as `rlpost.recipe.roles.resolve`.
     """
+    columns = _resolved(source, recipe, results=results)
+    turns = turn_columns(columns, partial(content_of, source))
+    how = {**columns.how, **dict.fromkeys(turns, "name")}
+    return replace(columns, columns={**columns.columns, **turns}, how=how)
+
+
+def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) -> ColumnMap:
+    """Return the columns of the roles that names and the recipe define."""
     named = {f"component:{name}": name for name in recipe.reward_components or ()}
     named |= {f"teacher:{name}": name for name in recipe.teachers}
     if recipe.rollout_id is not None:
@@ -55,6 +65,15 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     others = [name for name in source.columns if name != "sample_mask"]
     columns = resolve(others, recipe.columns, source.name, named)
     return replace(columns, ignored={**columns.ignored, "sample_mask": ["sample_mask"]})
+
+
+def content_of(source: Source | TableSource, name: str) -> str:
+    """Return what a column contains in every file; `other` if one differs or does not have it."""
+    contents = {
+        content_kind(schema.field(name).type) if name in schema.names else "other"
+        for schema in source.schemas
+    }
+    return contents.pop() if len(contents) == 1 else "other"
 
 
 def absent(

@@ -17,6 +17,7 @@ from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.loss import add_loss, stages_before_loss
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
+from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import GROUP_COLUMNS
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
@@ -76,7 +77,8 @@ class Plan:
     def roles(self) -> list[str]:
         """All roles that are read; those with one value a response first."""
         tokens = sorted(roles_of(self.stages) | {self.length_role})
-        return [*self.row_roles, *(role for role in tokens if role in self.columns)]
+        rows = (role for role in self.row_roles if role not in TURN_ROLES)
+        return [*rows, *(role for role in tokens if role in self.columns)]
 
     def passes(self) -> list[Pass]:
         """Return the passes over the input, in order.
@@ -283,6 +285,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout"] if recipe.rollout_id else []),
+        *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
     ]
@@ -305,6 +308,12 @@ def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
         "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
     }
     return [why for why, needs in grouped.items() if needs]
+
+
+def counts_rows(resolved: ResolvedRecipe) -> bool:
+    """Return whether a recipe compares the rows of groups without regard to rollouts."""
+    aware = resolved.recipe.rollout_id is not None or "traj_id" in resolved.estimator.needs
+    return bool(_group_reasons(resolved)) and not aware
 
 
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:

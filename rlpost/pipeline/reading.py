@@ -13,6 +13,7 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.device import to_device
+from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
@@ -176,6 +177,13 @@ class Decoder:
         column = self.columns.column(role)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         kind = kind_of(role)
+        if role == TURN:
+            turns = ragged.numbers(array, location)
+            return torch.from_numpy(np.where(np.isfinite(turns), turns, -1).astype(np.int64))
+        if role == ROLLOUT:
+            if pa.types.is_dictionary(array.type):
+                array = array.cast(array.type.value_type)
+            return array.cast(pa.string()).fill_null("")
         if kind == "key":
             return ragged.key(array, location)
         if kind == "flag":

@@ -150,7 +150,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
                 f"{name} {scope}: estimator {estimator.name} normalises within groups; "
                 f"{name} group, others or none is needed"
             )
-    if recipe.rollout_id is not None and _compares_rows(estimator):
+    if recipe.rollout_id is not None and compares_rows(estimator):
         raise UsageError(
             f"rollout_id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, so "
             "rows of one rollout would count several times; leave rollout_id out, or keep one row "
@@ -159,7 +159,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
     _check_options(estimator)
 
 
-def _compares_rows(estimator: Estimator) -> bool:
+def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
     return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)

@@ -27,6 +27,7 @@ from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
+from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
@@ -342,7 +343,8 @@ def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
 def _keys(plan: Plan) -> list[str]:
     """Return the key columns, which --emit-only keeps."""
     columns = plan.columns.columns.items()
-    return [column for role, column in columns if kind_of(role) == "key"]
+    keys = (column for role, column in columns if kind_of(role) == "key" and role not in TURN_ROLES)
+    return list(keys)
 
 
 def run_metadata(

@@ -18,8 +18,10 @@ from rlpost.display.text import counted
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
+from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages.rewards import countable, group_statistics
 from rlpost.pipeline.totals import cells_of
+from rlpost.pipeline.turns import BY_ID, BY_TURN, ROLLOUT, TURN
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -88,6 +90,10 @@ class ResponseFacts:
     """Responses of more policy tokens than --max-response-length."""
     longest: int = 0
     """Most policy tokens of a response."""
+    turns_by_id: int = 0
+    """Rows that share a rollout id, each of which counts as a response."""
+    turns_by_turn: int = 0
+    """The same, by the numbers of turns, without a rollout id."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -98,6 +104,8 @@ class ResponseFacts:
             self.unwhitened + other.unwhitened,
             self.over_limit + other.over_limit,
             max(self.longest, other.longest),
+            self.turns_by_id + other.turns_by_id,
+            self.turns_by_turn + other.turns_by_turn,
         )
 
     def to_json(self) -> Json:
@@ -123,6 +131,7 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
+    turns = responses.columns.get("turn_row", torch.zeros(0))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
@@ -130,6 +139,8 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
+        turns_by_id=int((turns == int(BY_ID)).sum()),
+        turns_by_turn=int((turns == int(BY_TURN)).sum()),
     )
 
 
@@ -233,6 +244,7 @@ def summary_of(
         *warnings_of(plan, facts, summary, edges),
         *_unwhitened(facts.unwhitened),
         *_over_limit(plan, facts),
+        *_turns(plan, facts),
         *_positive(plan, every),
         *correction_warnings(summary),
     ]
@@ -393,6 +405,25 @@ def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
         f"{facts.longest:,} policy tokens; is this the limit of generation?"
     )
     return [text] if longer else []
+
+
+def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warning of rows that are turns, each of which groups count as a response."""
+    rows = facts.turns_by_id + facts.turns_by_turn
+    if not rows:
+        return []
+    columns, estimator = plan.columns.columns, plan.resolved.estimator
+    by, rollout = columns.get(TURN), "COLUMN"
+    if facts.turns_by_id:
+        by = rollout = columns[ROLLOUT]
+    advice = f"--rollout-id {rollout} counts a rollout once"
+    if compares_rows(estimator):
+        advice = f"estimator {estimator.name} needs one row of each rollout"
+    text = (
+        f"{counted(rows, 'row')} look like turns of a rollout (by `{by}`), but each counts as "
+        f"a response of its prompt group: {advice}"
+    )
+    return [text]
 
 
 def _positive(plan: Plan, totals: Totals) -> list[str]:

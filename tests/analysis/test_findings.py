@@ -183,6 +183,18 @@ def asked(columns, *, by="group"):
     return columns | {"prompt": [f"question {one}?" for one in number[by]]}
 
 
+def with_turns(columns, size=2):
+    """Rows of a group are rollouts of so many turns."""
+    ids = [f"{name}/{row % SIZE // size}" for row, name in enumerate(columns["prompt_id"])]
+    return columns | {"traj_id": ids, "turn": [row % size for row in range(ROWS)]}
+
+
+def with_outcome(columns):
+    """All rows of a rollout have the reward of its first."""
+    rewards = [columns["reward"][row - row % 2] for row in range(ROWS)]
+    return columns | {"reward": rewards}
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
@@ -233,8 +245,13 @@ CASES = {
     "constant_log_probs": (each(BASE, "old_log_probs", np.zeros_like), BASE),
     "same_log_probs": (BASE | {"infer_log_probs": BASE["old_log_probs"]}, ALWAYS_ON_POLICY),
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
+    "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
+    "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
+
+OPTIONS = {"differing_rollout_rewards": {"rollout_id": "traj_id"}}
+"""Options with which checks run."""
 
 
 def names(path, **options):
@@ -277,6 +294,7 @@ PROVIDE = {
     "infer_log_probs": ("infer_log_probs",),
     "values or token_rewards": ("values",),
     "prompts": ("prompt",),
+    "rollout ids or turns": ("traj_id", "turn"),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
@@ -286,7 +304,9 @@ PROVIDE = {
 )
 def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, tmp_path):
     full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
-    assert runs(write(tmp_path / "full.parquet", full))[name] is None
+    full = with_turns(full, 1)
+    ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
+    assert ran[name] is None
     path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
     assert runs(path)[name].startswith("no column for ")
     shown = CliRunner().invoke(app, [str(path)]).stdout
@@ -324,6 +344,9 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
         ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
         ("constant_log_probs", with_lengths(BASE, [0] * ROWS), "fewer than 16 policy tokens"),
         ("mixed_types", BASE, "the input is one file"),
+        ("mixed_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
+        ("split_prompts", asked(with_turns(BASE)), "rows are turns"),
+        ("differing_rollout_rewards", with_turns(BASE), "each row counts as a response"),
         ("single_row_groups", empty(BASE), "the input has no rows"),
     ],
 )
@@ -354,9 +377,10 @@ def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, tmp_pa
         (tmp_path / folder).mkdir()
         for number, part in enumerate(columns):
             write(tmp_path / folder / f"{number}.parquet", part)
-    found = inspect([tmp_path / "bad"]).findings
+    options = OPTIONS.get(name, {})
+    found = inspect([tmp_path / "bad"], **options).findings
     assert name in [finding.name for finding in found]
-    without_it = inspect([tmp_path / "well"])
+    without_it = inspect([tmp_path / "well"], **options)
     assert name not in [finding.name for finding in without_it.findings]
     assert [one.not_run for one in without_it.checks if one.name == name] == [None]
     finding = next(one for one in found if one.name == name)
@@ -840,3 +864,44 @@ def test_advantages_have_statistics_overall_and_by_step(tmp_path):
         assert (facts.min, facts.max) == (own.min(), own.max())
         assert facts.zero_share == pytest.approx((own == 0).mean())
     assert inspect([write(tmp_path / "b.parquet", BASE)]).advantages is None
+
+
+@pytest.mark.parametrize("how", ["traj_id", "turn"])
+def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_path):
+    columns = without(with_turns(BASE), {"traj_id": "turn", "turn": "traj_id"}[how])
+    found = finding(columns, "turns_as_responses", tmp_path)
+    assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
+    option = {"traj_id": "--rollout-id traj_id", "turn": "--rollout-id COLUMN"}[how]
+    assert option in found.advice
+    assert ("--rollout-reward last, sum or mean" in found.advice) == (how == "traj_id")
+    outcome = finding(with_outcome(with_turns(BASE)), "turns_as_responses", tmp_path)
+    assert "--rollout-reward" not in outcome.advice
+
+
+def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
+    columns = with_outcome(with_turns(BASE))
+    columns["reward"][5] = 7.0
+    found = finding(columns, "differing_rollout_rewards", tmp_path, rollout_id="traj_id")
+    assert (found.count, found.evidence[0].row) == (1, 4)
+    assert "but 7 in row 5" in found.evidence[0].said
+    chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
+    assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
+    null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
+    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
+        (["--rollout-id", "traj"], 3, "no column 'traj'; did you mean traj_id?"),
+        (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
+        (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
+    ],
+)
+def test_options_of_rollouts_without_effect_are_errors(arguments, code, said, tmp_path):
+    path = str(write(tmp_path / "a.parquet", with_turns(BASE)))
+    done = CliRunner().invoke(app, [path, *arguments])
+    error = done.exception
+    assert said in str(error)
+    assert getattr(error, "exit_code", None) == code

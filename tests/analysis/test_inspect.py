@@ -278,6 +278,58 @@ def _rounded(value):
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
+# ---- rollouts of several rows ----
+
+CALCULATOR = SAMPLES / "calculator.parquet"
+REWARD_OF = {
+    "last": pl.col("reward").last(),
+    "sum": pl.col("reward").sum(),
+    "mean": pl.col("reward").mean(),
+}
+
+
+@pytest.mark.parametrize("reward", REWARD_OF)
+def test_statistics_of_groups_count_a_rollout_once(reward):
+    by = ["step", "prompt_id"]
+    rollouts = (
+        pl.read_parquet(CALCULATOR)
+        .group_by([*by, "traj_id"], maintain_order=True)
+        .agg(reward=REWARD_OF[reward])
+    )
+    groups = rollouts.group_by(by).agg(
+        pl.len(), passed=(pl.col("reward") >= 1).sum(), equal=pl.col("reward").n_unique() == 1
+    )
+    found = inspect([CALCULATOR], rollout_id="traj_id", rollout_reward=reward)
+    assert (found.responses, found.groups.of) == (919, "rollout")
+    assert found.groups.sizes == {8: 32} == dict(groups["len"].value_counts().iter_rows())
+    assert found.groups.pass_rate == pytest.approx((groups["passed"] / 8).mean())
+    assert found.groups.zero_variance == groups["equal"].sum()
+    assert found.groups.all_pass == (groups["passed"] == 8).sum()
+    best = found.groups.pass_at_k[-1]
+    assert (best.k, best.value) == (8, pytest.approx((groups["passed"] > 0).mean()))
+    rows = inspect([CALCULATOR])
+    assert rows.groups.of == "response"
+    assert rows.groups.sizes.keys() != {8}
+    assert found.rewards == rows.rewards
+
+
+def test_groups_of_rollouts_equal_those_of_the_summary(tmp_path):
+    last = pl.col("reward").last().over("traj_id")
+    pl.read_parquet(CALCULATOR).with_columns(reward=last).write_parquet(tmp_path / "in.parquet")
+    recipe = Recipe(estimator="grpo", rollout_id="traj_id")
+    groups = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)["groups"]
+    found = inspect([tmp_path / "in.parquet"], rollout_id="traj_id").groups
+    assert {name: getattr(found, name) for name in groups} == groups
+
+
+def test_the_screen_of_groups_counts_rollouts():
+    chosen = ["--rollout-id", "traj_id", "--rollout-reward", "last"]
+    shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout
+    assert "32 groups of 8 rollouts, by step and prompt_id" in shown
+    assert "0 single-rollout groups" in shown
+    assert "turns_as_responses" in RUN.invoke(app, [str(CALCULATOR)]).stdout.split("Columns by")[0]
+
+
 # ---- the names of frameworks ----
 
 FRAMEWORKS = {

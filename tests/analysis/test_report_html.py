@@ -676,6 +676,14 @@ def test_unusual_files_have_a_page_too(browser, case, tmp_path):
             assert result in text
 
 
+def test_statistics_of_groups_count_a_rollout_once(tmp_path):
+    calculator = SAMPLE / "calculator.parquet"
+    chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
+    facts = report([str(calculator)], tmp_path / "page.html", **chosen)
+    assert facts.groups == inspect([calculator], **chosen).groups
+    assert "of 8 rollouts, by step, prompt_id" in (tmp_path / "page.html").read_text()
+
+
 def test_a_page_of_many_responses_steps_and_domains_is_small(tmp_path):
     rows = 100_000
     place = np.arange(rows)

@@ -21,6 +21,7 @@ from rlpost.analysis.inspect.responses import (
     length_facts,
     reward_facts,
     slices_of,
+    turn_kinds,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
@@ -29,6 +30,7 @@ from rlpost.analysis.inspect.tokens import (
     duplicates_of,
     mismatch_facts,
 )
+from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import resolve
@@ -36,8 +38,9 @@ from rlpost.recipe.roles import resolve
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import InputFacts, RoleFacts
+    from rlpost.analysis.inspect.model import InputFacts, RoleFacts, RolloutReward
     from rlpost.analysis.inspect.selection import Reading
+    from rlpost.recipe.roles import ColumnMap
 
 
 def stored(
@@ -59,6 +62,8 @@ def inspect(
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
+    rollout_id: str | None = None,
+    rollout_reward: RolloutReward = "equal",
 ) -> Facts:
     """Return statistics and findings of rollout files, as `rlpost inspect` prints them.
 
@@ -71,31 +76,38 @@ def inspect(
         tokens: also read log-probs, values and texts. Without them, there are still statistics of
             masks, lengths, rewards and groups.
         pass_threshold: a response passes with at least this reward.
+        rollout_id: the column of rollout ids: rows of one rollout count once in the statistics of
+            groups. None: each row counts.
+        rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
+            and their mean counts.
 
     Returns:
         A tree of plain dataclasses; `.as_json()` returns it as JSON data.
 
     Raises:
-        UsageError: `columns_map` names an unknown role.
-        DataError: a file is not Parquet, or `columns_map` names a column that does not exist.
+        UsageError: `columns_map` names an unknown role, or `rollout_reward` is set alone.
+        DataError: a file is not Parquet, or an argument names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
     start = time.perf_counter()
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     source = Source(find_inputs([str(path) for path in inputs]))
-    columns = resolve(source.columns, columns_map or {}, source.name)
-    reading = read(source, select_columns(source, columns, with_tokens=tokens))
-    rows = reading.rows
-    groups = group_table(rows, pass_threshold)
+    columns = _columns(source, columns_map or {}, rollout_id, rollout_reward)
+    selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
+    reading = read(source, selection)
+    rows, by_rollout = reading.rows, rollout_id is not None
+    groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
     data = CheckInput(
         reading=reading,
         input=input_facts(source, columns),
         group_rows=groups,
-        groups=group_facts(groups, reading.selection.columns, pass_threshold),
+        groups=group_facts(groups, selection.columns, pass_threshold, by_rollout=by_rollout),
         rewards=reward_facts(reading),
         lengths=length_facts(reading),
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
+        turns=turn_kinds(rows),
+        rollout_reward=rollout_reward,
     )
     findings, checks = run_checks(data)
     return Facts(
@@ -119,6 +131,22 @@ def inspect(
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
     )
+
+
+def _columns(
+    source: Source, columns_map: Mapping[str, str], rollout_id: str | None, reward: RolloutReward
+) -> ColumnMap:
+    """Return the column of each role; raises the errors of the arguments of `inspect`."""
+    if rollout_id is None and reward != "equal":
+        raise UsageError(f"--rollout-reward {reward} needs --rollout-id COLUMN")
+    named = {} if rollout_id is None else {"rollout": rollout_id}
+    columns = resolve(source.columns, columns_map, source.name, named)
+    if rollout_id is not None and "group" not in columns:
+        raise DataError(
+            f"{source.name}: no column for group, so --rollout-id {rollout_id} has no effect; set "
+            "the prompt's column with --map group=COLUMN"
+        )
+    return columns
 
 
 def _token_facts(reading: Reading) -> TokenFacts | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
+RolloutReward = Literal["equal", "last", "sum", "mean"]
 Label = str | int
 Severity = Literal["error", "warning"]
 
@@ -63,6 +64,8 @@ class GroupFacts:
     """Responses of one prompt within one step; those without a finite reward do not count."""
 
     count: int
+    of: Literal["response", "rollout"]
+    """What sizes count: with a column of rollout ids, rows of one rollout count once."""
     by: list[str]
     """The columns that define a group."""
     single: int

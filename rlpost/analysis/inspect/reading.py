@@ -20,7 +20,7 @@ from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,7 +47,7 @@ def read(source: Source, selection: ColumnSelection) -> Reading:
     with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are counted
         parts = [_rows(chunk, source, reading) for chunk in Prefetcher(chunks, AHEAD)]
     parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
-    keys = [role for role in KEYS if role in selection.columns]
+    keys = [name for name in (*KEYS, "rollout") if name in parts[0]]
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
     others = [name for name in parts[0] if name not in series]
     arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
@@ -90,12 +90,7 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
         "file": np.full(count, chunk.file, np.int32),
         "row": np.arange(chunk.first_row, chunk.first_row + count),
     }
-    rows |= {role: decode.keys_of(*column(role)) for role in KEYS if role in selection.columns}
-    if "reward" in selection.columns:
-        rows["reward"] = decode.numbers_of(*column("reward"))
-        rows["reward_null"] = is_true(column("reward")[0].is_null())
-    if "truncated" in selection.columns:
-        rows["truncated"] = decode.truncated_of(*column("truncated"))
+    rows |= _keys_and_numbers(column, selection)
     lists: dict[str, Lists] = {}
     if selection.lists is not None:
         lists = {
@@ -120,6 +115,25 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
         rows |= advantage_rows(
             *column(selection.advantages), lists.get("mask"), kept, reading.advantages
         )
+    return rows
+
+
+def _keys_and_numbers(
+    column: Callable[[str], tuple[Any, CellLocation]], selection: ColumnSelection
+) -> dict[str, Any]:
+    """Return keys, turns, rewards and truncation of responses, [n] each."""
+    rows: dict[str, Any] = {
+        role: decode.keys_of(*column(role)) for role in KEYS if role in selection.columns
+    }
+    if selection.rollout is not None:
+        rows["rollout"] = decode.keys_of(*column(selection.rollout))
+    if selection.turn is not None:
+        rows["turn"] = decode.numbers_of(*column(selection.turn))
+    if "reward" in selection.columns:
+        rows["reward"] = decode.numbers_of(*column("reward"))
+        rows["reward_null"] = is_true(column("reward")[0].is_null())
+    if "truncated" in selection.columns:
+        rows["truncated"] = decode.truncated_of(*column("truncated"))
     return rows
 
 

@@ -267,9 +267,9 @@ def _groups(facts: Facts) -> TextTable | None:
     if groups is None or not groups.size:
         return None
     low, high = groups.size["min"], groups.size["max"]
-    span = counted(low, "response")
+    span = counted(low, groups.of)
     if low != high:
-        span = f"{low:,} to {high:,} responses (median {groups.size['median']:g})"
+        span = f"{low:,} to {high:,} {groups.of}s (median {groups.size['median']:g})"
     by = " and ".join(groups.by)
     lines = [
         (
@@ -277,7 +277,7 @@ def _groups(facts: Facts) -> TextTable | None:
             f"{counted(groups.prompts, 'prompt')}"
         ),
         (
-            f"{counted(groups.single, 'single-response group')}, "
+            f"{counted(groups.single, f'single-{groups.of} group')}, "
             f"{counted(groups.zero_variance, 'group')} with zero reward variance"
         ),
     ]

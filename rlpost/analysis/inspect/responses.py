@@ -26,11 +26,12 @@ from rlpost.analysis.inspect.statistics import (
     spearman,
     spread_of,
 )
+from rlpost.pipeline.turns import turn_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.model import Json, Label
+    from rlpost.analysis.inspect.model import Json, Label, RolloutReward
     from rlpost.analysis.inspect.selection import Reading
     from rlpost.recipe.roles import ColumnMap
 
@@ -41,7 +42,9 @@ TENTHS = 10
 SMALL = 17  # responses of the largest group, at most, for a bin per rate
 
 
-def group_table(rows: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | None:
+def group_table(
+    rows: pl.DataFrame, pass_threshold: float, rollout_reward: RolloutReward | None = None
+) -> pl.DataFrame | None:
     """Return a row per group: its keys, `rows`, `passed`, `equal`, `mean`, `first`.
 
     A group is the responses of one prompt within one step, as in `rlpost advantages`.
@@ -49,6 +52,8 @@ def group_table(rows: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | Non
     Args:
         rows: of a Reading; those without a finite reward, or without a key, do not count.
         pass_threshold: a response passes with at least this reward.
+        rollout_reward: the reward of the rows of one rollout, which count once; None: each row
+            counts.
 
     Returns:
         None without a group column. `first` is the index in `rows` of the group's first row.
@@ -56,25 +61,34 @@ def group_table(rows: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | Non
     if "group" not in rows:
         return None
     by = [key for key in ("batch", "group") if key in rows]
-    valid = rows.with_row_index("index").drop_nulls(by)
+    valid, reward = rows.with_row_index("index").drop_nulls(by), pl.col("reward")
+    if "reward" in rows:
+        valid = valid.filter(reward.is_finite())
+    if rollout_reward is not None:
+        of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
+        one = valid.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True)
+        valid = one.agg(pl.first("index"), *of_rollout)
     if "reward" not in rows:
         return valid.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("index"))
-    reward = pl.col("reward")
-    return (
-        valid.filter(reward.is_finite())
-        .group_by(by, maintain_order=True)
-        .agg(
-            rows=pl.len(),
-            first=pl.first("index"),
-            passed=(reward >= pass_threshold).sum(),
-            equal=reward.max() <= reward.min(),
-            mean=reward.mean(),
-        )
+    return valid.group_by(by, maintain_order=True).agg(
+        rows=pl.len(),
+        first=pl.first("index"),
+        passed=(reward >= pass_threshold).sum(),
+        equal=reward.max() <= reward.min(),
+        mean=reward.mean(),
     )
 
 
+_REWARD_OF = {
+    "equal": pl.col("reward").mean(),  # rows that differ are a finding
+    "mean": pl.col("reward").mean(),
+    "sum": pl.col("reward").sum(),
+    "last": pl.col("reward").last(),
+}
+
+
 def group_facts(
-    groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float
+    groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float, *, by_rollout: bool
 ) -> GroupFacts | None:
     """Return the statistics of groups; None without a group column."""
     if groups is None:
@@ -86,6 +100,7 @@ def group_facts(
     rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
     return GroupFacts(
         count=len(size),
+        of="rollout" if by_rollout else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         single=int((size == 1).sum()),
         zero_variance=int(several["equal"].sum()) if has_rewards else 0,
@@ -101,6 +116,23 @@ def group_facts(
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
+
+
+def turn_kinds(rows: pl.DataFrame) -> pl.Series:
+    """Return which rows look like turns, [n] as `rlpost.pipeline.turns.turn_rows`."""
+    by = [key for key in ("batch", "group") if key in rows]
+    rollout = _codes(rows, ["rollout"]) if "rollout" in rows else None
+    turn = rows["turn"].fill_nan(-1).cast(pl.Int64).to_numpy() if "turn" in rows else None
+    if "group" not in rows or (rollout is None and turn is None):
+        return pl.zeros(len(rows), pl.Int8, eager=True)
+    return pl.Series(turn_rows(_codes(rows, by), rollout, turn))
+
+
+def _codes(rows: pl.DataFrame, keys: list[str]) -> NDArray[np.int64]:
+    """Return a number from 0 for each combination of keys, [n]; nulls are equal."""
+    different = rows.select(keys).unique(maintain_order=True).with_row_index("code")
+    codes = rows.select(keys).join(different, on=keys, nulls_equal=True, maintain_order="left")
+    return codes["code"].to_numpy().astype(np.int64)
 
 
 def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:

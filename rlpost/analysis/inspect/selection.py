@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number
+from rlpost.pipeline.columns import content_of
+from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import ColumnMap, kind_of
 
 if TYPE_CHECKING:
@@ -40,15 +42,8 @@ PROMPTS = (
     "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
     "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
 )  # fmt: skip
-# Columns of dialogues with a row per turn: the prompt of a later turn contains the earlier turns.
-TURNS = (
-    "turn", "turn_id", "turn_index", "turn_idx", "traj_id", "trajectory_id", "rollout_id",
-    "episode_id", "traj_uid",
-)  # fmt: skip
-
-
 # Contents that one of several roles or columns provides.
-OF_ROWS = ("keys", "mask", "token lists", "truncated or token lists")
+OF_ROWS = ("keys", "mask", "token lists", "truncated or token lists", "rollout ids or turns")
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
     "log-probs": LOG_PROBS,
@@ -56,6 +51,7 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "values or token_rewards": ("values", "token_rewards"),
     "truncated or token lists": ("truncated", "token lists"),
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
+    "rollout ids or turns": ("rollout ids", "turns"),
 }
 
 
@@ -73,13 +69,17 @@ class ColumnSelection:
     unusable: dict[str, tuple[str, str]]
     """Roles whose column has an unsuitable type, with column and type; not in `columns`."""
     prompt: str | None = None
-    """The column of prompts, text or tokens; None also if rows are turns of dialogues."""
+    """The column of prompts, text or tokens."""
     advantages: str | None = None
     """The column of advantages, a list or a number per row."""
     kept: str | None = None
     """The sample mask, 0 for responses that are left out; read with advantages."""
-    turns: str | None = None
-    """The column which shows that rows are turns of dialogues."""
+    rollout: str | None = None
+    """The column of rollout ids: as set, else by its name."""
+    rollout_counts: bool = False
+    """Rows of one rollout count once in statistics of groups."""
+    turn: str | None = None
+    """The column of turns."""
     with_tokens: bool = True
     """Whether columns of tokens and texts may be read."""
 
@@ -91,6 +91,8 @@ class ColumnSelection:
         read |= {"token lists"} if self.lists is not None else set()
         read |= {"prompts"} if self.prompt is not None else set()
         read |= {"response texts"} if self.text is not None else set()
+        read |= {"rollout ids"} if self.rollout is not None else set()
+        read |= {"turns"} if self.turn is not None else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -101,8 +103,6 @@ class ColumnSelection:
         for role in COMBINED.get(content, (content,)):
             if role in self.unusable:
                 return f"`{self.unusable[role][0]}` has a wrong type"
-        if content == "prompts" and self.turns is not None:
-            return f"`{self.turns}`: a later turn's prompt contains the earlier turns"
         if not self.with_tokens and content not in (*ROWS, *OF_ROWS):
             return "not read with --no-tokens"
         return f"no column for {content}"
@@ -123,12 +123,23 @@ class ColumnSelection:
         """Every column that is read, once."""
         rows = [role for role in (*KEYS, "reward", "truncated") if role in self.columns]
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
-        others = (self.lists_column, self.text, self.prompt, self.advantages, self.kept)
+        others = (
+            self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
+            self.turn,
+        )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
-def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> ColumnSelection:
+def select_columns(
+    source: Source, columns: ColumnMap, *, with_tokens: bool, rollout_id: str | None = None
+) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths."""
+    turns = turn_columns(columns, partial(content_of, source))
+    rows: dict[str, Any] = {
+        "rollout": rollout_id or turns.get(ROLLOUT),
+        "rollout_counts": rollout_id is not None,
+        "turn": turns.get(TURN),
+    }
     unusable = {
         role: (columns.column(role), str(kind))
         for role in (*ROWS, "mask", *TOKEN_ROLES)
@@ -145,7 +156,7 @@ def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> 
     ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), ids)
     if not with_tokens:
-        return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False)
+        return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns)
     return ColumnSelection(
         columns,
@@ -154,9 +165,9 @@ def select_columns(source: Source, columns: ColumnMap, *, with_tokens: bool) -> 
         next(iter(texts), None),
         unusable,
         prompt=_prompt(source, columns),
-        turns=_turns(source, columns),
         advantages=advantages,
         kept=_kept(source, columns) if advantages else None,
+        **rows,
     )
 
 
@@ -170,17 +181,9 @@ def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
 
 
 def _prompt(source: Source, columns: ColumnMap) -> str | None:
-    """Return the column of prompts: not the group key itself, and none if rows are turns."""
+    """Return the column of prompts, which is not the group key itself."""
     group = columns.columns.get("group")
-    if _turns(source, columns) is not None:
-        return None
     return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
-
-
-def _turns(source: Source, columns: ColumnMap) -> str | None:
-    """Return the column which shows that rows are turns of dialogues."""
-    group = columns.columns.get("group")
-    return next((name for name in TURNS if name in source.columns and name != group), None)
 
 
 def _advantages(source: Source, columns: ColumnMap) -> str | None:

@@ -26,7 +26,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Evidence, Facts
+    from rlpost.analysis.inspect.model import Evidence, Facts, RolloutReward
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
     from rlpost.io.parquet.inputs import InputFile
@@ -39,8 +39,9 @@ _MOST_SAID = 300
 
 def report(
     inputs: Sequence[str], output: str | Path, *, columns_map: Mapping[str, str] | None = None,
-    pass_threshold: float = 1.0, examples: int = 6, seed: int = 0, overwrite: bool = False,
-    reporter: Reporter | None = None,
+    pass_threshold: float = 1.0, rollout_id: str | None = None,
+    rollout_reward: RolloutReward = "equal", examples: int = 6, seed: int = 0,
+    overwrite: bool = False, reporter: Reporter | None = None,
 ) -> Facts:  # fmt: skip
     """Write one HTML page about rollout files; it opens from disk and needs no network.
 
@@ -52,6 +53,8 @@ def report(
         output: the page's path.
         columns_map: role to column, as with `--map`; overrides names and aliases.
         pass_threshold: a response passes with at least this reward.
+        rollout_id: the column of rollout ids, as in `rlpost.inspect`.
+        rollout_reward: the reward of a rollout whose rows differ, as in `rlpost.inspect`.
         examples: number of the best, of the worst and of random responses.
         seed: of the random responses.
         overwrite: replace an existing page.
@@ -70,7 +73,11 @@ def report(
     _check(target, find_inputs(inputs), overwrite=overwrite)
     # Inspect frees its table of responses before the index is built.
     facts = inspect(
-        inputs, columns_map=_with_advantages(inputs, columns_map), pass_threshold=pass_threshold
+        inputs,
+        columns_map=_with_advantages(inputs, columns_map),
+        pass_threshold=pass_threshold,
+        rollout_id=rollout_id,
+        rollout_reward=rollout_reward,
     )
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")

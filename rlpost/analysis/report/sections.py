@@ -72,7 +72,7 @@ def _group_tiles(facts: Facts) -> list[Tile]:
         return []
     low, high = groups.size["min"], groups.size["max"]
     span = f"{low}" if low == high else f"{low} to {high}"
-    note = f"of {span} responses, by {', '.join(groups.by)}"
+    note = f"of {span} {groups.of}s, by {', '.join(groups.by)}"
     tiles = [Tile("Groups", f"{groups.count:,}", note, "groups.count")]
     if groups.pass_rate is None:
         return tiles
@@ -219,16 +219,16 @@ def groups(facts: Facts) -> Section | None:
     if stats.pass_rates:
         names = _rate_names(stats)
         counts = [one.groups for one in stats.pass_rates]
-        note = f"in {stats.all_pass:,} groups all responses pass, in {stats.all_fail:,} none"
+        note = f"in {stats.all_pass:,} groups all {stats.of}s pass, in {stats.all_fail:,} none"
         charts.append(bars("Pass rates of groups", names, counts, "groups", "pass rate", note))
     if len(stats.pass_at_k) > 1:
         ks, values = [str(one.k) for one in stats.pass_at_k], [one.value for one in stats.pass_at_k]
         few = len({one.groups for one in stats.pass_at_k}) > 1
-        note = "over groups of at least k responses" if few else "over all groups"
+        note = f"over groups of at least k {stats.of}s" if few else "over all groups"
         charts.append(line("Pass@k", ks, values, "k", share=True, note=note))
     if len(stats.sizes) > 1:
         labels, counts = [str(size) for size in stats.sizes], [*stats.sizes.values()]
-        charts.append(bars("Sizes of groups", labels, counts, "groups", "responses of a group"))
+        charts.append(bars("Sizes of groups", labels, counts, "groups", f"{stats.of}s of a group"))
     tables = []
     if len(facts.domains) > 1:
         name = facts.roles["domain"].column

@@ -10,7 +10,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import Format, option
+from rlpost.cli.options import Format, RolloutRewards, option
 from rlpost.cli.output import echo, silence_warnings
 from rlpost.errors import UsageError
 
@@ -49,6 +49,8 @@ def inspect(
         bool, option("--strict", help="Exit with code 1 if there are findings.")
     ] = False,
     pass_threshold: declared.PassThreshold = 1.0,
+    rollout_id: declared.RolloutId = None,
+    rollout_reward: declared.RolloutReward = RolloutRewards.equal,
     how: declared.Output = Format.table,
     prompt: Annotated[
         str | None,
@@ -112,10 +114,10 @@ def inspect(
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
-        if strict or footer or quiet or not tokens:
+        if strict or footer or quiet or not tokens or rollout_id is not None:
             raise UsageError(
-                "--strict, --footer, --no-tokens and --quiet apply to the whole input, not to "
-                "single responses (--prompt, --row, --top, --worst)"
+                "--strict, --footer, --no-tokens, --quiet and --rollout-id apply to the whole "
+                "input, not to single responses (--prompt, --row, --top, --worst)"
             )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
@@ -139,7 +141,12 @@ def inspect(
         if footer:
             _footer(inputs, columns_map, prints)
         else:
-            options = {"tokens": tokens, "pass_threshold": pass_threshold}
+            options = {
+                "tokens": tokens,
+                "pass_threshold": pass_threshold,
+                "rollout_id": rollout_id,
+                "rollout_reward": rollout_reward.value,
+            }
             _whole(inputs, paths, columns_map, prints, strict=strict, **options)
 
 

@@ -10,7 +10,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import option
+from rlpost.cli.options import RolloutRewards, option
 from rlpost.cli.output import echo
 from rlpost.optional import need
 
@@ -32,6 +32,8 @@ def report(
     output: Annotated[str, option("--output", "-o", metavar="PATH", help="HTML file to write.")],
     roles: declared.Map = None,
     pass_threshold: declared.PassThreshold = 1.0,
+    rollout_id: declared.RolloutId = None,
+    rollout_reward: declared.RolloutReward = RolloutRewards.equal,
     examples: Annotated[
         int,
         option(
@@ -69,6 +71,8 @@ def report(
             output,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
+            rollout_id=rollout_id,
+            rollout_reward=rollout_reward.value,
             examples=examples,
             seed=seed,
             overwrite=overwrite,

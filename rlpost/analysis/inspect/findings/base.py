@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         LengthFacts,
         MaskFacts,
         RewardFacts,
+        RolloutReward,
         TokenFacts,
     )
     from rlpost.analysis.inspect.selection import Reading
@@ -134,11 +135,19 @@ class CheckInput:
     lengths: LengthFacts | None
     masks: MaskFacts | None
     tokens: TokenFacts | None
+    turns: pl.Series
+    """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
+    rollout_reward: RolloutReward
 
     @property
     def count(self) -> int:
         """The number of responses."""
         return len(self.reading.rows)
+
+    @property
+    def unit(self) -> str:
+        """What sizes of groups count: `response` or `rollout`."""
+        return self.groups.of if self.groups else "response"
 
     def column(self, role: str) -> str:
         """Return the column that has a role; the role itself if no column has it."""
@@ -203,7 +212,7 @@ class CheckInput:
         step = f"{self.column('batch')} {group['batch']}, " if "batch" in group else ""
         mean = group.get("mean")
         reward = "" if mean is None else f", mean reward {mean:.4g}"
-        text = f"{step}{counted(group['rows'], 'response')}{reward}"
+        text = f"{step}{counted(group['rows'], self.unit)}{reward}"
         return Evidence(self._file(first), first["row"], group["group"], text)
 
     def _file(self, row: dict[str, Any]) -> str:

@@ -149,6 +149,7 @@ def null_keys(data: CheckInput) -> Result:
     """Responses have no prompt id, step or domain; `rlpost advantages` rejects them."""
     rows = data.reading.rows
     keys = [role for role in ("group", "batch", "domain") if role in rows]
+    keys += ["rollout"] if data.reading.selection.rollout_counts else []
     with_nulls = [role for role in keys if rows[role].null_count()]
     if not with_nulls:
         return None

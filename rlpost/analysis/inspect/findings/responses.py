@@ -11,6 +11,7 @@ from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem
 from rlpost.analysis.inspect.model import Evidence
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share
+from rlpost.pipeline.turns import BY_ID
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
@@ -44,7 +45,7 @@ def single_row_groups(data: CheckInput) -> Result:
         "the only group has"
         if groups.count == 1
         else f"{groups.single:,} of {groups.count:,} groups have"
-    ) + " one response"
+    ) + f" one {data.unit}"
     advice = (
         f"check whether `{column}` is the prompt's id or one per response; set another column "
         "with --map group=COLUMN"
@@ -73,15 +74,86 @@ def one_group_per_step(data: CheckInput) -> Result:
     return Problem(
         80,
         f"all responses of a step have the same `{data.column('group')}`: groups have at least "
-        f"{groups.size['min']:,} responses",
+        f"{counted(groups.size['min'], data.unit)}",
         "check whether this is the prompt's id; set another column with --map group=COLUMN",
         groups.count, groups.count, data.examples_of_groups(rows["rows"] >= LARGE),
+    )  # fmt: skip
+
+
+@check("warning", "group", "rollout ids or turns")
+def turns_as_responses(data: CheckInput) -> Result:
+    """Rows are turns of a rollout, and each counts as a response of its prompt group."""
+    selection, flags = data.reading.selection, data.turns > 0
+    count = int(flags.sum())
+    if selection.rollout_counts or not count:
+        return None
+    by, rollout = selection.turn, "COLUMN"
+    if (data.turns == BY_ID).any():
+        by = rollout = selection.rollout or ""
+    differ = ""
+    if rollout != "COLUMN" and len(_differing(data)):
+        differ = " (with --rollout-reward last, sum or mean: rewards within a rollout differ)"
+    return Problem(
+        82,
+        f"{count:,} of {counted(data.count, 'response')} look like turns of a rollout (by `{by}`), "
+        "but each counts as a response of its group, so long rollouts weigh more",
+        f"count a rollout once: --rollout-id {rollout}, here and in `rlpost advantages`"
+        f"{differ}; the estimators gigpo and step_reinforce use turns",
+        count, data.count, data.examples(flags, "turn", "reward"),
+    )  # fmt: skip
+
+
+def _differing(data: CheckInput) -> pl.DataFrame:
+    """Return the rollouts whose rows have different rewards: the first row, and one that differs.
+
+    Returns:
+        `first` and `other`, indices of rows; empty without rollout ids or rewards.
+    """
+    rows = data.reading.rows
+    if not {"rollout", "reward", "group"} <= {*rows.columns}:
+        return pl.DataFrame(schema={"first": pl.Int64, "other": pl.Int64})
+    by = [key for key in ("batch", "group", "rollout") if key in rows]
+    reward, index = pl.col("reward"), pl.col("index")
+    return (
+        rows.with_row_index("index")
+        .filter(reward.is_finite())
+        .drop_nulls(by)
+        .group_by(by, maintain_order=True)
+        .agg(first=index.first(), other=index.filter(reward != reward.first()).first())
+        .drop_nulls("other")
+    )
+
+
+@check("error", "group", "reward")
+def differing_rollout_rewards(data: CheckInput) -> Result:
+    """Rows of one rollout have different rewards, and no option says which one counts."""
+    if not data.reading.selection.rollout_counts:
+        return NotRun("each row counts as a response (--rollout-id counts rollouts)")
+    rollouts = _differing(data)
+    if data.rollout_reward != "equal" or rollouts.is_empty():
+        return None
+    rows, pairs = data.reading.rows, rollouts.head(MOST_EVIDENCE).iter_rows(named=True)
+    evidence = []
+    for pair in pairs:
+        first, other = (rows.row(pair[name], named=True) for name in ("first", "other"))
+        path = data.input.files[int(first["file"])].path
+        text = f"reward {first['reward']:g}, but {other['reward']:g} in row {other['row']}"
+        evidence.append(Evidence(path, first["row"], first["rollout"], text))
+    return Problem(
+        92,
+        f"rows of one `{data.reading.selection.rollout}` have different rewards in "
+        f"{counted(len(rollouts), 'rollout')}: `rlpost advantages` rejects them, and statistics of "
+        "groups here are of their mean",
+        "choose the reward of a rollout with --rollout-reward last, sum or mean",
+        len(rollouts), data.count, evidence,
     )  # fmt: skip
 
 
 @check("error or warning", "group", "prompts")
 def mixed_prompts(data: CheckInput) -> Result:
     """Responses of one group have different prompts, so a baseline compares different questions."""
+    if (data.turns > 0).any():
+        return NotRun("rows are turns, and a later turn's prompt has the turns before")
     several = _kinds_per_key(data, ["group"], "prompt").filter(pl.col("rows") > 1)
     if not len(several):
         return NotRun("no group has several responses")
@@ -107,6 +179,8 @@ def split_prompts(data: CheckInput) -> Result:
     groups = data.groups
     if groups is None or 2 * groups.single > groups.count:
         return NotRun("most groups have one response")
+    if (data.turns > 0).any():
+        return NotRun("rows are turns, and a later turn's prompt has the turns before")
     mixed = _kinds_per_key(data, ["group"], "prompt")
     if 2 * int((mixed["kinds"] > 1).sum()) > len(mixed):
         return NotRun("most groups have several prompts")  # such a key splits prompts, too
@@ -254,10 +328,10 @@ def equal_rewards_in_groups(data: CheckInput) -> Result:
         flags &= rows["batch"].is_in(steps)
     return Problem(
         55 + 15 * groups.zero_variance / several,
-        f"{groups.zero_variance:,} of {counted(several, 'group')} with several responses "
+        f"{groups.zero_variance:,} of {counted(several, 'group')} with several {data.unit}s "
         f"({share(groups.zero_variance, several)}) have zero reward variance"
-        f"{', most of them' + in_steps if in_steps else ''}: in {groups.all_pass:,} all responses "
-        f"pass, in {groups.all_fail:,} none does{_threshold_note(data)}",
+        f"{', most of them' + in_steps if in_steps else ''}: in {groups.all_pass:,} all "
+        f"{data.unit}s pass, in {groups.all_fail:,} none does{_threshold_note(data)}",
         "these groups have advantages of 0: sample other prompts or more responses per prompt, or "
         "drop them with `rlpost advantages --drop-zero-variance`",
         groups.zero_variance, several, data.examples_of_groups(flags),

@@ -1,0 +1,205 @@
+"""Rows that are turns of one rollout: found by their ids, else by their turns, and warned of."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlpost
+from rlpost import Recipe
+from rlpost.pipeline.turns import BY_ID, BY_TURN, turn_rows
+
+TURNS = "look like turns of a rollout"
+
+
+def reference(group, rollout, turn):
+    """The rule of `turn_rows`, row by row: 0, BY_ID or BY_TURN."""
+    if rollout is not None:
+        if len(set(rollout)) == len(rollout):
+            return [0] * len(group)
+        ids = defaultdict(set)
+        for g, r in zip(group, rollout, strict=True):
+            ids[g].add(r)
+        if any(len(own) > 1 for own in ids.values()):
+            rows = Counter(zip(group, rollout, strict=True))
+            return [BY_ID * (rows[pair] > 1) for pair in zip(group, rollout, strict=True)]
+    if turn is None or min(turn) not in (0, 1):
+        return [0] * len(group)
+    turns = defaultdict(Counter)
+    for g, t in zip(group, turn, strict=True):
+        turns[g][t] += 1
+    for counts in turns.values():
+        order = sorted(counts)
+        if order != list(range(min(turn), min(turn) + len(order))):
+            return [0] * len(group)
+        if any(counts[one] < counts[other] for one, other in pairwise(order)):
+            return [0] * len(group)
+    return [BY_TURN * (len(turns[g]) > 1) for g in group]
+
+
+def dense(values):
+    """Codes in order of first appearance."""
+    codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return np.array([codes[value] for value in values], np.int64)
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(-1, 3)), min_size=1, max_size=30
+)
+
+
+@given(ROWS, st.booleans(), st.booleans())
+def test_rows_of_turns_equal_those_of_the_rule(rows, with_ids, with_turns):
+    group, rollout, turn = (list(column) for column in zip(*rows, strict=True))
+    rollout, turn = rollout if with_ids else None, turn if with_turns else None
+    found = turn_rows(
+        dense(group), dense(rollout) if with_ids else None, np.array(turn) if with_turns else None
+    )
+    assert found.tolist() == reference(group, rollout, turn)
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_dialogues_are_found_by_their_turns_alone(groups):
+    """Groups of rollouts with so many turns each; one-turn groups are no turns."""
+    rows = [(g, t) for g, turns in enumerate(groups) for n in turns for t in range(n)]
+    group, turn = (np.array(column) for column in zip(*rows, strict=True))
+    wanted = [BY_TURN * (max(groups[g]) > 1) for g, _ in rows]
+    assert turn_rows(group, None, turn).tolist() == wanted
+
+
+GROUPS, ROLLOUTS, STEPS = 6, 4, 3
+
+
+def dialogues(**columns):
+    """Four rollouts of three turns for each of six prompts, in two steps."""
+    rows = [(g, r, t) for g in range(GROUPS) for r in range(ROLLOUTS) for t in range(STEPS)]
+    rng = np.random.default_rng(0)
+    reward = rng.random((GROUPS, ROLLOUTS)).round(2)
+    table = {
+        "prompt_id": [f"p{g}" for g, _, _ in rows],
+        "step": [g // 3 for g, _, _ in rows],
+        "reward": [float(reward[g, r]) for g, r, _ in rows],
+        "response_mask": [[1, 1]] * len(rows),
+        "old_log_probs": [[-1.0, -2.0]] * len(rows),
+    }
+    named = {
+        "traj_id": [f"p{g}/{r}" for g, r, _ in rows],
+        "own_id": [r for _, r, _ in rows],
+        "turn": [t for _, _, t in rows],
+        "step_id": [g // 3 for g, _, _ in rows],
+        "prompt": [f"p{g}" for g, _, _ in rows],
+        "count": [STEPS] * len(rows),
+        "row": list(range(len(rows))),
+    }
+    return table | {name: named[of] if isinstance(of, str) else of for name, of in columns.items()}
+
+
+def warned(path, table, **options):
+    """The warning of turns, if there is one."""
+    pq.write_table(pa.table(table), path / "in.parquet", row_group_size=10)
+    (path / "out.parquet").unlink(missing_ok=True)
+    summary = rlpost.advantages(path / "in.parquet", path / "out.parquet", Recipe(**options))
+    return [text for text in summary["warnings"] if TURNS in text]
+
+
+@pytest.mark.parametrize(
+    ("columns", "option"),
+    [
+        ({"traj_id": "traj_id"}, "--rollout-id traj_id"),
+        ({"traj_id": "own_id", "turn": "turn"}, "--rollout-id traj_id"),
+        ({"rollout_id": "traj_id"}, "--rollout-id rollout_id"),
+        ({"traj_uid": "own_id"}, "--rollout-id traj_uid"),
+        ({"turn": "turn"}, "--rollout-id COLUMN"),
+        # an id of the step or of the prompt is no rollout; turns are still turns
+        ({"rollout_id": "step_id", "turn": "turn"}, "(by `turn`), but"),
+    ],
+)
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "dr_grpo", "max_rl"])
+def test_turns_are_warned_of_with_the_option(columns, option, estimator, tmp_path):
+    (text,) = warned(tmp_path, dialogues(**columns), estimator=estimator)
+    assert text.startswith("72 rows ")
+    assert option in text
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"traj_id": "row"},  # one row of each rollout
+        {"traj_id": "row", "turn": "turn"},
+        {"rollout_id": "step_id"},  # as in slime
+        {"rollout_id": "prompt"},
+        {"turn": "count"},  # how many turns a response has
+        {"turn": ["a"] * 72},
+        {"traj_id": [None] * 72},
+        {"turn": [None] * 72},
+        {},
+    ],
+)
+def test_rows_that_are_no_turns_are_not_warned_of(columns, tmp_path):
+    assert warned(tmp_path, dialogues(**columns), estimator="grpo") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"estimator": "reinforce"},
+        {"estimator": "grpo", "rollout_id": "traj_id"},
+        {"estimator": "rloo", "rollout_id": "traj_id"},
+        {"estimator": "gigpo"},
+        {"estimator": "step_reinforce"},
+    ],
+)
+def test_recipes_that_count_rollouts_or_no_groups_are_not_warned(options, tmp_path):
+    table = dialogues(traj_id="traj_id", turn="turn")
+    table |= {"state_id": table["prompt_id"], "step_score": table["reward"]}
+    table |= {"episode_score": table["reward"]}
+    assert warned(tmp_path, table, **options) == []
+
+
+def test_masks_of_groups_are_warned_of_and_estimators_that_reject_the_option_name_no_option(
+    tmp_path,
+):
+    table = dialogues(traj_id="traj_id")
+    (text,) = warned(tmp_path, table, estimator="reinforce", drop_zero_variance=True)
+    assert "--rollout-id traj_id" in text
+    (text,) = warned(tmp_path, table | {"domain": ["a"] * 72}, estimator="rae")
+    assert "--rollout-id" not in text
+    assert "estimator rae needs one row of each rollout" in text
+
+
+def test_nulls_in_the_ids_are_no_error_and_numbers_do_not_change(tmp_path):
+    table = dialogues(traj_id="traj_id", turn="turn")
+    odd = table | {
+        "traj_id": [None, *table["traj_id"][1:]],
+        "turn": [None, *map(float, table["turn"][1:])],
+    }
+    assert len(warned(tmp_path, odd, estimator="grpo")) == 1
+    got = pl.read_parquet(tmp_path / "out.parquet")["advantages"]
+    assert warned(tmp_path, dialogues(), estimator="grpo") == []
+    assert got.equals(pl.read_parquet(tmp_path / "out.parquet")["advantages"])
+
+
+def test_the_column_is_not_among_the_roles_or_the_kept_keys(tmp_path):
+    table = dialogues(rollout_id="traj_id")
+    assert warned(tmp_path, table, estimator="grpo", emit_only=True)
+    assert "rollout_id" not in pl.read_parquet(tmp_path / "out.parquet").columns
+    summary = rlpost.advantages(
+        tmp_path / "in.parquet", tmp_path / "o2.parquet", Recipe(estimator="grpo")
+    )
+    assert "turns" not in str(summary["roles"])
+
+
+def test_files_of_which_one_lacks_the_ids_are_read(tmp_path):
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table(dialogues(traj_id="traj_id")), tmp_path / "in/a.parquet")
+    pq.write_table(pa.table(dialogues()), tmp_path / "in/b.parquet")
+    summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", Recipe(estimator="grpo"))
+    assert [text for text in summary["warnings"] if TURNS in text] == []
