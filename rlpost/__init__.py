@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from rlpost import _moved
 from rlpost._version import __version__
 
+TYPE_CHECKING = False  # `typing` takes 10 ms to import, before the program handles signals
 if TYPE_CHECKING:
+    from typing import Any
+
     from rlpost import functional, ray
     from rlpost.analysis.inspect.facts import inspect as facts
     from rlpost.analysis.report.run import report

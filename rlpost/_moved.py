@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from functools import partial
-from importlib import import_module
-from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `rlpost` imports this before the program handles signals
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 MOVED = {
     "rlpost.presets": ("rlpost.recipe.presets", "rlpost.preset and rlpost.loss_preset"),
@@ -25,8 +23,12 @@ class MovedModules:
     @staticmethod
     def find_spec(name: str, *_: Any) -> ModuleSpec | None:
         """Return a spec for a module that moved, None for others."""
+        if name not in MOVED:
+            return None
+        from importlib.machinery import ModuleSpec  # noqa: PLC0415
+
         loader: Any = MovedModules
-        return ModuleSpec(name, loader, is_package=True) if name in MOVED else None
+        return ModuleSpec(name, loader, is_package=True)
 
     @staticmethod
     def create_module(_: ModuleSpec) -> None:
@@ -35,6 +37,10 @@ class MovedModules:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         """Look names up in the module at the present path."""
+        import warnings  # noqa: PLC0415
+        from functools import partial  # noqa: PLC0415
+        from importlib import import_module  # noqa: PLC0415
+
         path, instead = MOVED[module.__name__]
         warnings.warn(
             f"{module.__name__} will be removed in the next release; use {instead}",

@@ -11,8 +11,9 @@ or the reader is freed.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,7 @@ from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.paths import parse_path
+from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
@@ -33,7 +35,7 @@ from rlpost.pipeline.outputs import Outputs, journal_of, targets_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -132,9 +134,28 @@ def _on_other_engine(
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
     check_overwritable(targets)
-    from rlpost.distributed import ray as on_ray  # noqa: PLC0415 - Ray takes a second to import
+    with _without_ray_signal_handlers():
+        from rlpost.distributed import ray as on_ray  # noqa: PLC0415 - it takes a second to import
 
     return on_ray.advantages(files, targets, recipe, options)
+
+
+@contextmanager
+def _without_ray_signal_handlers() -> Iterator[None]:
+    """Let Ray, imported in the block, install no handlers in C if this process has its own.
+
+    They would end the process at SIGTERM, with its files as they are. Only this process is
+    affected: the variable is removed before any other starts.
+    """
+    name = "RAY_DISABLE_FAILURE_SIGNAL_HANDLER"
+    own = installed() and name not in os.environ
+    if own:
+        os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ[name]
 
 
 @overload

@@ -5,10 +5,12 @@ Ray schedules the tasks, repeats those of lost workers, and stores and spills th
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
-from contextlib import contextmanager, redirect_stdout
+import time
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -41,7 +43,7 @@ from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.progress import Clock
-from rlpost.io.shutdown import TERMINATED, received_exit_code, reinstall_handlers
+from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.threads import cores
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.options import Options
@@ -64,9 +66,18 @@ if TYPE_CHECKING:
 
 
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
+_OWN_CLUSTER = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray kills workers of a node that has no memory left, and retries their tasks without end,
+    # after 1, 2, 4 ... 60 s. Six retries take a minute; then the run ends with an error.
+    "RAY_task_oom_retries": "6",
+}
+"""Ray's settings of a cluster that is started here, unless the environment has others."""
 _TIMEOUT = 10  # seconds for a cluster to answer
 _NO_IMPORT = "failed to import on the worker"  # Ray's words
 _POLL = 0.5  # seconds between two checks for finished tasks
+_SILENCE = 60.0  # seconds without a finished task until a warning; twice as long until the next
+_LOG = logging.getLogger("rlpost")
 _FILES_A_TASK = 64  # footers that one task reads
 
 
@@ -83,7 +94,6 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
     address = (
         address or os.environ.get("RAY_ADDRESS") or "local"
     )  # by itself Ray would join another's
@@ -96,8 +106,8 @@ def connected(address: str | None) -> Iterator[None]:
         except SystemExit as ended:  # Ray's calls turn every code into 1
             raise SystemExit(received_exit_code() or ended.code) from None
         finally:
-            ray.shutdown()
-            reinstall_handlers()
+            with keep_handlers():
+                ray.shutdown()
 
 
 def _connect(address: str) -> None:
@@ -106,23 +116,25 @@ def _connect(address: str) -> None:
     Raises:
         UnavailableError: no cluster answers, or none can be started.
     """
-    own: dict[str, Any] = (
-        {"num_cpus": cores(), "include_dashboard": False} if address == "local" else {}
-    )
+    own: dict[str, Any] = {}
+    if address == "local":
+        own = {"num_cpus": cores(), "include_dashboard": False}
+        for name, value in _OWN_CLUSTER.items():
+            os.environ.setdefault(name, value)
     try:
         _check_reachable(address)
-        ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+        with keep_handlers():
+            ray.init(address=address, log_to_driver=False, logging_level="error", **own)
     except SystemExit as ended:  # from Ray's handler of signals, with another code
         raise SystemExit(received_exit_code() or TERMINATED) from ended
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - Ray has no class for a cluster that does not start
         where = "--engine ray" if address == "local" else f"--ray-address {address}"
-        line = next(iter(str(error).splitlines()), "")
+        line = next(iter(str(error).splitlines()), type(error).__name__)
         raise UnavailableError(
             f"{where}: no Ray cluster: {line}; `ray start --head` starts one, and without "
-            "--ray-address a new one is started on this machine"
+            "--ray-address a new one is started on this machine. Ray's processes have 15 s to "
+            "start: if this machine is busy, run again when it is not"
         ) from None
-    finally:
-        reinstall_handlers()  # Ray replaces the handler of SIGTERM while it connects
 
 
 def _check_reachable(address: str) -> None:
@@ -195,12 +207,13 @@ class RayExecutor:
         """Return the survey of all files, whose footers tasks read."""
         task, folder = ray.remote(_survey).options(max_retries=_RETRIES), str(Path.cwd())
         some = [files[at : at + _FILES_A_TASK] for at in range(0, len(files), _FILES_A_TASK)]
-        return join_metadata(self._results([task.remote(__version__, folder, own) for own in some]))
+        refs = [task.remote(__version__, folder, own) for own in some]
+        return join_metadata(self._results("read footers", refs))
 
     def describe(self, tables: Sequence[Any]) -> list[tuple[Any, int]]:
         """Return the schema and the rows of each Arrow table."""
         task = ray.remote(_describe).options(max_retries=_RETRIES)
-        return self._results([task.remote(table) for table in tables])
+        return self._results("read schemas", [task.remote(table) for table in tables])
 
     def run(self, purpose: str, context: TaskContext, calls: Sequence[Call]) -> list[TaskResult]:
         """Run all calls; see `rlpost.distributed.executor.Executor`."""
@@ -222,21 +235,31 @@ class RayExecutor:
                 for call in calls
             ]
             notes = self._results(
+                purpose,
                 [note for note, _ in started],
                 lambda number: self._reporter.advance(calls[number].rows) if total else None,
             )
         return [TaskResult(note, block) for note, (_, block) in zip(notes, started, strict=True)]
 
     def _results(
-        self, refs: list[Any], report: Callable[[int], None] = lambda _: None
+        self, purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
     ) -> list[Any]:
-        """Return what tasks return, in order; cancel the others if one fails."""
+        """Return what tasks return, in order; cancel the others if one fails.
+
+        A task may take hours, or wait for CPUs of a busy cluster. So no time ends the run, but a
+        warning names what it waits for.
+        """
         numbers = {ref: number for number, ref in enumerate(refs)}
         results: dict[int, Any] = {}
-        pending = refs
+        pending, silence, last = refs, _SILENCE, time.monotonic()
         try:
             while pending:
                 ready, pending = ray.wait(pending, num_returns=len(pending), timeout=_POLL)
+                if ready:
+                    silence, last = _SILENCE, time.monotonic()
+                elif time.monotonic() - last >= silence:
+                    _warn_of_silence(purpose, silence, len(pending), len(refs))
+                    silence *= 2
                 for ref, result in zip(ready, _got(ready), strict=True):
                     results[numbers[ref]] = result
                     report(numbers[ref])
@@ -245,6 +268,27 @@ class RayExecutor:
                 ray.cancel(ref, force=True)
             raise
         return [results[number] for number in range(len(refs))]
+
+
+def _warn_of_silence(purpose: str, seconds: float, pending: int, tasks: int) -> None:
+    """Log a warning that no task of a pass has finished for a while, with the state of Ray."""
+    state = ""
+    with suppress(Exception):  # Ray may not answer either
+        free, all_ = ray.available_resources(), ray.cluster_resources()
+        store = free.get("object_store_memory", 0.0) / all_["object_store_memory"]
+        state = (
+            f"; {free.get('CPU', 0):g} of {all_['CPU']:g} CPUs and {store:.0%} of the object store "
+            "are free"
+        )
+    _LOG.warning(
+        "rlpost: --engine ray: no task of the pass %r finished for %g s, %d of %d are left%s. Ray "
+        "retries lost tasks by itself; its logs are in /tmp/ray/session_latest/logs of the node",
+        purpose,
+        seconds,
+        pending,
+        tasks,
+        state,
+    )
 
 
 def _got(refs: Sequence[Any]) -> list[Any]:

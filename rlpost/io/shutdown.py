@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,6 +83,31 @@ def reinstall_handlers() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _State.handled:
             signal.signal(number, _handle)
+
+
+def installed() -> bool:
+    """Return whether `install_handlers` was called in this process."""
+    return bool(_State.handled)
+
+
+@contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Keep these handlers while a library is called that would install its own.
+
+    In the block `signal.signal` does nothing for the signals that are handled here; other threads
+    and child processes are not affected.
+    """
+    original = signal.signal
+
+    def install(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if number in _State.handled else original(number, handler)
+
+    signal.signal = install  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = original
+        reinstall_handlers()  # a library in C does not call `signal.signal`
 
 
 def received_exit_code() -> int | None:
