@@ -69,8 +69,8 @@ _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
 _OWN_CLUSTER = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray kills workers of a node that has no memory left, and retries their tasks without end,
-    # after 1, 2, 4 ... 60 s. Six retries take a minute; then the run ends with an error.
-    "RAY_task_oom_retries": "6",
+    # after 1, 2, 4 ... 60 s. Five retries take half a minute; then the run ends with an error.
+    "RAY_task_oom_retries": "5",
 }
 """Ray's settings of a cluster that is started here, unless the environment has others."""
 _TIMEOUT = 10  # seconds for a cluster to answer
