@@ -77,6 +77,13 @@ _TIMEOUT = 10  # seconds for a cluster to answer
 _NO_IMPORT = "failed to import on the worker"  # Ray's words
 _POLL = 0.5  # seconds between two checks for finished tasks
 _SILENCE = 60.0  # seconds without a finished task until a warning; twice as long until the next
+_BUSY = (  # what to do if a cluster of the run's own does not start
+    "its processes have 15 s to start: run again when this machine is less busy, or start a "
+    "cluster with `ray start --head` and use --ray-address auto"
+)
+_ABSENT = (  # and if none answers
+    "`ray start --head` starts one, and without --ray-address a new one is started on this machine"
+)
 _LOG = logging.getLogger("rlpost")
 _FILES_A_TASK = 64  # footers that one task reads
 
@@ -128,13 +135,11 @@ def _connect(address: str) -> None:
     except SystemExit as ended:  # from Ray's handler of signals, with another code
         raise SystemExit(received_exit_code() or TERMINATED) from ended
     except Exception as error:  # noqa: BLE001 - Ray has no class for a cluster that does not start
-        where = "--engine ray" if address == "local" else f"--ray-address {address}"
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UnavailableError(
-            f"{where}: no Ray cluster: {line}; `ray start --head` starts one, and without "
-            "--ray-address a new one is started on this machine. Ray's processes have 15 s to "
-            "start: if this machine is busy, run again when it is not"
-        ) from None
+        where, advice = f"--ray-address {address}", _ABSENT
+        if address == "local":
+            where, advice = "--engine ray", _BUSY
+        raise UnavailableError(f"{where}: no Ray cluster: {line}; {advice}") from None
 
 
 def _check_reachable(address: str) -> None:
@@ -307,8 +312,11 @@ def _got(refs: Sequence[Any]) -> list[Any]:
         raise
     except exceptions.RayError as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        advice = ""
+        if isinstance(error, exceptions.OutOfMemoryError):
+            advice = "; free memory there, or run fewer tasks at once: --workers N is N CPUs a task"
         raise UnavailableError(
-            f"the Ray cluster lost a task for good ({type(error).__name__}): {line}"
+            f"the Ray cluster lost a task for good ({type(error).__name__}): {line}{advice}"
         ) from None
     return results
 

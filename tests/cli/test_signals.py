@@ -1,0 +1,146 @@
+"""Signals: from the first line of the program to its end they give its exit codes."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_cli import rollout, save
+
+from rlpost.io import shutdown
+
+BUILT_IN = {"__future__", "_signal", "atexit", "gc", "os", "sys", "time"}
+"""Modules that take no time to import, or that every interpreter has imported when it starts."""
+
+MODULES = """
+import sys
+at_start = {*sys.modules}
+import rlpost.cli.main
+print(*{*sys.modules} - at_start)
+"""
+
+AT_IMPORT = """
+import os, sys
+
+class Sender:
+    module = sys.argv.pop()
+
+    @staticmethod
+    def find_spec(name, *_):
+        if name == Sender.module:
+            Sender.module = None
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Sender)
+from rlpost.cli.main import leave
+leave()
+"""
+
+BUG_THEN_SIGNAL = """
+import builtins, os, sys
+import rlpost.cli.app as app
+from rlpost.cli.main import leave
+
+class Late:
+    kill, own = os.kill, os.getpid()
+    def __del__(self):
+        self.kill(self.own, 15)
+
+def bug(started):
+    raise LookupError("a bug")
+
+app.main, builtins.late = bug, Late()
+leave()
+"""
+
+SIGNAL_AT_EXIT = """
+import atexit, os
+from rlpost.cli.main import leave
+atexit.register(lambda: os.kill(os.getpid(), 15))
+leave()
+"""
+
+
+def python(code, *arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=120,
+    )
+
+
+def test_nothing_slow_is_imported_before_signals_are_handled():
+    modules = {*python(MODULES).stdout.split()} - BUILT_IN
+    assert {name for name in modules if not name.startswith("rlpost")} == set()
+    assert modules == {"rlpost", "rlpost._moved", "rlpost._version", "rlpost.cli",
+                       "rlpost.cli.main"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["rlpost.io.shutdown", "signal", "threading", "rlpost.cli.app", "typer", "pyarrow", "torch",
+     "rlpost.api", "rlpost.pipeline.run"],
+)  # fmt: skip
+def test_a_signal_at_any_import_gives_its_exit_code(tmp_path, module):
+    source = save(rollout(), tmp_path / "in.parquet")
+    out = tmp_path / "out"
+    out.mkdir()
+    ran = python(
+        AT_IMPORT.format(number=int(signal.SIGTERM)),
+        "advantages", source, out / "o.parquet", "-q", module,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (143, ""), ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_other_signals_before_the_handlers_give_their_exit_codes(number, code):
+    reset = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    ran = python(reset + AT_IMPORT.format(number=int(number)), "--version", "rlpost.io.shutdown")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
+def test_a_signal_after_a_bug_does_not_change_its_exit_code():
+    """The interpreter removes handlers before it frees modules; the program ends without it."""
+    ran = python(BUG_THEN_SIGNAL, "--version")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == "LookupError: a bug"
+
+
+def test_a_signal_at_the_end_changes_nothing():
+    ran = python(SIGNAL_AT_EXIT, "--version")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.strip()
+
+
+REPLACED = """
+import os, signal, sys
+from rlpost.io import shutdown
+shutdown.install_handlers()
+with shutdown.keep_handlers():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_library_cannot_replace_the_handlers_while_it_starts():
+    ran = python(REPLACED)
+    assert (ran.returncode, ran.stdout) == (143, "usr1\n"), ran.stderr
+
+
+def test_handlers_of_other_programs_stay_theirs():
+    """In a process that never installed these handlers a library may install its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert not shutdown.installed()
+    try:
+        with shutdown.keep_handlers():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,136 @@
+"""Waits on Ray: a cluster that does not start, tasks that do not finish, memory that runs out."""
+
+import logging
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from test_shards import steps_table, write_files
+
+from rlpost.errors import UnavailableError
+from rlpost.io.progress import Clock, SilentReporter
+
+if find_spec("ray") is None:
+    pytest.skip("ray is not installed: pip install 'rlpost[ray]'", allow_module_level=True)
+
+from rlpost.distributed import ray as on_ray
+
+RETRIES = "RAY_task_oom_retries"
+
+
+class Refs:
+    """Tasks that finish after some calls of `ray.wait`, by a clock that each call advances."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now = seconds, 0.0
+
+    def wait(self, pending, *, num_returns, timeout):
+        assert num_returns == len(pending)
+        self.now += timeout
+        done = [ref for ref in pending if self.seconds[ref] <= self.now]
+        return done, [ref for ref in pending if ref not in done]
+
+
+@pytest.fixture
+def waits(monkeypatch, caplog):
+    """Returns the warnings while tasks finish after these seconds."""
+
+    def run(seconds, free=None):
+        refs = Refs(seconds)
+        monkeypatch.setattr(on_ray.ray, "wait", refs.wait)
+        monkeypatch.setattr(on_ray.time, "monotonic", lambda: refs.now)
+        monkeypatch.setattr(on_ray, "_got", lambda ready: [ref.upper() for ref in ready])
+        resources = {"CPU": 4.0, "object_store_memory": 8.0}
+        monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: resources)
+        monkeypatch.setattr(on_ray.ray, "available_resources", free or (lambda: {"CPU": 1.0}))
+        executor = on_ray.RayExecutor(SilentReporter(), Clock())
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "rlpost"):
+            assert executor._results("write", [*seconds]) == [ref.upper() for ref in seconds]
+        return [record.getMessage() for record in caplog.records]
+
+    return run
+
+
+def test_a_pass_whose_tasks_finish_is_not_warned_of(waits):
+    assert waits({f"t{number}": 50.0 * number for number in range(9)}) == []
+
+
+def test_a_pass_without_a_finished_task_is_warned_of_at_doubling_intervals(waits):
+    warnings = waits({"a": 10.0, "b": 200.0, "c": 320.0})
+    assert len(warnings) == 3  # 60 s and 120 s after a, and 60 s after b
+    first, second, third = warnings
+    assert "no task of the pass 'write' finished for 60 s, 2 of 3 are left; 1 of 4 CPUs" in first
+    assert "0% of the object store are free" in first
+    assert "for 120 s, 2 of 3" in second
+    assert "for 60 s, 1 of 3" in third
+
+
+def test_a_cluster_that_does_not_answer_is_warned_of_too(waits):
+    def silent():
+        raise RuntimeError("no answer")
+
+    warnings = waits({"a": 61.0}, free=silent)
+    assert len(warnings) == 1
+    assert "1 of 1 are left. Ray" in warnings[0]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in ("RAY_ADDRESS", *on_ray._OWN_CLUSTER):
+        monkeypatch.delenv(name, raising=False)
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_cluster_that_does_not_start_in_time_is_unavailable():
+    error = Exception("The current node timed out during startup.\nmore")  # Ray's class for it
+    with (
+        mock.patch("ray.init", side_effect=error),
+        pytest.raises(UnavailableError) as raised,
+        on_ray.connected(None),
+    ):
+        pass
+    text = str(raised.value)
+    assert text.startswith("--engine ray: no Ray cluster: The current node timed out")
+    assert "run again when this machine is less busy" in text
+    assert "more" not in text
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("address", "own", "retries"), [(None, None, "5"), (None, "2", "2"), ("auto", None, None)]
+)
+def test_only_a_cluster_of_the_runs_own_gets_settings(address, own, retries):
+    if own is not None:
+        os.environ[RETRIES] = own
+    seen = []
+    with (
+        mock.patch("ray.init", side_effect=lambda **_: seen.append(os.environ.get(RETRIES))),
+        on_ray.connected(address),
+    ):
+        pass
+    assert seen == [retries]
+
+
+def test_tasks_that_never_have_memory_end_the_run(tmp_path):
+    """Ray retries them without end by itself; here the pauses between retries are short."""
+    write_files(steps_table(20), tmp_path / "in", 1)
+    argv = [Path(sys.executable).with_name("rlpost"), "advantages", "in", "out", "--engine", "ray"]
+    names = ("RAY_ADDRESS", RETRIES)
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"RAY_memory_usage_threshold": "0.001", "RAY_task_oom_retry_delay_base_ms": "10"}
+    ran = subprocess.run(
+        argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        timeout=240,
+    )  # fmt: skip
+    assert ran.returncode == UnavailableError.exit_code, ran.stderr
+    last = ran.stderr.splitlines()[-1]
+    assert "(OutOfMemoryError)" in last
+    assert "--workers N" in last
+    assert not (tmp_path / "out").exists()
