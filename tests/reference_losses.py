@@ -8,13 +8,13 @@ in `new` is the gradient.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-NONE, LOW, HIGH, DUAL = 0, 1, 2, 3
+NONE, LOW, HIGH, DUAL, SELECTED = 0, 1, 2, 3, 4
 Found = list[tuple[float, int, float]]
 
 
@@ -185,6 +185,101 @@ def ref_kl(row: Row, low=0.2, square=1e-3) -> Found:
     ]
 
 
+def _truncated(row: Row, t: int, state: int, most: float, clamp: float):
+    ratio = stopped(row, t, clamp)
+    if state == NONE:
+        state = DUAL if ratio > most else NONE
+        return weighted(row, t, min(ratio, most)), state, ratio
+    return 0.0, state, ratio
+
+
+def dppo_tv(row: Row, low=0.15, high=0.15, most=20.0, clamp=20.0) -> Found:
+    """arXiv 2602.04879: two choices differ in total variation by the change of the probability."""
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        state = HIGH if advantage > 0 and _moved(row, t) > high else NONE
+        state = LOW if advantage <= 0 and _moved(row, t) < -low else state
+        found.append(_truncated(row, t, state, most, clamp))
+    return found
+
+
+def bernoulli_kl(p: float, q: float) -> float:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p + 1e-8) / (1 - q + 1e-8))
+
+
+def dppo_kl(row: Row, low=0.05, high=0.05, most=20.0, clamp=20.0) -> Found:
+    """arXiv 2602.04879: KL(old, new) of a coin that shows the token or any other."""
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        old, new = math.exp(row.old[t]), math.exp(row.frozen[t])
+        # Above 1 there is no probability, and the logarithm is that of a negative number.
+        far = bernoulli_kl(old, new) if new < 1 + 1e-8 else math.nan
+        state = HIGH if advantage > 0 and new > old and not far <= high else NONE
+        state = LOW if advantage <= 0 and new < old and not far <= low else state
+        found.append(_truncated(row, t, state, most, clamp))
+    return found
+
+
+def covariances(rows: Sequence[Row]) -> list[list[float]]:
+    """(A - mean A)(log π - mean log π), with means over all tokens of all rows."""
+    center = mean([x for row in rows for x in row.advantages])
+    usual = mean([x for row in rows for x in row.frozen])
+    return [
+        [(a - center) * (x - usual) for a, x in zip(row.advantages, row.frozen, strict=True)]
+        for row in rows
+    ]
+
+
+def count_of(share: float, rows: Sequence[Row]) -> int:
+    return max(1, math.floor(share * sum(map(len, rows))))
+
+
+def kl_cov(rows: Sequence[Row], coef=1.0, share=2e-4, clamp=math.inf) -> list[Found]:
+    """arXiv 2505.22617: the tokens of highest covariance are penalised."""
+    by_row = covariances(rows)
+    order = sorted(((x, i, t) for i, own in enumerate(by_row) for t, x in enumerate(own)))
+    chosen = {(i, t) for _, i, t in order[-count_of(share, rows) :]}
+    found = []
+    for i, row in enumerate(rows):
+        losses = []
+        for t, advantage in enumerate(row.advantages):
+            ratio, picked = ratio_of(row, t, clamp), (i, t) in chosen
+            penalty = coef * abs(row.new[t] - row.old[t]) if picked else 0.0
+            losses.append((-advantage * ratio + penalty, SELECTED if picked else NONE, ratio))
+        found.append(losses)
+    return found
+
+
+def clip_cov_candidates(
+    rows: Sequence[Row], low=0.2, high=0.2, floor=1.0, ceiling=5.0, clamp=math.inf
+) -> list[tuple[int, int]]:
+    """arXiv 2505.22617: the tokens of which some are dropped at random."""
+    plain = [ppo(row, low, high, clamp=clamp) for row in rows]
+    return [
+        (i, t)
+        for i, own in enumerate(covariances(rows))
+        for t, x in enumerate(own)
+        if floor < x < ceiling and plain[i][t][1] == NONE
+    ]
+
+
+def clip_cov_all(rows: Sequence[Row], low=0.2, high=0.2, floor=1.0, ceiling=5.0) -> list[Found]:
+    """Every candidate is dropped: the share is 1."""
+    frozen = [replace(row, new=row.frozen) for row in rows]
+    chosen = {*clip_cov_candidates(frozen, low, high, floor, ceiling)}
+    return [
+        [
+            (0.0, SELECTED, one[2]) if (i, t) in chosen else one
+            for t, one in enumerate(ppo(row, low, high, clamp=math.inf))
+        ]
+        for i, row in enumerate(rows)
+    ]
+
+
+OF_BATCHES = (kl_cov, clip_cov_all)
+"""Losses that get all rows of a batch, and return a list for each."""
+
+
 def kl(row: Row, estimator: str, log_clamp=40.0, clamp=10.0, by_ratio=False) -> list[float]:
     """The KL loss of each token; k3 alone is clamped."""
     found = []
@@ -214,13 +309,15 @@ def aggregate(
 ) -> float:
     """One number of the losses of policy tokens, row by row; `lengths` count observations, too."""
     weights = [1.0] * len(rows) if weights is None else weights
-    reduce: Callable[[Sequence[float]], float] = mean if how.endswith("token-mean") else math.fsum
-    reduce = math.fsum if how == "token-mean" else reduce
+    by_row = how == "seq-mean-token-mean"
+    reduce: Callable[[Sequence[float]], float] = mean if by_row else math.fsum
     total = math.fsum(w * reduce(row) for w, row in zip(weights, rows, strict=True))
     counted = len(rows) if every_row else sum(1 for row in rows if row)
     below = counted
     if how == "token-mean":
         below = sum(map(len, rows))
+    elif how == "token-sum":
+        below = 1
     elif how == "seq-mean-token-sum-norm":
         below = max(lengths, default=0) if length is None else length
         below *= counted if by_rows else 1

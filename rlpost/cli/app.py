@@ -32,6 +32,7 @@ COMMANDS = {
     "verify": "Recompute enriched columns, compare with the stored ones.",
     "plan": "Compute response-level statistics for a sharded run.",
     "estimators": "List estimators: formula, required columns, source.",
+    "losses": "List policy losses: formula, columns, options, source.",
     "presets": "List, show and compare the framework presets.",
     "config": "Show the resolved recipe and the source of each value.",
     "schema": "Print the JSON Schema of recipe files, for editors.",
@@ -39,6 +40,7 @@ COMMANDS = {
 }
 HOMES = {
     "estimators": ("catalogue", "estimators_app"),
+    "losses": ("catalogue", "losses_app"),
     "presets": ("catalogue", "presets_app"),
     "schema": ("config", "schema_app"),
 }

@@ -207,8 +207,8 @@ def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:
     return [*rows[: most - most // 2], rest, *rows[len(rows) - most // 2 :]]
 
 
-def show_list(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str) -> None:
-    """Print rows of text on stdout, as a `table`, as `json` or as `markdown`."""
+def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) -> None:
+    """Print rows on stdout, as a `table` or `markdown` of text, or as `json` of any values."""
     if how == "json":
         show_json([dict(zip(headings, row, strict=True)) for row in rows])
     elif how == "markdown":

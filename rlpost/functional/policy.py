@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 AGGREGATIONS = get_args(Aggregation)
-NEED_REFERENCE = ("ref_kl",)
 
 
 class PolicyLoss(NamedTuple):
@@ -29,7 +28,8 @@ class PolicyLoss(NamedTuple):
     tokens: Tensor
     """[T] loss of each token before aggregation; 0 on observation tokens."""
     clip: Tensor
-    """[T] uint8: 1, 2 or 3 if the lower, upper or dual clip is active, else 0."""
+    """[T] uint8: 1, 2 or 3 if the lower, upper or dual clip is active, 4 if clip_cov or kl_cov
+    selects the token, else 0."""
 
 
 def policy_loss(
@@ -49,13 +49,16 @@ def policy_loss(
 ) -> PolicyLoss:
     """Return the policy loss that `rlpost loss` reports, for a backward pass.
 
+    The responses are one batch: its means and, for clip_cov and kl_cov, its highest tokens are
+    those of all T tokens.
+
     Args:
         log_probs: [T] log-probs of the current policy.
         old_log_probs: [T] log-probs of the policy before the update.
         advantages: [T].
         offsets: [N+1] first token of each response; the last element is T.
         mask: [T], 0 on observation tokens; None if there are none.
-        loss: a name that `rlpost loss --list` prints, or options such as those of a framework from
+        loss: a name that `rlpost losses` prints, or options such as those of a framework from
             `rlpost.loss_preset`.
         infer_log_probs: [T] log-probs of the rollout engine, for `behaviour="infer"`.
         ref_log_probs: [T] log-probs of the reference policy, for a KL loss.
@@ -107,7 +110,11 @@ def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
     reasons = (
         (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs"),
         (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs"),
-        (options.loss in NEED_REFERENCE, f"loss={options.loss!r}", "ref_log_probs"),
+        (
+            "ref_log_probs" in loss_named(options.loss).needs,
+            f"loss={options.loss!r}",
+            "ref_log_probs",
+        ),
     )
     for needed, why, name in reasons:
         if needed and name not in present:
@@ -117,16 +124,18 @@ def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
 def _aggregated(tokens: Tokens, options: LossOptions, weights: Tensor | None) -> PolicyLoss:
     function = loss_named(options.loss)
     surrogate = function(tokens, options)
+    way = options.aggregation or function.aggregation
     how: dict[str, Any] = {
-        "how": options.aggregation or function.aggregation,
         "weights": weights,
         "count_rows": options.agg_rows,
         "norm": options.agg_norm,
         "length": options.agg_length,
     }
-    total = aggregate(surrogate.values, tokens.offsets, tokens.mask, **how)
+    offsets, mask = tokens.offsets, tokens.mask
+    total = aggregate(surrogate.values, offsets, mask, how=way, **how)
     if options.kl_loss_coef > 0:
-        penalty = aggregate(kl_loss(tokens, options), tokens.offsets, tokens.mask, **how)
+        way = options.kl_loss_aggregation or way
+        penalty = aggregate(kl_loss(tokens, options), offsets, mask, how=way, **how)
         total = total + options.kl_loss_coef * penalty
     return PolicyLoss(total, surrogate.values, surrogate.clip)
 
@@ -145,6 +154,7 @@ def aggregate(
     """Return the aggregated loss of the policy tokens.
 
         token-mean               Σᵢ wᵢ Σₜ lossᵢₜ / policy tokens
+        token-sum                Σᵢ wᵢ Σₜ lossᵢₜ
         seq-mean-token-sum       Σᵢ wᵢ Σₜ lossᵢₜ / responses
         seq-mean-token-mean      Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of i) / responses
         seq-mean-token-sum-norm  Σᵢ wᵢ Σₜ lossᵢₜ / length [/ responses]
@@ -153,12 +163,12 @@ def aggregate(
         values: [T] loss of each token.
         offsets: [N+1] first token of each response; the last element is T.
         mask: [T], 0 on observation tokens; None if there are none.
-        how: one of the four.
+        how: one of the five.
         weights: [N] weights w of responses; None for 1. They do not change denominators.
         count_rows: which responses denominators count: those with a policy token (`valid`), or
             `all`.
-        norm: seq-mean-token-sum-norm divides by `length` (verl, ROLL), or by length and number of
-            responses (`rows`; Dr. GRPO, arXiv 2503.20783).
+        norm: seq-mean-token-sum-norm divides by `length` (ROLL), or by length and number of
+            responses (`rows`; verl; Dr. GRPO, arXiv 2503.20783).
         length: the length of seq-mean-token-sum-norm, in tokens; None for that of the longest
             response, observation tokens included.
 

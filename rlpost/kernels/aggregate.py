@@ -24,24 +24,27 @@ def denominator(
     """Return what the sum of the responses' contributions is divided by, int64, like `tokens`.
 
         token-mean               Σ over responses of Σ loss           / policy tokens
+        token-sum                Σ over responses of Σ loss
         seq-mean-token-sum       Σ over responses of Σ loss           / responses
         seq-mean-token-mean      Σ over responses of Σ loss / tokens  / responses
         seq-mean-token-sum-norm  Σ over responses of Σ loss           / length [/ responses]
 
     Args:
-        how: one of the four.
+        how: one of the five.
         tokens: number of policy tokens.
         valid: number of responses with a policy token.
         rows: number of responses.
         longest: length of the longest response, observation tokens included.
         count_rows: which responses count: `valid` ones or `all`.
-        norm: seq-mean-token-sum-norm divides by `length` (verl, ROLL), or by length and number of
-            responses (`rows`; Dr. GRPO, arXiv 2503.20783).
+        norm: seq-mean-token-sum-norm divides by `length` (ROLL), or by length and number of
+            responses (`rows`; verl; Dr. GRPO, arXiv 2503.20783).
         length: the length of seq-mean-token-sum-norm; None for `longest`.
     """
     responses = valid if count_rows == "valid" else rows
     if how == "token-mean":
         return tokens
+    if how == "token-sum":
+        return torch.ones_like(tokens)
     if how != "seq-mean-token-sum-norm":
         return responses
     divisor = longest if length is None else torch.full_like(responses, length)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError
-from rlpost.losses import cispo, dppo, geo_mean, gspo, kimi15, pg, ppo, sapo, tis, topr
-from rlpost.losses.base import DUAL, HIGH, LOW, NONE, Loss, Surrogate, Tokens
+from rlpost.losses import cispo, covariance, dppo, geo_mean, gspo, kimi15, pg, ppo, sapo, tis, topr
+from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
 from rlpost.recipe.roles import closest
 
@@ -14,6 +14,7 @@ __all__ = [
     "LOSSES",
     "LOW",
     "NONE",
+    "SELECTED",
     "Loss",
     "Surrogate",
     "Tokens",
@@ -29,13 +30,18 @@ LOSSES: dict[str, Loss] = {
         cispo.LOSS,
         tis.LOSS,
         topr.LOSS,
-        kimi15.LOSS,
+        kimi15.KIMI15,
         geo_mean.LOSS,
         sapo.LOSS,
         pg.GPG,
         dppo.DPPO,
         dppo.IPO,
         dppo.REF_KL,
+        dppo.DPPO_TV,
+        dppo.DPPO_KL,
+        kimi15.DRO,
+        covariance.CLIP_COV,
+        covariance.KL_COV,
     )
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,17 +12,21 @@ import torch
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
+from rlpost.losses.selection import selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
+    from rlpost.losses.selection import InBatch
     from rlpost.recipe.loss import Aggregation, LossOptions
 
 
-NONE, LOW, HIGH, DUAL = range(4)
+NONE, LOW, HIGH, DUAL, SELECTED = range(5)
 """Clip states of a token."""
+NEEDS = ("advantages", "log_probs", "old_log_probs")
+"""The roles that a loss needs unless it declares others."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,36 @@ class Tokens:
     """[n] rewards of the responses; without them, losses use the sign of the advantage."""
     weights: Tensor | None = None
     """[T] importance weights between rollout engine and trainer, which multiply the loss."""
+    in_batch: InBatch | None = None
+    """What connects the responses with their batches; None if the tokens are one whole batch."""
+    chosen: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    """[T] bool: tokens that a loss with a rank selects of their batches; else it is not read."""
+
+    def rows(self, start: int, stop: int) -> Tokens:
+        """Return the tokens of the responses from `start` to `stop`."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        columns = {name: getattr(self, name) for name in _TOKEN_FIELDS}
+        return Tokens(
+            **{name: x[first:last] for name, x in columns.items() if x is not None},
+            offsets=self.offsets[start : stop + 1] - first,
+            rewards=None if self.rewards is None else self.rewards[start:stop],
+            in_batch=None if self.in_batch is None else self.in_batch.rows(start, stop),
+        )
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """[T] float64 (A - mean A)·(new - mean new), means of the batch; not of masked-out tokens.
+
+        A constant for gradients. It needs `in_batch`.
+        """
+        assert self.in_batch is not None, "tokens without the statistics of their batches"
+        advantages, log_probs = self.masked_advantages, self.masked_log_probs.detach()
+        means = (self.in_batch.advantage, self.in_batch.log_prob)
+        over, above = (
+            values.to(torch.float64) - spread(mean, self.offsets)
+            for values, mean in zip((advantages, log_probs), means, strict=True)
+        )
+        return over * above
 
     @cached_property
     def masked_advantages(self) -> Tensor:
@@ -88,6 +122,11 @@ class Tokens:
         return torch.where(self.mask, self.new, 0.0)
 
     @cached_property
+    def old_log_probs(self) -> Tensor:
+        """[T] `old`, 0 if masked out."""
+        return torch.where(self.mask, self.old, 0.0)
+
+    @cached_property
     def log_ratio(self) -> Tensor:
         """[T] new - old, 0 if masked out."""
         return torch.where(self.mask, self.new - self.old, 0.0)
@@ -114,6 +153,10 @@ class Tokens:
         """The same tokens with the rollout engine's log-probs as `old`."""
         assert self.infer is not None, "tokens without log-probs of the rollout engine"
         return replace(self, old=self.infer)
+
+    def divided_by(self, behaviour: str) -> Tokens:
+        """Return the tokens whose ratio divides by a behaviour policy: `old` or `infer`."""
+        return self.with_engine_as_old if behaviour == "infer" else self
 
     @cached_property
     def _ratios(self) -> dict[float, Tensor]:
@@ -147,13 +190,16 @@ class Tokens:
         return spread(means, self.offsets)
 
 
+_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
+
+
 class Surrogate(NamedTuple):
     """The result of a loss function, [T] each."""
 
     values: Tensor
     """Loss of each token before any mean; 0 if masked out."""
     clip: Tensor
-    """Uint8 clip state: NONE, or LOW, HIGH, DUAL if that bound is active."""
+    """Uint8 clip state: NONE; LOW, HIGH, DUAL if that bound is active; SELECTED if `chosen`."""
     zero_gradient: Tensor
     """Bool: a policy token whose gradient is 0."""
     ratio: Tensor
@@ -172,6 +218,15 @@ class Loss:
     """How token losses are aggregated by default."""
     own_advantages: Callable[[Tokens], Tensor] | None = None
     """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
+    needs: tuple[str, ...] = NEEDS
+    """The roles without which it has no value. `behaviour` replaces old_log_probs."""
+    rank: Callable[..., Tensor] | None = None
+    """Ranks tokens in their batches, [T] float64, -inf for a token that cannot be selected, for a
+    loss that selects the highest. Its keyword-only parameters are LossOptions."""
+    after_rank: tuple[str, ...] = ()
+    """Options that do not change the selection."""
+    response_weights: Callable[[Tokens], Tensor] | None = None
+    """What multiplies its tokens in place of the importance weights, [T]."""
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:
@@ -179,17 +234,36 @@ class Loss:
         parameters = inspect.signature(self.function).parameters.values()
         return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
+    def value(self, name: str, options: LossOptions) -> Any:
+        """Return an option that the function reads: an option of None is its own default."""
+        asked = getattr(options, name)
+        return self.defaults[name] if asked is None else asked
+
+    def ranks(self, tokens: Tokens, options: LossOptions) -> Tensor:
+        """Return the rank of each token in its batch, [T] float64; see `rank`.
+
+        Args:
+            tokens: with `in_batch`; `old` is the policy that the ratio divides by.
+            options: of the loss.
+        """
+        assert self.rank is not None, "a loss without a rank"
+        parameters = inspect.signature(self.rank).parameters.values()
+        names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        return self.rank(tokens, **{name: self.value(name, options) for name in names})
+
     def __call__(self, tokens: Tokens, options: LossOptions) -> Surrogate:
         """Return the loss of these tokens; an option of None is the function's own default."""
-        if options.behaviour == "infer":
-            tokens = tokens.with_engine_as_old
-        asked = {name: getattr(options, name) for name in self.defaults}
+        tokens = tokens.divided_by(options.behaviour)
+        if self.rank is not None:
+            tokens = replace(tokens, chosen=selected(tokens, self, options))
         surrogate = self.function(
-            tokens, **{name: value for name, value in asked.items() if value is not None}
+            tokens, **{name: self.value(name, options) for name in self.defaults}
         )
         values, zero_gradient = surrogate.values, surrogate.zero_gradient
         if tokens.weights is not None:
-            values, zero_gradient = values * tokens.weights, zero_gradient | (tokens.weights == 0)
+            own = self.response_weights
+            weights = tokens.weights if own is None else own(tokens)
+            values, zero_gradient = values * weights, zero_gradient | (weights == 0)
         if tokens.all_policy:
             return surrogate._replace(values=values, zero_gradient=zero_gradient)
         return Surrogate(

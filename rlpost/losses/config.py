@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.losses import loss_named
 from rlpost.losses.base import ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
+from rlpost.losses.selection import name_of
 from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from rlpost.recipe.loss import LossOptions
 
 
-_WITHOUT_RATIO = ("pg", "gpg")  # A and log π are all that they read
 _SIDES = {
     "pg_clip": ("pg_clip_low", "pg_clip_high"),
     "prob_mask": ("prob_mask_low", "prob_mask_high"),
+    "kl_mask": ("kl_mask_low", "kl_mask_high"),
 }
 Values = dict[str, Any]
 
@@ -46,11 +47,21 @@ class LossConfig:
         return self.options.aggregation or self.loss.aggregation
 
     @property
+    def kl_aggregation(self) -> str:
+        """How the KL losses of tokens are aggregated to one number."""
+        return self.options.kl_loss_aggregation or self.aggregation
+
+    @property
     def clamp(self) -> float:
         """The bound on |log ratio| of a token, nats; inf for none."""
         own = self.loss.defaults.get("ratio_clamp", math.inf)
         asked = self.options.ratio_clamp
         return float(own if asked is None or "ratio_clamp" not in self.loss.defaults else asked)
+
+    @property
+    def selection(self) -> str | None:
+        """The name of its selection of tokens; None if it selects none."""
+        return None if self.loss.rank is None else name_of(self.loss, self.options)
 
     def own_ratio(self, behaviour: str) -> bool:
         """Whether the loss clips another ratio than the token's current over `behaviour`."""
@@ -61,8 +72,9 @@ class LossConfig:
         """The name of its KL loss: configs with the same name have the same KL loss."""
         options = self.options
         fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
-        own = [str(getattr(options, name)) for name in fields if name != "kl_loss_coef"]
-        return " ".join(("kl", options.behaviour, self.aggregation, *own))
+        apart = ("kl_loss_coef", "kl_loss_aggregation")
+        own = [str(getattr(options, name)) for name in fields if name not in apart]
+        return " ".join(("kl", options.behaviour, self.kl_aggregation, *own))
 
     @property
     def ratio_bounds(self) -> tuple[float | None, float | None]:
@@ -79,12 +91,17 @@ class LossConfig:
         elif name == "geo_mean":
             low, high = self._offsets
             least, most = math.exp(-low), math.exp(high)
-        elif "pg_clip_low" in DEFAULTS[name]:
+        elif "pg_clip_high" in DEFAULTS[name]:
             meaning = "offset"
             if name == "cispo" and options.cispo_bounds:
                 meaning = options.cispo_bounds
+            reads = self.loss.defaults
             least, most = ratio_limits(
-                options.pg_clip_low, options.pg_clip_high, options.pg_clip, self._own_clip, meaning
+                options.pg_clip_low if "pg_clip_low" in reads else None,
+                options.pg_clip_high,
+                options.pg_clip if "pg_clip" in reads else None,
+                self._own_clip,
+                meaning,
             )
         else:
             return None, None
@@ -93,8 +110,9 @@ class LossConfig:
     @property
     def _own_clip(self) -> tuple[float, float]:
         """The clip range below and above that the loss has by default."""
-        low, high = (DEFAULTS[self.loss.name][name] for name in _SIDES["pg_clip"])
-        return (math.inf if low == "never" else low), high
+        own = DEFAULTS[self.loss.name]
+        low, high = (own.get(name, "never") for name in _SIDES["pg_clip"])
+        return (math.inf if low == "never" else low), (math.inf if high == "never" else high)
 
     @property
     def _offsets(self) -> tuple[float, float]:
@@ -128,14 +146,16 @@ class LossConfig:
         if "dual_clip" in defaults:
             clip = DEFAULT_CLIP if options.pg_clip is None else options.pg_clip
             values["dual_clip"] = dual_bound(options.dual_clip, clip)
-        for name in _SIDES["prob_mask"]:
-            if name in defaults and values[name] is None:
-                values[name] = float(values["prob_mask"])
+        for both in ("prob_mask", "kl_mask"):
+            for name in _SIDES[both]:
+                if name in defaults and values[name] is None:
+                    values[name] = float(values[both])
         values["aggregation"] = self.aggregation
         ignored = self.ignored(type(options).model_fields)
         for name in type(options).model_fields:
             if name.startswith(("agg_", "kl_loss_")) and name not in ignored:
                 values[name] = getattr(options, name)
+        values["kl_loss_aggregation"] = self.kl_aggregation
         return {name: "never" if value == math.inf else value for name, value in values.items()}
 
     def ignored(self, asked: Collection[str]) -> dict[str, str]:
@@ -145,13 +165,7 @@ class LossConfig:
             asked: the fields of LossOptions to check.
         """
         options, name, defaults = self.options, self.loss.name, self.loss.defaults
-        how = self.aggregation
-        by_length = how == "seq-mean-token-sum-norm"
-        over_responses = not by_length and how != "token-mean"
-        fields = set() if by_length else {"agg_length", "agg_norm"}
-        if not over_responses and not (by_length and options.agg_norm == "rows"):
-            fields.add("agg_rows")
-        reasons = dict.fromkeys(fields, f"{name} with aggregation {how}")
+        reasons = self._ignored_by_aggregation()
         for both, sides in _SIDES.items():
             own = [side for side in sides if side in defaults]
             if own and all(getattr(options, side) is not None for side in own):
@@ -161,11 +175,21 @@ class LossConfig:
             of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
             if not of_every and one not in defaults:
                 reasons[one] = name
-        if name in _WITHOUT_RATIO and not options.kl_loss_ratio:
+        if "old_log_probs" not in self.loss.needs and not options.kl_loss_ratio:
             reasons["behaviour"] = f"{name}, which has no ratio"
         if options.dual_clip == "twice" and "dual_clip" in defaults:
             reasons.pop("pg_clip", None)  # the dual clip is computed from it
         return {one: why for one, why in reasons.items() if one in asked}
+
+    def _ignored_by_aggregation(self) -> dict[str, str]:
+        """Return the options of an aggregation that its way, and that of the KL loss, ignore."""
+        ways = dict.fromkeys((self.aggregation, self.kl_aggregation))
+        by_length = "seq-mean-token-sum-norm" in ways
+        fields = set() if by_length else {"agg_length", "agg_norm"}
+        over_responses = any(how in ("seq-mean-token-sum", "seq-mean-token-mean") for how in ways)
+        if not over_responses and not (by_length and self.options.agg_norm == "rows"):
+            fields.add("agg_rows")
+        return dict.fromkeys(fields, f"{self.loss.name} with aggregation {' and '.join(ways)}")
 
 
 def behaviour_of(configs: Sequence[LossConfig]) -> str:

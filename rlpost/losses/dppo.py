@@ -1,4 +1,8 @@
-"""DPPO, IPO and their reference KL: tokens are masked by the change of their probability."""
+"""DPPO, IPO and their reference KL: tokens are masked by the change of their probability.
+
+`dppo_tv` and `dppo_kl` are those of the paper, a policy gradient with a truncated weight. `dppo`,
+`ipo` and `ref_kl` are prime-rl's, a ratio with a penalty on its square.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,10 @@ from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+TRUNCATION = 20.0
+_TINY = 1e-8
 
 
 def dppo(
@@ -45,6 +53,88 @@ def dppo(
     below = tokens.advantage_negative & (change < -low)
     above = tokens.advantage_positive & (change > high)
     return _masked(tokens, tokens.masked_advantages, below, above, square_coef, ratio_clamp)
+
+
+def dppo_tv(
+    tokens: Tokens,
+    *,
+    prob_mask: float = 0.15,
+    prob_mask_low: float | None = None,
+    prob_mask_high: float | None = None,
+    tis_high: float = TRUNCATION,
+    ratio_clamp: float = 20.0,
+) -> Surrogate:
+    """L = -stop(min(r, c))·A·log π, 0 if the probability moved too far in the direction of A.
+
+    |π - π_old| is the total variation between two choices: this token, or any other.
+
+        A > 0: masked if π - π_old > high      A <= 0: masked if π - π_old < -low
+
+    Args:
+        tokens: T tokens.
+        prob_mask: both bounds.
+        prob_mask_low: the bound of falling probabilities.
+        prob_mask_high: the bound of rising ones.
+        tis_high: c, the highest weight.
+        ratio_clamp: bound on |log r|, nats.
+
+    Returns:
+        Surrogate of [T]. LOW and HIGH: the token is masked; DUAL: its weight is truncated.
+
+    Source: arXiv 2602.04879 (DPPO-Binary-TV), with its bound.
+    """
+    low = prob_mask if prob_mask_low is None else prob_mask_low
+    high = prob_mask if prob_mask_high is None else prob_mask_high
+    positive, change = tokens.advantage_positive, tokens.probability_change
+    below, above = ~positive & (change < -low), positive & (change > high)
+    return _truncated(tokens, below, above, tis_high, ratio_clamp)
+
+
+def dppo_kl(
+    tokens: Tokens,
+    *,
+    kl_mask: float = 0.05,
+    kl_mask_low: float | None = None,
+    kl_mask_high: float | None = None,
+    tis_high: float = TRUNCATION,
+    ratio_clamp: float = 20.0,
+) -> Surrogate:
+    """As `dppo_tv`, but masked if KL(π_old ‖ π) of the two choices is above the bound.
+
+        KL = π_old·(old - new) + (1 - π_old)·log((1 - π_old + 1e-8)/(1 - π + 1e-8))
+
+    Args:
+        tokens: T tokens.
+        kl_mask: both bounds, nats.
+        kl_mask_low: the bound of falling probabilities.
+        kl_mask_high: the bound of rising ones.
+        tis_high: c, the highest weight.
+        ratio_clamp: bound on |log r|, nats.
+
+    Returns:
+        Surrogate of [T]. LOW and HIGH: the token is masked; DUAL: its weight is truncated.
+
+    Source: arXiv 2602.04879 (DPPO-Binary-KL), with its bound; 1e-8 as in verl.
+    """
+    low = kl_mask if kl_mask_low is None else kl_mask_low
+    high = kl_mask if kl_mask_high is None else kl_mask_high
+    old, new = tokens.old_log_probs.exp(), tokens.masked_log_probs.detach().exp()
+    others = ((1 - old + _TINY) / (1 - new + _TINY)).log()
+    divergence = (1 - old) * others - old * tokens.log_ratio.detach()
+    positive = tokens.advantage_positive
+    below = ~positive & (new < old) & ~(divergence <= low)
+    above = positive & (new > old) & ~(divergence <= high)
+    return _truncated(tokens, below, above, tis_high, ratio_clamp)
+
+
+def _truncated(
+    tokens: Tokens, below: Tensor, above: Tensor, most: float, ratio_clamp: float
+) -> Surrogate:
+    masked, ratio = below | above, tokens.ratio(ratio_clamp).detach()
+    weight = torch.where(masked, 0.0, ratio.clamp(max=most))
+    values = weight * tokens.negated_advantages * tokens.masked_log_probs
+    clip = clip_states(below, above, ~masked & (ratio > most))
+    return Surrogate(values, clip, tokens.advantage_zero | (weight == 0), ratio)
 
 
 def ipo(
@@ -127,6 +217,20 @@ DPPO = Loss(
     source="prime-rl",
     aggregation="token-mean",
 )
+DPPO_TV = Loss(
+    "dppo_tv",
+    dppo_tv,
+    formula="-stop(min(r, c))·A·log π; 0 if π moved > δ along A",
+    source="arXiv 2602.04879",
+    aggregation="token-mean",
+)
+DPPO_KL = Loss(
+    "dppo_kl",
+    dppo_kl,
+    formula="-stop(min(r, c))·A·log π; 0 if KL(π_old ‖ π) > δ along A",
+    source="arXiv 2602.04879",
+    aggregation="token-mean",
+)
 IPO = Loss(
     "ipo",
     ipo,
@@ -141,4 +245,5 @@ REF_KL = Loss(
     source="prime-rl",
     aggregation="token-mean",
     own_advantages=_reference_ratio,
+    needs=("log_probs", "old_log_probs", "ref_log_probs"),
 )

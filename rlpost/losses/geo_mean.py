@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
 OWN = 0.4
+_TINY = 1e-10
 
 
 def geo_mean(
@@ -22,7 +29,8 @@ def geo_mean(
         L = -mean(A)·exp(mean(l)), the means over the response's policy tokens
 
     Every token has its response's L. The gradient reaches a token through its own log ratio; the
-    sum over a response is the gradient of the formula.
+    sum over a response is the gradient of the formula. Importance weights between rollout engine
+    and trainer multiply L by their geometric mean over the response (of weights plus 1e-10).
 
     Args:
         tokens: T tokens.
@@ -50,10 +58,17 @@ def geo_mean(
     return Surrogate(-mean_advantage * ratio, clip_states(below, above), zero_gradient, ratio)
 
 
+def _weights(tokens: Tokens) -> Tensor:
+    """Return the geometric mean of the importance weights of each token's response, [T]."""
+    assert tokens.weights is not None, "tokens without importance weights"
+    return tokens.response_mean((tokens.weights + _TINY).log()).exp()
+
+
 LOSS = Loss(
     "geo_mean",
     geo_mean,
     formula="-A·exp(mean clip(log r, -ε, ε))",
     source="arXiv 2507.20673",
     aggregation="seq-mean-token-mean",
+    response_weights=_weights,
 )

@@ -56,4 +56,4 @@ def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
 
 
 def _ratio(tokens: Tokens, options: LossOptions) -> Tensor:
-    return (tokens.with_engine_as_old if options.behaviour == "infer" else tokens).ratio()
+    return tokens.divided_by(options.behaviour).ratio()

@@ -23,6 +23,21 @@ def pg(tokens: Tokens) -> Surrogate:
     return Surrogate(values, clip_states(none, none), tokens.advantage_zero, ratio)
 
 
-PG = Loss("pg", pg, formula="-A·log π", source="Williams 1992", aggregation="seq-mean-token-sum")
-GPG = Loss("gpg", pg, formula="-A·log π", source="arXiv 2504.02546", aggregation="token-mean")
+NEEDS = ("advantages", "log_probs")
+PG = Loss(
+    "pg",
+    pg,
+    formula="-A·log π",
+    source="Williams 1992",
+    aggregation="seq-mean-token-sum",
+    needs=NEEDS,
+)
+GPG = Loss(
+    "gpg",
+    pg,
+    formula="-A·log π",
+    source="arXiv 2504.02546",
+    aggregation="token-mean",
+    needs=NEEDS,
+)
 """GPG differs in its advantages, the estimator gpg."""

@@ -48,7 +48,7 @@ POLICIES = {
     "ref": "ref_log_probs",
 }
 """The role of each field of Tokens that has log-probs."""
-SIGNS, FLAT, CLIPS = 4, 2, 4
+SIGNS, FLAT, CLIPS = 4, 2, 5
 """A kind of token is the sign of its advantage (0, positive, negative, or masked out), whether its
 gradient is 0, and its clip state."""
 KINDS = SIGNS * FLAT * CLIPS
@@ -283,7 +283,7 @@ class _Block:
             self._add(f"{index}.value", surrogate.values)
             total = self.rows[f"{index}.value"]
             self._check_finite(total, config)
-            self.added[f"{index}.policy"] = self._numerator(total, config)
+            self.added[f"{index}.policy"] = self._numerator(total, config.aggregation)
             live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient).to(torch.float64)
             self.rows[f"{index}.live"] = segment_max(live, self.stretches.rows) > 0
             if config.own_ratio(self.behaviour):
@@ -308,7 +308,7 @@ class _Block:
                 continue
             values = kl_loss(self.tokens, options)
             total = segment_sum(self.stretches.sum(values), self.stretches.rows)
-            self.added[name] = self._numerator(total, config)
+            self.added[name] = self._numerator(total, config.kl_aggregation)
             hits = clamped(estimated(self.tokens, options), options)
             self.rows[f"{name}.clamped"] = count_true(hits, self.tokens.offsets)
 
@@ -356,9 +356,9 @@ class _Block:
         self.spans[name] = low, high
         self.row_spans[name] = segment_min(low, rows), segment_max(high, rows)
 
-    def _numerator(self, total: Tensor, config: LossConfig) -> Tensor:
+    def _numerator(self, total: Tensor, how: str) -> Tensor:
         """Return what a response adds to the numerator; see `kernels.aggregate`."""
-        if config.aggregation == "seq-mean-token-mean":
+        if how == "seq-mean-token-mean":
             total = total / self.rows["tokens"].clamp(min=1)
         return total if self.weights is None else total * self.weights
 

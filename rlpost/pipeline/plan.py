@@ -14,7 +14,7 @@ from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import count_advantages
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.loss import add_loss, stages_before_loss
+from rlpost.pipeline.stages.loss import add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
@@ -227,12 +227,13 @@ def loss_plan(
             for stage in stages
         ]
     written = configs[0] if write else None
-    last = partial(add_loss, resolved=resolved, config=written, rewarded=rewarded)
+    last = partial(add_loss, config=written, rewarded=rewarded)
+    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded)
     return Plan(
         source,
         columns,
         resolved,
-        (*stages, Stage("loss", reads, apply=last)),
+        (*stages, *between, Stage("loss", reads, apply=last)),
         length_role,
         rows,
         partial(count_losses, configs=configs, rewarded=rewarded),
@@ -255,7 +256,7 @@ def _check_loss_roles(
         options, name = config.options, config.loss.name
         for role, why, needs in (
             ("infer_log_probs", "behaviour infer", options.behaviour == "infer"),
-            ("ref_log_probs", f"loss {name}", name == "ref_kl"),
+            ("ref_log_probs", f"loss {name}", "ref_log_probs" in config.loss.needs),
             ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
         ):
             if needs:

@@ -20,10 +20,12 @@ from pydantic import (
 from rlpost.recipe.base import (
     Bound,
     Count,
+    Finite,
     KlEstimator,
     NonNegative,
     OptionModel,
     Positive,
+    Share,
     Unit,
 )
 from rlpost.recipe.roles import closest
@@ -42,9 +44,15 @@ ABOUT = {
     "dppo": "masks tokens whose probability moved too far along the advantage",
     "ipo": "masks tokens whose probability moved too far in any direction",
     "ref_kl": "dppo with the log ratio to the reference as the advantage",
+    "dppo_tv": "truncated weights; masks tokens whose probability moved too far along A",
+    "dppo_kl": "truncated weights; masks tokens whose binary KL is too high, along A",
+    "dro": "plain policy gradient with a penalty on the squared log ratio",
+    "clip_cov": "ppo; drops some tokens of high covariance of advantage and log-prob",
+    "kl_cov": "surrogate of the ratio, with a KL penalty on tokens of high covariance",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
+    "token-sum": "sum over all policy tokens of a batch",
     "seq-mean-token-sum": "sum over each response's tokens, then the mean over responses",
     "seq-mean-token-mean": "mean over each response's tokens, then the mean over responses",
     "seq-mean-token-sum-norm": "sum over all tokens / agg_length (agg_norm rows: / responses, too)",
@@ -125,6 +133,41 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": "never",
         "aggregation": "token-mean",
     },
+    "dppo_tv": {
+        "prob_mask": 0.15,
+        "prob_mask_low": 0.15,
+        "prob_mask_high": 0.15,
+        "tis_high": 20.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
+    "dppo_kl": {
+        "kl_mask": 0.05,
+        "kl_mask_low": 0.05,
+        "kl_mask_high": 0.05,
+        "tis_high": 20.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
+    "dro": {"dro_beta": 0.1, "aggregation": "token-mean"},
+    "clip_cov": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "cov_low": 1.0,
+        "cov_high": 5.0,
+        "cov_share": 2e-4,
+        "cov_seed": 0,
+        "ratio_clamp": "never",
+        "aggregation": "token-mean",
+    },
+    "kl_cov": {
+        "kl_cov_coef": 1.0,
+        "cov_share": 2e-4,
+        "cov_seed": 0,
+        "ratio_clamp": "never",
+        "aggregation": "token-mean",
+    },
 }
 
 
@@ -151,7 +194,11 @@ def defaults_of(option: str) -> str:
 
 
 Aggregation = Literal[
-    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
 ]
 
 
@@ -211,7 +258,7 @@ class LossOptions(OptionModel):
     tis_low: NonNegative | None = None
     """Lowest importance weight of tis and topr."""
     tis_high: Positive | None = None
-    """Highest importance weight of tis and topr."""
+    """Highest importance weight of tis, topr, dppo_tv and dppo_kl."""
     topr_positive: NonNegative | None = None
     """Weight of responses in topr if reward > 0."""
     topr_negative: NonNegative | None = None
@@ -223,13 +270,31 @@ class LossOptions(OptionModel):
     sapo_tau_neg: Positive | None = None
     """Steepness τ of the gate of sapo otherwise."""
     prob_mask: Unit | None = None
-    """Largest change of probability that dppo and ipo do not mask."""
+    """Largest change of π that dppo, dppo_tv and ipo do not mask."""
     prob_mask_low: Unit | None = None
-    """prob_mask of dppo for falling probabilities."""
+    """prob_mask of dppo, dppo_tv for falling probabilities."""
     prob_mask_high: Unit | None = None
-    """prob_mask of dppo for rising probabilities."""
+    """prob_mask of dppo, dppo_tv for rising probabilities."""
     square_coef: NonNegative | None = None
     """Coefficient κ of the squared log ratio in dppo and ipo."""
+    kl_mask: Positive | None = None
+    """Largest binary KL, nats, that dppo_kl does not mask."""
+    kl_mask_low: Positive | None = None
+    """kl_mask of dppo_kl for falling probabilities."""
+    kl_mask_high: Positive | None = None
+    """kl_mask of dppo_kl for rising probabilities."""
+    dro_beta: NonNegative | None = None
+    """Coefficient β of the squared log ratio in dro."""
+    cov_low: Finite | None = None
+    """clip_cov selects tokens of a higher covariance than this."""
+    cov_high: Finite | None = None
+    """clip_cov selects tokens of a lower covariance than this."""
+    cov_share: Share | None = None
+    """Share of a batch's tokens that clip_cov, kl_cov select."""
+    cov_seed: int | None = None
+    """Seed of the choice by clip_cov, and of ties of kl_cov."""
+    kl_cov_coef: NonNegative | None = None
+    """Coefficient of |log ratio| of selected tokens in kl_cov."""
 
     aggregation: Aggregation | None = None
     """Aggregation of token losses to one number."""
@@ -252,6 +317,8 @@ class LossOptions(OptionModel):
     """Bound on |KL| per token, nats; never: no bound."""
     kl_loss_clamps: Literal["k3", "all"] = "k3"
     """KL estimators that are clamped: k3, or all."""
+    kl_loss_aggregation: Aggregation | None = None
+    """Aggregation of the KL loss; default: that of the loss."""
     kl_loss_ratio: bool = False
     """Multiply the KL loss by the ratio, for an unbiased gradient."""
 
@@ -269,6 +336,12 @@ class LossOptions(OptionModel):
         high = 1.0 if self.tis_high is None else self.tis_high
         if low > high:
             raise ValueError(f"tis_low ({low}) must not exceed tis_high ({high})")
+        bounds = [
+            DEFAULTS["clip_cov"][name] if asked is None else asked
+            for name, asked in (("cov_low", self.cov_low), ("cov_high", self.cov_high))
+        ]
+        if bounds[0] >= bounds[1]:
+            raise ValueError(f"cov_low ({bounds[0]:g}) must be below cov_high ({bounds[1]:g})")
         return self
 
     @classmethod

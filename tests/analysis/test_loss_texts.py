@@ -229,10 +229,14 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     one = summary["settings"][0]
     assert f"rlpost loss · {name}" in shown
     assert one["formula"] in " ".join(shown.split())
-    masking, smooth = name in ("dppo", "ipo", "ref_kl"), name in ("pg", "gpg", "kimi15", "sapo")
+    masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
+    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov")
     assert ("masked, π fell" in shown) == masking
     assert ("clips nothing" in shown) == smooth
-    assert ("moved past the bound along A" in shown) == (name in ("ppo", "gspo", "geo_mean"))
+    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov")
+    assert ("moved past the bound along A" in shown) == like_ppo
+    assert ("weight truncated to 20" in shown) == (name in ("dppo_tv", "dppo_kl"))
+    assert ("of the policy tokens of each batch" in shown) == (name in ("clip_cov", "kl_cov"))
     assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr"))
     assert "too low" not in shown
 
@@ -386,6 +390,14 @@ def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
         (["--loss", "cispo"], "ε = none below, 4 above"),
         (["--loss", "dppo", "--prob-mask-low", "0.1"], "δ = 0.1 falling, 0.2 rising, κ = 0.001"),
         (["--loss", "tis"], "low = 0, high = 1"),
+        (["--loss", "dppo_tv", "--tis-high", "3"], "c = 3, δ = 0.15, |log r| ≤ 20"),
+        (["--loss", "dppo_kl", "--kl-mask-low", "0.1"], "δ = 0.1 falling, 0.05 rising"),
+        (["--loss", "dro", "--dro-beta", "0.3"], "β = 0.3"),
+        (
+            ["--loss", "clip_cov", "--cov-share", "0.01"],
+            "ε = 0.2, low = 1, high = 5, share = 0.01, seed = 0",
+        ),
+        (["--loss", "kl_cov", "--cov-seed", "7"], "share = 0.0002, seed = 7"),
     ):
         assert text in run("loss", path, *words).out
 
@@ -394,7 +406,7 @@ def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = " ".join(run("loss", "--help").out.replace("│", " ").split())
     monkeypatch.delenv("COLUMNS")
-    assert "(default: ppo 0.2; geo_mean 0.4)" in text
+    assert "(default: ppo, clip_cov 0.2; geo_mean 0.4)" in text
     assert "(default: by loss, see --list)" in text
     listed = run("loss", "--list")
     assert listed.code == 0

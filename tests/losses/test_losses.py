@@ -17,6 +17,7 @@ from rlpost.kernels.aggregate import AggregateTotals
 from rlpost.kernels.moments import exact_digits
 from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
+from rlpost.losses.selection import as_one_batch
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -97,6 +98,30 @@ CASES = {
     ),
     "ipo": ({"loss": "ipo", "prob_mask": 0.03}, slow.ipo, {"bound": 0.03}),
     "ref_kl": ({"loss": "ref_kl", "prob_mask": 0.03}, slow.ref_kl, {"low": 0.03}),
+    "dppo_tv": ({"loss": "dppo_tv"}, slow.dppo_tv, {}),
+    "dppo_tv bounds": (
+        {"loss": "dppo_tv", "prob_mask_low": 0.02, "prob_mask_high": 0.05, "tis_high": 1.05},
+        slow.dppo_tv,
+        {"low": 0.02, "high": 0.05, "most": 1.05},
+    ),
+    "dppo_kl": ({"loss": "dppo_kl"}, slow.dppo_kl, {}),
+    "dppo_kl bounds": (
+        {"loss": "dppo_kl", "kl_mask_low": 0.002, "kl_mask_high": 0.01, "tis_high": 1.05},
+        slow.dppo_kl,
+        {"low": 0.002, "high": 0.01, "most": 1.05},
+    ),
+    "dro": ({"loss": "dro", "dro_beta": 0.7}, slow.kimi15, {"tau": 0.7}),
+    "kl_cov": ({"loss": "kl_cov"}, slow.kl_cov, {}),
+    "kl_cov third": (
+        {"loss": "kl_cov", "cov_share": 0.34, "kl_cov_coef": 0.3},
+        slow.kl_cov,
+        {"share": 0.34, "coef": 0.3},
+    ),
+    "clip_cov all": (
+        {"loss": "clip_cov", "cov_share": 1.0, "cov_low": 0.1, "cov_high": 2.0},
+        slow.clip_cov_all,
+        {"floor": 0.1, "ceiling": 2.0},
+    ),
 }  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -140,13 +165,36 @@ def rows_of(tokens, new=None):
 
 def expected(loop, tokens, own, new=None):
     """Loss, clip state and ratio of each policy token, in order."""
-    found = [one for row in rows_of(tokens, new) for one in loop(row, **own)]
+    rows = rows_of(tokens, new)
+    by_row = loop(rows, **own) if loop in slow.OF_BATCHES else [loop(x, **own) for x in rows]
+    found = [one for row in by_row for one in row]
     return torch.tensor(found, dtype=torch.float64).reshape(-1, 3)
+
+
+def unclear(case, tokens):
+    """Whether rounding decides which tokens are selected: some covariances are nearly equal."""
+    options, loop, own = CASES[case]
+    rows = rows_of(tokens)
+    if loop not in slow.OF_BATCHES or not any(map(len, rows)):
+        return False
+    ranks = sorted(x for row in slow.covariances(rows) for x in row)
+    last = len(ranks) - slow.count_of(own.get("share", 2e-4), rows)
+    bounds = [ranks[last - 1]] if loop is slow.kl_cov and last else []
+    bounds += [options[name] for name in ("cov_low", "cov_high") if name in options]
+    others = ranks if loop is not slow.kl_cov else ranks[last : last + 1]
+    return any(abs(one - bound) < 1e-9 for one in others for bound in bounds)
 
 
 def computed(tokens, **options):
     chosen = LossOptions.of(options)
     return loss_named(chosen.loss)(tokens, chosen)
+
+
+def connected(tokens, **options):
+    """The same tokens, with what connects the responses of a batch if the loss needs it."""
+    chosen = LossOptions.of(options)
+    loss = loss_named(chosen.loss)
+    return tokens if loss.rank is None else as_one_batch(tokens, loss, chosen)
 
 
 def gradient(tokens, **options):
@@ -160,6 +208,7 @@ def gradient(tokens, **options):
 @settings(max_examples=25)
 @given(tokens=batches())
 def test_each_loss_equals_the_loop_of_its_paper(case, tokens):
+    assume(not unclear(case, tokens))
     options, loop, own = CASES[case]
     found, mask = computed(tokens, **options), tokens.mask
     want = expected(loop, tokens, own)
@@ -192,7 +241,7 @@ def edges(tokens):
 @given(tokens=batches(width=0.3))
 def test_gradients_are_difference_quotients(case, tokens):
     options, loop, own = CASES[case]
-    assume(not edges(tokens))
+    assume(not edges(tokens) and not unclear(case, tokens))
     step, found = 1e-6, gradient(tokens, **options)
     for at in tokens.mask.nonzero().flatten().tolist()[:6]:
         nudge = torch.zeros_like(tokens.new)
@@ -232,12 +281,9 @@ def test_a_clipped_token_of_ppo_like_losses_has_zero_gradient(tokens):
 def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
     options = CASES[case][0]
     whole = computed(tokens, **options)
-    bounds = tokens.offsets.tolist()
-    for row, (start, stop) in enumerate(pairwise(bounds)):
-        columns = ("new", "old", "advantages", "mask", "infer", "ref")
-        cut = {name: getattr(tokens, name)[start:stop] for name in columns}
-        rewards = tokens.rewards[row : row + 1]
-        part = Tokens(**cut, offsets=torch.tensor([0, stop - start]), rewards=rewards)
+    batch = connected(tokens, **options)
+    for row, (start, stop) in enumerate(pairwise(tokens.offsets.tolist())):
+        part = batch.rows(row, row + 1)
         for all_of_it, piece in zip(whole, computed(part, **options), strict=True):
             assert torch.equal(all_of_it[start:stop], piece)
 
@@ -250,10 +296,13 @@ def test_bits_do_not_depend_on_the_position_in_a_tensor(case):
     names = ("new", "old", "advantages", "ref")
     columns = {name: torch.from_numpy(rng.normal(-3, 1, count)) for name in names}
 
+    mask, ends = torch.ones(count, dtype=torch.bool), torch.arange(count + 1)
+    batch = connected(Tokens(**columns, mask=mask, offsets=ends), **CASES[case][0])
+
     def loss(start, stop):
-        cut = {name: column[start:stop].clone() for name, column in columns.items()}
-        mask, ends = torch.ones(stop - start, dtype=torch.bool), torch.arange(stop - start + 1)
-        tokens = Tokens(**cut, mask=mask, offsets=ends)
+        tokens = batch.rows(start, stop)
+        names = (*columns, "mask", "offsets")
+        tokens = replace(tokens, **{name: getattr(tokens, name).clone() for name in names})
         return torch.stack(
             [loss_named(options.loss)(tokens, options).values, kl_loss(tokens, options)]
         )
@@ -304,7 +353,7 @@ def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
 def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
     rewards = torch.ones_like(tokens.rewards)
     plain = replace(level(tokens), rewards=rewards)
-    for loss in set(LOSSES) - {"geo_mean", "ref_kl"}:
+    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov"}:
         torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-MASKING = ("dppo", "ipo", "ref_kl")
+MASKING = ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
+TRUNCATING = ("dppo_tv", "dppo_kl")
+SELECTING = {"clip_cov": "selected: loss 0", "kl_cov": "selected: penalty on |log r|"}
 _CLIPS_NOTHING = {
     "pg": "This loss uses no ratio and clips nothing.",
     "gpg": "This loss uses no ratio and clips nothing.",
     "kimi15": "This loss clips nothing; it penalises the squared log ratio.",
+    "dro": "This loss clips nothing; it penalises the squared log ratio.",
+    "kl_cov": "This loss clips nothing; it penalises |log r| of the selected tokens.",
     "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
 }
 # The symbols of options in formulas, except those of the clip range.
@@ -37,6 +41,13 @@ _SYMBOLS = {
     "topr_negative": "factor otherwise",
     "prob_mask": "δ",
     "square_coef": "κ",
+    "kl_mask": "δ",
+    "dro_beta": "β",
+    "kl_cov_coef": "β",
+    "cov_low": "low",
+    "cov_high": "high",
+    "cov_share": "share",
+    "cov_seed": "seed",
 }
 _GAP = 2  # blanks between the columns of a table
 _UNLIMITED = 1_000_000
@@ -135,16 +146,18 @@ def parameters(options: Mapping[str, Any]) -> str:
     texts = []
     if "pg_clip" in options:
         texts.append(f"ε = {word(options['pg_clip'])}")
-    elif "pg_clip_low" in options:
+    elif "pg_clip_high" in options:
         symbol = "bounds" if options.get("cispo_bounds") == "ratio" else "ε"
-        sides = (("below", options["pg_clip_low"]), ("above", options["pg_clip_high"]))
-        ends = (f"{word(x)} {side}" if x != "never" else f"none {side}" for side, x in sides)
-        texts.append(f"{symbol} = {', '.join(ends)}")
-    for name, symbol in _SYMBOLS.items():
+        sides = (("below", "pg_clip_low"), ("above", "pg_clip_high"))
+        ends = [(side, options[name]) for side, name in sides if name in options]
+        words = (f"{word(x)} {side}" if x != "never" else f"none {side}" for side, x in ends)
+        texts.append(f"{symbol} = {', '.join(words)}")
+    symbols = _SYMBOLS | ({"tis_high": "c"} if options["loss"] in TRUNCATING else {})
+    for name, symbol in symbols.items():
         if options.get(name, "never") == "never":
             continue
-        value = _mask_bounds(options) if name == "prob_mask" else word(options[name])
-        texts.append(f"{symbol} = {value}")
+        masks = name in ("prob_mask", "kl_mask")
+        texts.append(f"{symbol} = {_mask_bounds(options) if masks else word(options[name])}")
     if options.get("ratio_clamp", "never") != "never":
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     if options.get("ratio_cap", "never") != "never":
@@ -153,11 +166,16 @@ def parameters(options: Mapping[str, Any]) -> str:
 
 
 def _mask_bounds(options: Mapping[str, Any]) -> str:
-    sides = {side: options.get(f"prob_mask_{side}") for side in ("low", "high")}
-    values = {side: word(value) for side, value in sides.items() if value is not None}
-    if len({*values.values()}) > 1:
-        return f"{values['low']} falling, {values['high']} rising"
-    return next(iter(values.values()), word(options["prob_mask"]))
+    low, high = (_mask_bound(options, side) for side in ("low", "high"))
+    if options["loss"] == "ref_kl" or low == high:
+        return low
+    return f"{low} falling, {high} rising"
+
+
+def _mask_bound(options: Mapping[str, Any], side: str) -> str:
+    """Return the bound of a masking loss for falling (low) or rising (high) probabilities."""
+    name = "kl_mask" if "kl_mask" in options else "prob_mask"
+    return word(options.get(f"{name}_{side}", options[name]))
 
 
 def _single(summary: Json) -> Iterator[TextTable]:
@@ -201,12 +219,14 @@ def _clipped(branch: Json) -> tuple[str, str, str, str]:
 def branch_labels(one: Json) -> dict[str, str]:
     """Return the clip states that the loss has, each with the label of its row."""
     options, clip, bounds = one["options"], one["clip"], one["bounds"]
-    if options["loss"] in MASKING:
-        low = options.get("prob_mask_low", options["prob_mask"])
-        labels = {"low": f"masked, π fell by > {word(low)}"}
-        if options["loss"] != "ref_kl":
-            high = options.get("prob_mask_high", options["prob_mask"])
-            labels["high"] = f"masked, π rose by > {word(high)}"
+    name = options["loss"]
+    if name in MASKING:
+        by = "with KL >" if name == "dppo_kl" else "by >"
+        labels = {"low": f"masked, π fell {by} {_mask_bound(options, 'low')}"}
+        if name != "ref_kl":
+            labels["high"] = f"masked, π rose {by} {_mask_bound(options, 'high')}"
+        if name in TRUNCATING:
+            labels["dual"] = f"weight truncated to {word(options['tis_high'])}"
         return labels
     signs = {"low": "<", "high": ">"}
     labels = {
@@ -214,6 +234,8 @@ def branch_labels(one: Json) -> dict[str, str]:
         for side, sign in signs.items()
         if bounds[side] is not None
     }
+    if name in SELECTING:
+        labels["selected"] = SELECTING[name]
     return labels | ({"dual": "clipped by the dual clip"} if clip["dual"]["tokens"] else {})
 
 
@@ -222,21 +244,28 @@ def reason_labels(one: Json) -> dict[str, str]:
     name, zero = one["options"]["loss"], one["no_gradient"]
     no_advantage = "π = π_ref" if name == "ref_kl" else "A = 0"
     labels = {"zero_advantage": f"zero gradient: {no_advantage}"}
-    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean"):
-        labels["clipped"] = f"zero gradient: {'masked' if name in MASKING else 'clipped'}"
+    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean", "clip_cov"):
+        how = "masked" if name in MASKING else "clipped"
+        labels["clipped"] = f"zero gradient: {how}{' or selected' * (name == 'clip_cov')}"
     return labels | ({"other": "zero gradient: other"} if zero["other"] else {})
 
 
 def outcome_notes(one: Json) -> Iterator[str]:
     """Yield what A is, and what clipping does to the gradient under this loss."""
-    if one["options"]["loss"] == "ref_kl":
+    options, name = one["options"], one["options"]["loss"]
+    if name == "ref_kl":
         yield "A: log π_ref - log π of the token, which this loss uses as its advantage."
     else:
         yield "A: advantage of the token. Zero gradient: the token does not update the policy."
     yield _clip_note(one)
-    if one["options"].get("cispo_mask") and one["clip"]["any"]["tokens"]:
+    if name in SELECTING:
+        yield (
+            f"Selected: {word(options['cov_share'])} of the policy tokens of each batch, at least "
+            "1, by their covariance of advantage and log-prob."
+        )
+    if options.get("cispo_mask") and one["clip"]["any"]["tokens"]:
         yield "The other clipped tokens keep a gradient with a bounded weight."
-    if one["options"]["loss"] in ("ppo", "gspo") and one["clip"]["dual"]["tokens"]:
+    if name in ("ppo", "gspo") and one["clip"]["dual"]["tokens"]:
         yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
 
 
@@ -247,7 +276,7 @@ def _clip_note(one: Json) -> str:
         text = _CLIPS_NOTHING[name]
     elif not clip["any"]["tokens"]:
         moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
-        text = f"No {moved} a bound."
+        text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
     elif name in MASKING and options.get("square_coef"):
         text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
     elif name in MASKING:
@@ -342,8 +371,12 @@ def _range(part: Json) -> str:
 def _sweep(summary: Json, width: int) -> Iterator[TextTable]:
     """Yield a table with a row for each config, and the tables that they have in common."""
     configs = summary["settings"]
-    dual = any(one["clip"]["dual"]["tokens"] for one in configs)
-    branches = ("low", "high", "dual") if dual else ("low", "high")
+    more = [
+        branch
+        for branch in ("dual", "selected")
+        if any(one["clip"][branch]["tokens"] for one in configs)
+    ]
+    branches = ("low", "high", *more)
     headings = (*branches, "zero grad", "responses", "mean loss")
     numbers = [
         (

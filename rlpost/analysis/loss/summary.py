@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlpost.display.text import counted
 from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.segments import POSITION_RANGES, position_range
-from rlpost.losses.base import DUAL, HIGH, LOW
+from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
-BRANCHES = {"low": LOW, "high": HIGH, "dual": DUAL}
+BRANCHES = {"low": LOW, "high": HIGH, "dual": DUAL, "selected": SELECTED}
 DUMPED = "dumped_advantages"  # the name that `rlpost convert` gives to advantages of a framework
 LEAST_ESS = 0.1
 _OF_EVERY_RUN = {"columns", "nonfinite", "numerics", "emit_only", "replace"}
@@ -162,18 +162,20 @@ def _batches(
     if not totals.batches:
         return []
 
-    def aggregated(name: str) -> list[float]:
+    def aggregated(name: str, how: str) -> list[float]:
         loss = totals.parts(name, len(labels)).loss(
-            how=config.aggregation,
+            how=how,
             count_rows=options.agg_rows,
             norm=options.agg_norm,
             length=options.agg_length,
         )
         return [float(one) for one in loss.tolist()]
 
-    policy_losses = aggregated(f"{index}.policy")
+    policy_losses = aggregated(f"{index}.policy", config.aggregation)
     has_kl = config.kl_name in totals.batches.sums
-    kl_losses = aggregated(config.kl_name) if has_kl else [None] * len(labels)
+    kl_losses = (
+        aggregated(config.kl_name, config.kl_aggregation) if has_kl else [None] * len(labels)
+    )
     counts = totals.parts(f"{index}.policy", len(labels)).rows.tolist()
     return [
         {

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 CLIP = 0.2  # arXiv 1707.06347, and the default of `rlpost loss`
 NEW, OLD = "log_probs", "old_log_probs"
 CLIP_STATE, SAMPLE_MASK = "clip_state", "sample_mask"
-CLIPS = ("not clipped", "low", "high", "dual")
-"""Meanings of the values 0 to 3 of `clip_state`, which `rlpost loss` writes."""
+CLIPS = ("not clipped", "low", "high", "dual", "selected")
+"""Meanings of the values 0 to 4 of `clip_state`, which `rlpost loss` writes."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ class ClipCounts:
     left_out: int | None = None
     """Responses with sample mask 0; None without a sample mask."""
     states: NDArray[np.int64] | None = None
-    """[4] tokens by `clip_state`; other values are ignored. None without that column."""
+    """[5] tokens by `clip_state`; other values are ignored. None without that column."""
     ppo: PpoClips | None = None
     """What PPO would clip, if there is no `clip_state` but log-probs and advantages."""
 
@@ -325,7 +325,9 @@ def _state_tiles(counts: ClipCounts, of: str) -> list[Tile]:
         return []
     total = int(counts.states.sum())
     pairs = list(zip(CLIPS, counts.states.tolist(), strict=True))[1:]
-    return [_clip_tile(f"Clipped: {name}", count, total, of) for name, count in pairs]
+    tiles = [_clip_tile(f"Clipped: {name}", count, total, of) for name, count in pairs[:-1]]
+    name, count = pairs[-1]  # by clip_cov and kl_cov alone
+    return [*tiles, *([_clip_tile(f"Tokens {name}", count, total, of)] if count else [])]
 
 
 def _ppo_tiles(counts: PpoClips, of: str) -> list[Tile]:

@@ -1,4 +1,4 @@
-"""`rlpost estimators` and `rlpost presets`: the methods and frameworks there are."""
+"""`rlpost estimators`, `losses` and `presets`: the methods and frameworks there are."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ ESTIMATORS_EPILOG = """Examples:
 
   rlpost estimators gae grpo --format json
 """
+LOSSES_EPILOG = """Examples:
+
+  rlpost losses
+
+  rlpost losses gspo kl_cov --format json
+"""
 ESTIMATOR = option(
     "--estimator",
     metavar="NAME",
@@ -37,6 +43,7 @@ LOSS = option(
 )
 
 estimators_app = typer.Typer(add_completion=False)
+losses_app = typer.Typer(add_completion=False)
 presets_app = typer.Typer(
     cls=Group,
     add_completion=False,
@@ -63,6 +70,25 @@ def estimators(
 
     listed = [estimator_named(name) for name in names] if names else all_estimators()
     show_estimators(listed, how.value)
+
+
+@command(losses_app, epilog=LOSSES_EPILOG)
+def losses(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOSS...",
+            autocompletion=completion.losses,
+            help="Policy losses to list (default: all).",
+        ),
+    ] = None,
+    how: declared.Output = Format.table,
+) -> None:
+    """List policy losses: formula, required columns, options, source."""
+    from rlpost.cli.render.catalogue import show_losses  # noqa: PLC0415
+    from rlpost.losses import LOSSES, loss_named  # noqa: PLC0415
+
+    show_losses([loss_named(name) for name in names] if names else [*LOSSES.values()], how.value)
 
 
 @presets_app.callback(invoke_without_command=True)

@@ -14,12 +14,14 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import show_json, show_list, show_markdown
+from rlpost.recipe.loss import DEFAULTS, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.cli.arguments import Setting
     from rlpost.estimators import Estimator
+    from rlpost.losses import Loss
     from rlpost.recipe.presets import Difference
 
 
@@ -34,6 +36,28 @@ def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
         (one.name, one.level, ", ".join(one.roles), one.formula, one.source) for one in estimators
     ]
     show_list(headings, rows, how)
+
+
+def show_losses(losses: Sequence[Loss], how: str) -> None:
+    """Print policy losses on stdout: required columns, formula, aggregation, options, source."""
+    headings = ("loss", "needs", "formula", "aggregation", "options", "source")
+    rows = []
+    for one in losses:
+        options = {key: x for key, x in DEFAULTS[one.name].items() if key != "aggregation"}
+        own = options if how == "json" else ", ".join(_distinct(options))
+        needs = ", ".join(one.needs)
+        rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))
+    show_list(headings, rows, how)
+
+
+def _distinct(options: Mapping[str, Any]) -> list[str]:
+    """Return options as text; a bound of one side only if it differs from that of both sides."""
+    return [
+        f"{name} {word(value)}"
+        for name, value in options.items()
+        if options.get(name.removesuffix("_low").removesuffix("_high")) != value
+        or not name.endswith(("_low", "_high"))
+    ]
 
 
 def show_differences(names: tuple[str, str], differences: Sequence[Difference], how: str) -> None:

@@ -1,27 +1,32 @@
-"""The last stage of `rlpost loss`: from advantages and log-probs to the loss of each token."""
+"""The last stages of `rlpost loss`: from advantages and log-probs to the loss of each token."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys, selected_counts
 from rlpost.losses.base import Tokens
+from rlpost.losses.selection import BatchMeans, InBatch, ResponseSums, candidates
 from rlpost.pipeline.output import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 
+_PREFIX = "select:"  # of the columns and shared numbers of a selection
 _BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
-_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
 
 
 def stages_before_loss(reads: frozenset[str], *, mask_nonfinite: bool) -> list[Stage]:
@@ -36,25 +41,125 @@ def stages_before_loss(reads: frozenset[str], *, mask_nonfinite: bool) -> list[S
     return [Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)]
 
 
-def add_loss(
-    batch: Batch, *, resolved: ResolvedRecipe, config: LossConfig | None, rewarded: bool
-) -> Batch:
-    """Add `advantages` as a file stores them, and with a config `pg_loss` and `clip_state`.
+def stages_of_losses(
+    reads: frozenset[str],
+    resolved: ResolvedRecipe,
+    configs: Sequence[LossConfig],
+    *,
+    rewarded: bool,
+) -> list[Stage]:
+    """Return the stages between advantages and losses.
 
-    `pg_loss` is the loss of each token before any mean, `clip_state` is 0 to 3. Advantages and
-    `is_weight` are rounded to float32, so that the loss is the same whether the advantages are
-    computed in this run or read from a file.
+    A loss that selects tokens by their rank in a batch needs two more passes: one for the means of
+    each batch, and one for the lowest token that is selected.
 
     Args:
-        batch: all other stages were applied to it.
+        reads: the token roles that losses read.
         resolved: the recipe that computes the advantages.
-        config: the loss that is written; None if nothing is written.
+        configs: the losses.
         rewarded: the input has rewards.
+    """
+    stored = {role for role in ("advantages", "is_weight") if role in reads}
+    stages = [
+        Stage("stored columns", frozenset(stored), apply=partial(as_stored, resolved=resolved))
+    ]
+    selecting = {config.selection: config for config in configs if config.selection is not None}
+    if selecting:
+        own = tuple(selecting.values())
+        log_probs = frozenset({"log_probs", "old_log_probs", "infer_log_probs"}) & reads
+        of_batch = partial(map_selection, configs=own, rewarded=rewarded)
+        stages += [
+            Stage(
+                "batch means",
+                log_probs,
+                map=partial(map_sums, rewarded=rewarded),
+                reduce=batch_means,
+            ),
+            Stage(
+                "token selection",
+                log_probs,
+                map=of_batch,
+                gather=partial(gather_selection, configs=own),
+            ),
+        ]
+    return stages
+
+
+def as_stored(batch: Batch, *, resolved: ResolvedRecipe) -> Batch:
+    """Add `advantages`, and `is_weight` if there are weights, rounded to float32.
+
+    The loss is then the same whether the advantages are computed in this run or read from a file.
     """
     columns = {"advantages": token_column(batch, resolved, "advantages")}
     columns |= {"is_weight": batch["is_weight"]} if "is_weight" in batch else {}
-    rounded = {name: x.to(torch.float32).to(torch.float64) for name, x in columns.items()}
-    batch = batch.with_(**rounded)
+    return batch.with_(
+        **{name: x.to(torch.float32).to(torch.float64) for name, x in columns.items()}
+    )
+
+
+def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Tensor]:
+    """Return `ResponseSums` of a batch."""
+    sums = ResponseSums.of(tokens_of(batch, rewarded=rewarded))
+    return {f"{_PREFIX}{name}": column for name, column in sums._asdict().items()}
+
+
+def batch_means(responses: Responses) -> Responses:
+    """Add the key of each response, and the means of each batch."""
+    sums = ResponseSums(*(responses[f"{_PREFIX}{name}"] for name in ResponseSums._fields))
+    batch, weight = responses["batch"], responses.columns.get("sample_weight")
+    means = BatchMeans.of(sums, batch, len(responses.labels["batch"]))
+    ties = (sums.old, responses["reward"], *([] if weight is None else [weight]))
+    shared = {f"{_PREFIX}{name}": column for name, column in means._asdict().items()}
+    key = distinct_keys(sums.hashes, batch, *ties)
+    return responses.with_(**{f"{_PREFIX}key": key}).sharing(**shared)
+
+
+def map_selection(
+    batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool
+) -> dict[str, Tensor]:
+    """Return the tokens of a batch that can be selected, by selection."""
+    whole, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
+    mapped: dict[str, Tensor] = {}
+    for config in configs:
+        counts = _counts(batch.shared[f"{_PREFIX}tokens"], config)
+        tokens = whole.divided_by(config.options.behaviour)
+        highest = candidates(tokens, config.loss, config.options, code).highest(counts)
+        mapped |= {f"{_PREFIX}{config.selection}:{x}": y for x, y in highest._asdict().items()}
+    return mapped
+
+
+def gather_selection(
+    responses: Responses, parts: Iterable[dict[str, Tensor]], *, configs: Sequence[LossConfig]
+) -> Responses:
+    """Add the lowest token that is selected of each batch, by selection."""
+    tokens = responses.shared[f"{_PREFIX}tokens"]
+    totals = {
+        f"{_PREFIX}{config.selection}": HighestOf(_counts(tokens, config)) for config in configs
+    }
+    for part in parts:
+        for name, total in totals.items():
+            total.add(Ranked(*(part[f"{name}:{field}"] for field in Ranked._fields)))
+    batches = len(responses.labels["batch"])
+    shared: dict[str, Tensor] = {}
+    for name, total in totals.items():
+        floors = Floors.of(total.result(), batches)
+        shared |= {f"{name}:{x}": y for x, y in floors._asdict().items()}
+    return responses.sharing(**shared)
+
+
+def _counts(tokens: Tensor, config: LossConfig) -> Tensor:
+    """Return how many tokens of each batch a config selects, [batches]."""
+    return selected_counts(tokens, config.loss.value("cov_share", config.options))
+
+
+def add_loss(batch: Batch, *, config: LossConfig | None, rewarded: bool) -> Batch:
+    """Add `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 4.
+
+    Args:
+        batch: all other stages were applied to it.
+        config: the loss that is written; None if nothing is written.
+        rewarded: the input has rewards.
+    """
     if config is None:
         return batch
     surrogate = config.loss(tokens_of(batch, rewarded=rewarded), config.options)
@@ -82,7 +187,23 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
         ref=batch.tokens.get("ref_log_probs"),
         rewards=batch.responses["reward"] if rewarded else None,
         weights=batch.tokens.get("is_weight"),
+        in_batch=_in_batch(batch),
     )
+
+
+def _in_batch(batch: Batch) -> InBatch | None:
+    """Return what connects the responses with their batches; None before the means are known."""
+    if f"{_PREFIX}key" not in batch.responses:
+        return None
+    own = {
+        name.removeprefix(_PREFIX): column[batch.responses["batch"]]
+        for name, column in batch.shared.items()
+        if name.startswith(_PREFIX)
+    }
+    names = {name.rpartition(":")[0] for name in own if name.endswith(":rank")}
+    floors = {name: Floors(own[f"{name}:rank"], own[f"{name}:key"]) for name in names}
+    key = batch.responses[f"{_PREFIX}key"]
+    return InBatch(key, own["advantage"], own["log_prob"], floors)
 
 
 def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
@@ -99,16 +220,5 @@ def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
     while start < count:
         end = torch.searchsorted(tokens.offsets, tokens.offsets[start] + _BLOCK, right=True)
         stop = min(count, max(start + 1, int(end) - 1))
-        yield slice(start, stop), _window(tokens, start, stop)
+        yield slice(start, stop), tokens.rows(start, stop)
         start = stop
-
-
-def _window(tokens: Tokens, start: int, stop: int) -> Tokens:
-    """Return the tokens of the responses from `start` to `stop`."""
-    first, last = int(tokens.offsets[start]), int(tokens.offsets[stop])
-    columns = {name: getattr(tokens, name) for name in _TOKEN_FIELDS}
-    return Tokens(
-        **{name: x[first:last] for name, x in columns.items() if x is not None},
-        offsets=tokens.offsets[start : stop + 1] - first,
-        rewards=None if tokens.rewards is None else tokens.rewards[start:stop],
-    )

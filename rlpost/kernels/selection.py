@@ -1,0 +1,179 @@
+"""Exact selection of the highest tokens of each batch, independent of order and chunks.
+
+A token is ordered by its rank, and tokens of equal rank by a hash of the seed, of their response
+and of their position. The hash replaces a random generator, whose numbers would depend on the order
+of the input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlpost.kernels.moments import canonical_order
+from rlpost.kernels.segments import segment_sum, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers of 64 bits.
+_STEP = 0x9E3779B97F4A7C15 - (1 << 64)
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
+_LAST_SHIFT = 31
+_PENDING = 1 << 16
+
+
+def mixed(numbers: Tensor) -> Tensor:
+    """Return a hash of each number, int64: the finaliser of SplitMix64. Products wrap around."""
+    out = numbers + _STEP
+    for shift, factor in _ROUNDS:
+        out = (out ^ _shifted(out, shift)) * factor
+    return out ^ _shifted(out, _LAST_SHIFT)
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """Return int64 numbers shifted to the right, with zeros at the left."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def response_hashes(columns: Sequence[Tensor], mask: Tensor, offsets: Tensor) -> Tensor:
+    """Return a hash of the numbers of each response at its policy tokens, [n] int64, on the CPU.
+
+    Args:
+        columns: [T] float each; float32 and float64 of the same value have the same hash.
+        mask: [T] bool.
+        offsets: [n+1].
+    """
+    hashes = _positions(offsets)
+    for column in columns:
+        bits = (column.detach().to(torch.float64) + 0.0).view(torch.int64)  # -0.0 becomes 0.0
+        hashes = mixed(hashes + mixed(bits))
+    inside = torch.where(mask, hashes, 0).cpu()
+    return mixed(segment_sum(inside, offsets.cpu()))
+
+
+def distinct_keys(hashes: Tensor, batch: Tensor, *columns: Tensor) -> Tensor:
+    """Return a key of each response, [N] int64, which differs between equal responses of a batch.
+
+    Args:
+        hashes: [N] from `response_hashes`.
+        batch: [N] int64.
+        columns: [N] each, which order responses of equal hash. Responses that are equal in all of
+            it are numbered in the order of the input, which no sum depends on.
+    """
+    order = canonical_order(batch, hashes, *columns)
+    same = torch.zeros(len(hashes), dtype=torch.bool)
+    ordered = hashes[order]
+    same[1:] = (ordered[1:] == ordered[:-1]) & (batch[order][1:] == batch[order][:-1])
+    index = torch.arange(len(hashes))
+    first = torch.where(same, 0, index).cummax(0).values
+    number = torch.empty_like(index)
+    number[order] = index - first
+    return mixed(hashes + number)
+
+
+def token_keys(responses: Tensor, offsets: Tensor, seed: int) -> Tensor:
+    """Return what orders tokens of equal rank, [T] int64.
+
+    Args:
+        responses: [n] keys from `distinct_keys`.
+        offsets: [n+1].
+        seed: of the choice.
+    """
+    own = mixed(responses ^ mixed(responses.new_tensor(seed)))
+    return mixed(spread(own, offsets) + _positions(offsets))
+
+
+def _positions(offsets: Tensor) -> Tensor:
+    """Return the position of each token in its response, [T] int64."""
+    token = torch.arange(int(offsets[-1]), device=offsets.device)
+    return token - spread(offsets[:-1], offsets)
+
+
+class Ranked(NamedTuple):
+    """Tokens that compete in their batches, [K] each."""
+
+    batch: Tensor
+    rank: Tensor
+    key: Tensor
+
+    def highest(self, counts: Tensor) -> Ranked:
+        """Return the highest tokens of each batch, ordered by batch and from the highest.
+
+        Args:
+            counts: [batches] int64, the most tokens of each batch.
+        """
+        if self.batch.numel() == 0:
+            return self
+        parts = [self._above(counts, code) for code in torch.unique(self.batch).tolist()]
+        return Ranked(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+    def _above(self, counts: Tensor, code: int) -> Ranked:
+        """Return the highest tokens of one batch, from the highest."""
+        inside = self.batch == code
+        own = self if bool(inside.all()) else Ranked(*(column[inside] for column in self))
+        count = int(counts[code])
+        if own.rank.numel() > count:  # only the tokens at or above the last rank need sorting
+            near = own.rank >= own.rank.topk(count).values[-1]
+            own = Ranked(*(column[near] for column in own))
+        order = own.key.argsort(descending=True)
+        order = order[own.rank[order].argsort(descending=True, stable=True)][:count]
+        return Ranked(*(column[order] for column in own))
+
+
+class HighestOf:
+    """Collects the highest tokens of each batch from parts of the input, in any order.
+
+    At most twice as many tokens as the result has are kept, and those of one part.
+    """
+
+    def __init__(self, counts: Tensor) -> None:
+        self._counts, self._most = counts, 2 * int(counts.sum()) + _PENDING
+        self._parts: list[Ranked] = []
+        self._size = 0
+
+    def add(self, part: Ranked) -> None:
+        """Add the highest tokens of a part."""
+        self._parts.append(part)
+        self._size += part.rank.numel()
+        if self._size > self._most:
+            self._parts = [self.result()]
+            self._size = self._parts[0].rank.numel()
+
+    def result(self) -> Ranked:
+        """Return the highest tokens of all parts."""
+        columns = zip(*self._parts, strict=True)
+        return Ranked(*map(torch.cat, columns)).highest(self._counts)
+
+
+class Floors(NamedTuple):
+    """The lowest token of each batch that is selected, [batches] each."""
+
+    rank: Tensor
+    """Inf if the batch has no such token."""
+    key: Tensor
+
+    @classmethod
+    def of(cls, selected: Ranked, batches: int) -> Floors:
+        """Return the floors of tokens from `Ranked.highest`."""
+        rank = torch.full((batches,), torch.inf, dtype=torch.float64)
+        key = torch.zeros(batches, dtype=torch.int64)
+        last = torch.bincount(selected.batch, minlength=batches).cumsum(0) - 1
+        present = torch.unique(selected.batch)
+        rank[present] = selected.rank[last[present]]
+        key[present] = selected.key[last[present]]
+        return cls(rank, key)
+
+
+def selected_counts(tokens: Tensor, share: float) -> Tensor:
+    """Return how many tokens of each batch are selected, int64: ⌊share · tokens⌋, at least 1.
+
+    Args:
+        tokens: [batches] policy tokens; without any, none is selected.
+        share: in (0, 1].
+    """
+    counts = [max(int(share * n), 1) if n else 0 for n in tokens.tolist()]
+    return torch.tensor(counts, dtype=torch.int64)

@@ -1,0 +1,134 @@
+"""Clip-Cov and KL-Cov: which tokens they select, and that nothing but the data decides it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_losses import computed, rows_of, slow
+
+from rlpost.errors import UsageError
+from rlpost.losses import SELECTED, Tokens
+from rlpost.recipe.loss import LossOptions
+
+
+def batch_of(count=40, seed=0, *, ties=True):
+    """Responses with masks; with ties, log-probs of 0 and advantages of two values are frequent."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 30, count)
+    total = int(sizes.sum())
+    new = -rng.exponential(0.7, total)
+    if ties:
+        new[rng.random(total) < 0.5] = 0.0
+    advantages = rng.choice([-1.0, 1.0], count) if ties else rng.normal(size=count)
+    return Tokens(
+        new=torch.from_numpy(new),
+        old=torch.from_numpy(new + 0.1 * rng.standard_normal(total)),
+        advantages=torch.from_numpy(np.repeat(advantages, sizes)),
+        mask=torch.from_numpy(rng.random(total) < 0.8),
+        offsets=torch.tensor([0, *np.cumsum(sizes)]),
+    )
+
+
+def reordered(tokens, order):
+    """The same responses in another order, and the positions that their tokens came from."""
+    sizes = tokens.offsets.diff()
+    spans = [torch.arange(tokens.offsets[i], tokens.offsets[i + 1]) for i in order]
+    place = torch.cat(spans)
+    columns = {name: getattr(tokens, name)[place] for name in ("new", "old", "advantages", "mask")}
+    return Tokens(**columns, offsets=torch.tensor([0, *sizes[order].cumsum(0)])), place
+
+
+def chosen(tokens, **options):
+    return computed(tokens, **options).clip == SELECTED
+
+
+CHOICES = [
+    {"loss": "kl_cov", "cov_share": 0.05},
+    {"loss": "kl_cov"},
+    {"loss": "clip_cov", "cov_share": 0.05, "cov_low": -1.0, "cov_high": 2.0},
+]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=["kl_cov", "one", "clip_cov"])
+@pytest.mark.parametrize("ties", [True, False], ids=["ties", "distinct"])
+def test_the_order_of_responses_changes_no_selection(options, ties):
+    tokens = batch_of(ties=ties)
+    before = chosen(tokens, **options)
+    moved, place = reordered(tokens, torch.from_numpy(np.random.default_rng(3).permutation(40)))
+    assert torch.equal(chosen(moved, **options), before[place])
+    assert int(before.sum()) == max(
+        1, math.floor(options.get("cov_share", 2e-4) * tokens.mask.sum())
+    )
+
+
+def test_equal_responses_do_not_add_to_the_selection():
+    """Sixteen equal short answers tie at the highest covariance; one token is selected."""
+    one = batch_of(count=6, seed=4)
+    again, _ = reordered(one, torch.tensor([2] * 16 + [0, 1, 3, 4, 5]))
+    again = replace(again, advantages=torch.where(again.advantages > 0, 1.0, -1.0))
+    found = chosen(again, loss="kl_cov")
+    assert int(found.sum()) == 1
+    assert int(chosen(again, loss="kl_cov", cov_share=0.1).sum()) == int(again.mask.sum() * 0.1)
+
+
+def test_a_tie_is_broken_by_the_seed_and_kl_cov_without_ties_is_not():
+    tied, distinct = batch_of(), batch_of(ties=False)
+    tied = [chosen(tied, loss="kl_cov", cov_share=0.3, cov_seed=i) for i in range(20)]
+    assert len({tuple(one.tolist()) for one in tied}) == 20
+    assert len({int(one.sum()) for one in tied}) == 1
+    same = [chosen(distinct, loss="kl_cov", cov_share=0.1, cov_seed=i) for i in range(5)]
+    assert all(torch.equal(one, same[0]) for one in same)
+
+
+def test_clip_cov_selects_its_candidates_with_equal_frequency():
+    """Of c candidates k are selected: each in k/c of the seeds, within 5 standard deviations."""
+    tokens, seeds = batch_of(ties=False, seed=8), 2000
+    bounds = {"cov_low": 0.2, "cov_high": 1.0}
+    policy = tokens.mask.nonzero().flatten()
+    flat = {}
+    for row, t in slow.clip_cov_candidates(rows_of(with_unread(tokens)), floor=0.2, ceiling=1.0):
+        own = tokens.mask[: tokens.offsets[row]].sum() + t
+        flat[int(policy[own])] = 0
+    count = int(0.03 * tokens.mask.sum())
+    assert 3 < count < len(flat) / 2
+    for seed in range(seeds):
+        found = chosen(tokens, loss="clip_cov", cov_share=0.03, cov_seed=seed, **bounds)
+        places = found.nonzero().flatten().tolist()
+        assert len(places) == count
+        for place in places:
+            flat[place] += 1  # a KeyError: selected, and no candidate
+    share = count / len(flat)
+    deviation = math.sqrt(seeds * share * (1 - share))
+    assert max(abs(n - seeds * share) for n in flat.values()) < 5 * deviation
+
+
+def with_unread(tokens):
+    """The same with columns that the loops read and these losses do not."""
+    return replace(tokens, ref=tokens.old, rewards=torch.zeros(len(tokens.offsets) - 1))
+
+
+def test_without_a_candidate_clip_cov_is_ppo():
+    tokens = batch_of()
+    found = computed(tokens, loss="clip_cov", cov_low=100.0, cov_high=200.0, ratio_clamp=20.0)
+    want = computed(tokens, loss="ppo")
+    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
+
+
+def test_no_policy_token_and_a_single_one_are_allowed():
+    none = replace(batch_of(), mask=torch.zeros_like(batch_of().mask))
+    for options in CHOICES:
+        assert not chosen(none, **options).any()
+    single = Tokens(*(torch.tensor([x]) for x in (-1.0, -1.5, 2.0)), torch.tensor([True]),
+                    torch.tensor([0, 1]))  # fmt: skip
+    assert chosen(single, loss="kl_cov").tolist() == [True]  # its covariance is 0
+    assert chosen(single, loss="clip_cov").tolist() == [False]
+
+
+def test_bounds_that_exclude_each_other_are_an_error():
+    for values in ({"cov_low": 5.0}, {"cov_low": 2.0, "cov_high": 1.0}, {"cov_high": 0.5}):
+        with pytest.raises(UsageError, match=r"cov_low \(.+\) must be below cov_high"):
+            LossOptions.of(values)
+    with pytest.raises(UsageError, match=r"cov_share is 0: input should be greater than 0"):
+        LossOptions.of({"cov_share": 0})
