@@ -11,10 +11,13 @@ import reference_estimators
 import reference_losses
 import torch
 from reference import Response
+from test_cli import run
 
 from rlpost import Recipe, enrich
-from rlpost.losses import Tokens
-from rlpost.recipe.loss import LossOptions
+from rlpost.analysis.loss.render import parameters
+from rlpost.losses import LOSSES, Tokens
+from rlpost.losses.config import LossConfig
+from rlpost.recipe.loss import ABOUT, DEFAULTS, LossOptions
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -66,6 +69,23 @@ def test_the_example_loss_and_its_gradient_equal_the_reference(clamp):
     assert len({*states}) == 2
     (gradient,) = torch.autograd.grad(found.values.sum(), new)
     assert ((gradient == 0) == found.zero_gradient).all()
+
+
+def test_the_bounds_of_the_example_loss_are_shown(monkeypatch):
+    """It has an upper bound alone, and no pg_clip."""
+    monkeypatch.setitem(ABOUT, "capped", "policy gradient with a capped ratio")
+    own = {"pg_clip_high": 2.0, "ratio_clamp": 20.0, "aggregation": "token-mean"}
+    monkeypatch.setitem(DEFAULTS, "capped", own)
+    monkeypatch.setitem(LOSSES, "capped", names_of("rlpost/losses/capped.py")["LOSS"])
+    for options, high in (({}, 3.0), ({"pg_clip_high": 0.5}, 1.5), ({"pg_clip": 0.1}, 3.0)):
+        config = LossConfig(LossOptions(loss="capped", **options))
+        assert config.ratio_bounds == (None, high)
+        assert parameters(config.resolved()) == f"ε = {high - 1:g} above, |log r| ≤ 20"
+    assert config.ignored(["pg_clip", "pg_clip_high"]) == {"pg_clip": "capped"}
+    sample = ROOT / "sample_data" / "arithmetic.parquet"
+    ran = run("loss", sample, "--loss", "capped", "--pg-clip-high", "0.1")
+    assert "clipped, ratio > 1.1" in ran.out
+    assert "ε = 0.1 above" in ran.out
 
 
 def test_every_file_named_in_contributing_exists():

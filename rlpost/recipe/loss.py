@@ -182,7 +182,7 @@ def defaults_of(option: str) -> str:
     """Return the defaults of an option by loss; empty if no loss has its own.
 
     >>> defaults_of("kimi_tau"), defaults_of("prob_mask"), defaults_of("agg_rows")
-    ('0.1', 'dppo, ref_kl 0.2; ipo 0.1', '')
+    ('0.1', 'dppo, ref_kl 0.2; ipo 0.1; dppo_tv 0.15', '')
     """
     losses: dict[str, list[str]] = {}
     for name, values in DEFAULTS.items():

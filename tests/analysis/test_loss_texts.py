@@ -404,9 +404,9 @@ def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
 
 def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    text = " ".join(run("loss", "--help").out.replace("│", " ").split())
+    text = " ".join(run("loss", "--help-all").out.replace("│", " ").split())
     monkeypatch.delenv("COLUMNS")
-    assert "(default: ppo, clip_cov 0.2; geo_mean 0.4)" in text
+    assert "(default: dppo 0.2; dppo_tv 0.15)" in text
     assert "(default: by loss, see --list)" in text
     listed = run("loss", "--list")
     assert listed.code == 0

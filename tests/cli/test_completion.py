@@ -141,6 +141,7 @@ def test_what_is_written(tmp_path):
 
 def test_losses_and_their_options(tmp_path):
     assert asked("loss", "in.parquet", "--loss", "gs", cwd=tmp_path) == ["gspo"]
+    assert asked("losses", "ppo", "kl_", cwd=tmp_path) == ["kl_cov"]
     assert asked("loss", "in.parquet", "--sweep", "loss=cis", cwd=tmp_path) == ["cispo"]
     assert asked("loss", "in.parquet", "--sweep", "kimi", cwd=tmp_path) == ["kimi_tau="]
 

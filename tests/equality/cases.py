@@ -77,9 +77,13 @@ PRESETS = {
 PRESET_LOSSES = {
     "open-instruct": "ppo cispo", "openrlhf": "ppo gspo", "prime-rl": "dppo",
     "roll": "ppo cispo", "slime": "ppo cispo", "nemo-rl": "ppo",
-    "trl": "grpo bnpo dapo dr_grpo gspo sapo cispo", "verl": "ppo gspo cispo geo_mean",
+    "trl": "grpo bnpo dapo dr_grpo gspo sapo cispo", "verl": "ppo vanilla gspo cispo geo_mean "
+    "sapo gpg dppo_tv dppo_kl dro clip_cov kl_cov",
 }  # fmt: skip
-LOSSES = "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl"
+LOSSES = (
+    "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl dppo_tv dppo_kl dro "
+    "clip_cov kl_cov"
+)
 LOSS_OPTIONS = {
     "ppo": "--pg-clip 0.1 --dual-clip 3",
     "gspo": "--pg-clip-low 0.01 --pg-clip-high 0.02 --ratio-cap 5",
@@ -92,6 +96,11 @@ LOSS_OPTIONS = {
     "ipo": "--prob-mask 0.05",
     "geo_mean": "--pg-clip 0.05",
     "ref_kl": "--prob-mask 0.05",
+    "dppo_tv": "--prob-mask 0.05 --tis-high 1.2",
+    "dppo_kl": "--kl-mask-low 0.01 --kl-mask-high 0.02",
+    "dro": "--dro-beta 0.4",
+    "clip_cov": "--cov-share 0.05 --cov-low 0.1 --cov-seed 3",
+    "kl_cov": "--cov-share 0.05 --kl-cov-coef 0.3",
 }
 GAE = "--estimator gae --kl-coef 0.1 --whiten-advantages"
 MASKED = "--estimator grpo --kl-coef 0.1 --kl-estimator k3 --reward-clip 0.8"

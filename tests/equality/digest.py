@@ -41,6 +41,8 @@ ADDED = {
     "x-semantics",  # and so has the schema
     "semantics",  # likewise what `verify` prints, and a state file
     "warnings",  # of what `compare` and `plan` print
+    "clip.selected",  # tokens that clip_cov and kl_cov select, of any loss
+    "options.kl_loss_aggregation",  # the KL loss may be aggregated otherwise
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

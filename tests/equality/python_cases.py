@@ -179,7 +179,10 @@ def functional_losses() -> None:
     names = ("log_probs", "old_log_probs", "adv_in")
     given = [tokens[name] for name in names]
     found = {}
-    for name in ("ppo", "gspo", "cispo", "tis", "kimi15", "geo_mean", "sapo", "dppo", "topr"):
+    for name in (
+        "ppo", "gspo", "cispo", "tis", "kimi15", "geo_mean", "sapo", "dppo", "topr", "dppo_tv",
+        "dppo_kl", "dro", "clip_cov", "kl_cov",
+    ):  # fmt: skip
         made = F.policy_loss(
             *given, offsets, tokens["response_mask"], loss=name, rewards=rewards,
             ref_log_probs=tokens["ref_log_probs"], kl_loss_coef=0.1,

@@ -555,6 +555,37 @@ def test_the_table_has_every_loss_with_its_fields():
         assert loss.source
 
 
+class Recorded(Tokens):
+    """Tokens that note which of the optional columns are read."""
+
+    def __getattribute__(self, name):
+        if name in COLUMNS_OF_ROLES:
+            object.__getattribute__(self, "__dict__").setdefault("seen", set()).add(name)
+        return super().__getattribute__(name)
+
+
+COLUMNS_OF_ROLES = {
+    "advantages": "advantages",
+    "new": "log_probs",
+    "old": "old_log_probs",
+    "ref": "ref_log_probs",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_declares_the_roles_that_it_reads(name):
+    columns = [torch.tensor([x, -0.5], dtype=torch.float64) for x in (-1.0, -2.0, 1.0, -3.0)]
+    new, old, advantages, ref = columns
+    ones, ends = torch.ones(2, dtype=torch.bool), torch.tensor([0, 2])
+    rewards = torch.ones(1)  # topr reads them in place of the advantage's sign
+    tokens = Recorded(new, old, advantages, ones, ends, ref=ref, rewards=rewards)
+    loss = LOSSES[name]
+    object.__setattr__(tokens, "chosen", ones)
+    tokens.__dict__["seen"] = set()
+    loss.function(tokens, **loss.defaults)
+    assert {COLUMNS_OF_ROLES[one] for one in tokens.__dict__["seen"]} == {*loss.needs}
+
+
 def test_every_option_is_read_by_a_loss():
     general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
     read = {name for loss in LOSSES.values() for name in loss.defaults}
