@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rlpost.losses import loss_named
 from rlpost.losses.base import ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
-from rlpost.losses.selection import name_of
 from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.losses.base import Loss
+    from rlpost.losses.selection import Selection
     from rlpost.recipe.loss import LossOptions
 
 
@@ -58,10 +58,10 @@ class LossConfig:
         asked = self.options.ratio_clamp
         return float(own if asked is None or "ratio_clamp" not in self.loss.defaults else asked)
 
-    @property
-    def selection(self) -> str | None:
-        """The name of its selection of tokens; None if it selects none."""
-        return None if self.loss.rank is None else name_of(self.loss, self.options)
+    @cached_property
+    def selection(self) -> Selection | None:
+        """What it selects of each batch; None if it selects nothing."""
+        return self.loss.selection(self.options)
 
     def own_ratio(self, behaviour: str) -> bool:
         """Whether the loss clips another ratio than the token's current over `behaviour`."""

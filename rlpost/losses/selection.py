@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -17,14 +17,12 @@ from rlpost.kernels.selection import (
     selected_counts,
     token_keys,
 )
+from rlpost.losses.tokens import InBatch, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from torch import Tensor
-
-    from rlpost.losses.base import Loss, Tokens
-    from rlpost.recipe.loss import LossOptions
 
 
 class ResponseSums(NamedTuple):
@@ -70,88 +68,63 @@ class BatchMeans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class InBatch:
-    """What connects responses with their whole batches, [n] each."""
+class Selection:
+    """The tokens of highest rank in their batch, a share of its policy tokens."""
 
-    key: Tensor
-    """Int64 keys of responses, from `distinct_keys`."""
-    advantage: Tensor
-    """Mean advantage of the policy tokens of the response's batch."""
-    log_prob: Tensor
-    """Mean current log-prob of these tokens."""
-    floors: Mapping[str, Floors] = field(default_factory=dict)
-    """By `name_of`: the lowest token that is selected of the response's batch."""
+    name: str
+    """Selections with the same name select the same tokens."""
+    rank: Callable[[Tokens], Tensor]
+    """Returns [T] float64 of tokens with `in_batch`; -inf for a token that cannot be selected."""
+    share: float
+    """In (0, 1]."""
+    seed: int
+    """Of the choice among tokens of equal rank."""
+    behaviour: str
+    """The policy that the ratio divides by: `old` or `infer`."""
 
-    def rows(self, start: int, stop: int) -> InBatch:
-        """Return the part for consecutive responses."""
-        return InBatch(
-            self.key[start:stop],
-            self.advantage[start:stop],
-            self.log_prob[start:stop],
-            {name: Floors(*(x[start:stop] for x in one)) for name, one in self.floors.items()},
-        )
+    def counts(self, tokens: Tensor) -> Tensor:
+        """Return how many tokens are selected of batches with so many policy tokens, [batches]."""
+        return selected_counts(tokens, self.share)
 
+    def candidates(self, tokens: Tokens, batch: Tensor) -> Ranked:
+        """Return the tokens that can be selected.
 
-def name_of(loss: Loss, options: LossOptions) -> str:
-    """Return the name of a selection: losses with the same name select the same tokens."""
-    assert loss.rank is not None, "a loss without a rank"
-    names = [name for name in loss.defaults if name not in loss.after_rank]
-    own = [f"{name}={loss.value(name, options)}" for name in names]
-    return " ".join([loss.name, options.behaviour, *own])
+        Args:
+            tokens: with `in_batch`.
+            batch: [n] int64, the batch of each response.
+        """
+        rank, keys = self._order(tokens.divided_by(self.behaviour))
+        inside = tokens.mask & (rank > -torch.inf)
+        return Ranked(spread(batch, tokens.offsets)[inside], rank[inside], keys[inside])
 
+    def of(self, tokens: Tokens) -> Tensor:
+        """Return which tokens are selected, [T] bool.
 
-def candidates(tokens: Tokens, loss: Loss, options: LossOptions, batch: Tensor) -> Ranked:
-    """Return the tokens that compete for the selection of a loss.
+        Args:
+            tokens: with `in_batch` they are a part of their batches; otherwise they are one batch.
+        """
+        if tokens.in_batch is None or self.name not in tokens.in_batch.floors:
+            tokens = self.as_one_batch(tokens)
+        assert tokens.in_batch is not None
+        rank, keys = self._order(tokens.divided_by(self.behaviour))
+        least, key = (spread(x, tokens.offsets) for x in tokens.in_batch.floors[self.name])
+        return tokens.mask & ((rank > least) | ((rank == least) & (keys >= key)))
 
-    Args:
-        tokens: with `in_batch`, divided by the options' behaviour policy.
-        loss: has a rank.
-        options: its options.
-        batch: [n] int64, the batch of each response.
-    """
-    rank = loss.ranks(tokens, options)
-    inside = tokens.mask & (rank > -torch.inf)
-    keys = _keys(tokens, loss, options)
-    return Ranked(spread(batch, tokens.offsets)[inside], rank[inside], keys[inside])
+    def as_one_batch(self, tokens: Tokens) -> Tokens:
+        """Return the same tokens, with what selects among them as one whole batch."""
+        device, rows = tokens.offsets.device, tokens.offsets.numel() - 1
+        batch = torch.zeros(rows, dtype=torch.int64)
+        sums = ResponseSums.of(tokens)
+        means = BatchMeans.of(sums, batch, 1)
+        key = distinct_keys(sums.hashes, batch, sums.old).to(device)
+        advantage, log_prob = (x.expand(rows).to(device) for x in means[1:])
+        tokens = replace(tokens, in_batch=InBatch(key, advantage, log_prob))
+        competing = Ranked(*(x.cpu() for x in self.candidates(tokens, batch.to(device))))
+        lowest = Floors.of(competing.highest(self.counts(means.tokens)), 1)
+        floors = Floors(*(x.expand(rows).to(device) for x in lowest))
+        return replace(tokens, in_batch=InBatch(key, advantage, log_prob, {self.name: floors}))
 
-
-def selected(tokens: Tokens, loss: Loss, options: LossOptions) -> Tensor:
-    """Return which tokens a loss selects, [T] bool.
-
-    Args:
-        tokens: divided by the options' behaviour policy. With `in_batch` they are a part of their
-            batches; otherwise they are one batch.
-        loss: has a rank.
-        options: its options.
-    """
-    name = name_of(loss, options)
-    if tokens.in_batch is None or name not in tokens.in_batch.floors:
-        tokens = as_one_batch(tokens, loss, options)
-    assert tokens.in_batch is not None
-    floor_rank, floor_key = (spread(x, tokens.offsets) for x in tokens.in_batch.floors[name])
-    rank = loss.ranks(tokens, options)
-    level = (rank == floor_rank) & (_keys(tokens, loss, options) >= floor_key)
-    return tokens.mask & ((rank > floor_rank) | level)
-
-
-def as_one_batch(tokens: Tokens, loss: Loss, options: LossOptions) -> Tokens:
-    """Return the same tokens, with what selects among them as one whole batch."""
-    device, rows = tokens.offsets.device, tokens.offsets.numel() - 1
-    batch = torch.zeros(rows, dtype=torch.int64)
-    sums = ResponseSums.of(tokens)
-    means = BatchMeans.of(sums, batch, 1)
-    key = distinct_keys(sums.hashes, batch, sums.old).to(device)
-    advantage, log_prob = (x.expand(rows).to(device) for x in (means.advantage, means.log_prob))
-    tokens = replace(tokens, in_batch=InBatch(key, advantage, log_prob))
-    counts = selected_counts(means.tokens, loss.value("cov_share", options))
-    competing = candidates(tokens, loss, options, batch.to(device))
-    found = Ranked(*(x.cpu() for x in competing)).highest(counts)
-    floors = Floors(*(x.expand(rows).to(device) for x in Floors.of(found, 1)))
-    own = InBatch(key, advantage, log_prob, {name_of(loss, options): floors})
-    return replace(tokens, in_batch=own)
-
-
-def _keys(tokens: Tokens, loss: Loss, options: LossOptions) -> Tensor:
-    assert tokens.in_batch is not None
-    seed = int(loss.value("cov_seed", options))
-    return token_keys(tokens.in_batch.key, tokens.offsets, seed)
+    def _order(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return rank and key of each token, [T] each."""
+        assert tokens.in_batch is not None, "tokens without the statistics of their batches"
+        return self.rank(tokens), token_keys(tokens.in_batch.key, tokens.offsets, self.seed)

@@ -17,7 +17,6 @@ from rlpost.kernels.aggregate import AggregateTotals
 from rlpost.kernels.moments import exact_digits
 from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
-from rlpost.losses.selection import as_one_batch
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -193,8 +192,8 @@ def computed(tokens, **options):
 def connected(tokens, **options):
     """The same tokens, with what connects the responses of a batch if the loss needs it."""
     chosen = LossOptions.of(options)
-    loss = loss_named(chosen.loss)
-    return tokens if loss.rank is None else as_one_batch(tokens, loss, chosen)
+    selection = loss_named(chosen.loss).selection(chosen)
+    return tokens if selection is None else selection.as_one_batch(tokens)
 
 
 def gradient(tokens, **options):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys, selected_counts
-from rlpost.losses.base import Tokens
-from rlpost.losses.selection import BatchMeans, InBatch, ResponseSums, candidates
+from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
+from rlpost.losses.selection import BatchMeans, ResponseSums
+from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.output import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlpost.losses.config import LossConfig
-    from rlpost.pipeline.data import Batch
+    from rlpost.losses.selection import Selection
+    from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 
@@ -63,11 +64,11 @@ def stages_of_losses(
     stages = [
         Stage("stored columns", frozenset(stored), apply=partial(as_stored, resolved=resolved))
     ]
-    selecting = {config.selection: config for config in configs if config.selection is not None}
-    if selecting:
-        own = tuple(selecting.values())
+    named = {one.name: one for config in configs if (one := config.selection) is not None}
+    if named:
+        own = tuple(named.values())
         log_probs = frozenset({"log_probs", "old_log_probs", "infer_log_probs"}) & reads
-        of_batch = partial(map_selection, configs=own, rewarded=rewarded)
+        of_batch = partial(map_selections, selections=own, rewarded=rewarded)
         stages += [
             Stage(
                 "batch means",
@@ -79,7 +80,7 @@ def stages_of_losses(
                 "token selection",
                 log_probs,
                 map=of_batch,
-                gather=partial(gather_selection, configs=own),
+                gather=partial(gather_selections, selections=own),
             ),
         ]
     return stages
@@ -114,42 +115,33 @@ def batch_means(responses: Responses) -> Responses:
     return responses.with_(**{f"{_PREFIX}key": key}).sharing(**shared)
 
 
-def map_selection(
-    batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool
+def map_selections(
+    batch: Batch, *, selections: Sequence[Selection], rewarded: bool
 ) -> dict[str, Tensor]:
-    """Return the tokens of a batch that can be selected, by selection."""
-    whole, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
+    """Return the highest tokens of a batch, by selection."""
+    tokens, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
     mapped: dict[str, Tensor] = {}
-    for config in configs:
-        counts = _counts(batch.shared[f"{_PREFIX}tokens"], config)
-        tokens = whole.divided_by(config.options.behaviour)
-        highest = candidates(tokens, config.loss, config.options, code).highest(counts)
-        mapped |= {f"{_PREFIX}{config.selection}:{x}": y for x, y in highest._asdict().items()}
+    for one in selections:
+        counts = one.counts(batch.shared[f"{_PREFIX}tokens"])
+        highest = one.candidates(tokens, code).highest(counts)
+        mapped |= {f"{_PREFIX}{one.name}:{field}": x for field, x in highest._asdict().items()}
     return mapped
 
 
-def gather_selection(
-    responses: Responses, parts: Iterable[dict[str, Tensor]], *, configs: Sequence[LossConfig]
+def gather_selections(
+    responses: Responses, parts: Iterable[dict[str, Tensor]], *, selections: Sequence[Selection]
 ) -> Responses:
     """Add the lowest token that is selected of each batch, by selection."""
-    tokens = responses.shared[f"{_PREFIX}tokens"]
-    totals = {
-        f"{_PREFIX}{config.selection}": HighestOf(_counts(tokens, config)) for config in configs
-    }
+    tokens, batches = responses.shared[f"{_PREFIX}tokens"], len(responses.labels["batch"])
+    totals = {f"{_PREFIX}{one.name}": HighestOf(one.counts(tokens)) for one in selections}
     for part in parts:
         for name, total in totals.items():
             total.add(Ranked(*(part[f"{name}:{field}"] for field in Ranked._fields)))
-    batches = len(responses.labels["batch"])
     shared: dict[str, Tensor] = {}
     for name, total in totals.items():
         floors = Floors.of(total.result(), batches)
-        shared |= {f"{name}:{x}": y for x, y in floors._asdict().items()}
+        shared |= {f"{name}:{field}": x for field, x in floors._asdict().items()}
     return responses.sharing(**shared)
-
-
-def _counts(tokens: Tensor, config: LossConfig) -> Tensor:
-    """Return how many tokens of each batch a config selects, [batches]."""
-    return selected_counts(tokens, config.loss.value("cov_share", config.options))
 
 
 def add_loss(batch: Batch, *, config: LossConfig | None, rewarded: bool) -> Batch:

@@ -1,0 +1,206 @@
+"""The tokens that policy losses are computed of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlpost.kernels.corrections import reduce_responses
+from rlpost.kernels.segments import spread
+from rlpost.kernels.selection import Floors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
+
+
+@dataclass(frozen=True)
+class InBatch:
+    """What connects responses with their whole batches, [n] each."""
+
+    key: Tensor
+    """Int64 keys of responses, from `distinct_keys`."""
+    advantage: Tensor
+    """Mean advantage of the policy tokens of the response's batch."""
+    log_prob: Tensor
+    """Mean current log-prob of these tokens."""
+    floors: Mapping[str, Floors] = field(default_factory=dict)
+    """By name of a selection: the lowest token that is selected of the response's batch."""
+
+    def rows(self, start: int, stop: int) -> InBatch:
+        """Return the part for consecutive responses."""
+        return InBatch(
+            self.key[start:stop],
+            self.advantage[start:stop],
+            self.log_prob[start:stop],
+            {name: Floors(*(x[start:stop] for x in one)) for name, one in self.floors.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that a loss is computed of, ragged by response.
+
+    What several losses have in common is computed once, at its first use. Values of masked-out
+    tokens are never read.
+    """
+
+    new: Tensor
+    """[T] float, log-probs of the policy being trained; losses are differentiable in them."""
+    old: Tensor
+    """[T] float, log-probs of the policy before its update, which sampled the tokens."""
+    advantages: Tensor
+    """[T] float."""
+    mask: Tensor
+    """[T] bool: policy tokens."""
+    offsets: Tensor
+    """[n+1] of the responses."""
+    infer: Tensor | None = None
+    """[T] float, log-probs of the rollout engine."""
+    ref: Tensor | None = None
+    """[T] float, log-probs of the reference policy, for a KL loss."""
+    rewards: Tensor | None = None
+    """[n] rewards of the responses; without them, losses use the sign of the advantage."""
+    weights: Tensor | None = None
+    """[T] importance weights between rollout engine and trainer, which multiply the loss."""
+    in_batch: InBatch | None = None
+    """What connects the responses with their batches; None if the tokens are one whole batch."""
+    chosen: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    """[T] bool: tokens that a loss with a rank selects of their batches; else it is not read."""
+
+    def rows(self, start: int, stop: int) -> Tokens:
+        """Return the tokens of the responses from `start` to `stop`."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        columns = {name: getattr(self, name) for name in _TOKEN_FIELDS}
+        return Tokens(
+            **{name: x[first:last] for name, x in columns.items() if x is not None},
+            offsets=self.offsets[start : stop + 1] - first,
+            rewards=None if self.rewards is None else self.rewards[start:stop],
+            in_batch=None if self.in_batch is None else self.in_batch.rows(start, stop),
+        )
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """[T] float64 (A - mean A)·(new - mean new), means of the batch; not of masked-out tokens.
+
+        A constant for gradients. It needs `in_batch`.
+        """
+        assert self.in_batch is not None, "tokens without the statistics of their batches"
+        advantages, log_probs = self.masked_advantages, self.masked_log_probs.detach()
+        means = (self.in_batch.advantage, self.in_batch.log_prob)
+        over, above = (
+            values.to(torch.float64) - spread(mean, self.offsets)
+            for values, mean in zip((advantages, log_probs), means, strict=True)
+        )
+        return over * above
+
+    @cached_property
+    def masked_advantages(self) -> Tensor:
+        """[T] advantages, 0 if masked out."""
+        return torch.where(self.mask, self.advantages, 0.0)
+
+    @cached_property
+    def all_policy(self) -> bool:
+        """Whether all tokens are policy tokens."""
+        return bool(self.mask.all())
+
+    @cached_property
+    def advantage_positive(self) -> Tensor:
+        """[T] bool: the advantage of a policy token is above 0."""
+        return self.masked_advantages > 0
+
+    @cached_property
+    def advantage_negative(self) -> Tensor:
+        """[T] bool: the advantage of a policy token is below 0."""
+        return self.masked_advantages < 0
+
+    @cached_property
+    def advantage_zero(self) -> Tensor:
+        """[T] bool: the advantage is 0, or the token is masked out."""
+        return self.masked_advantages == 0
+
+    @cached_property
+    def negated_advantages(self) -> Tensor:
+        """[T] -A, which a loss multiplies by ratios."""
+        return -self.masked_advantages
+
+    @cached_property
+    def masked_log_probs(self) -> Tensor:
+        """[T] `new`, 0 if masked out."""
+        return torch.where(self.mask, self.new, 0.0)
+
+    @cached_property
+    def old_log_probs(self) -> Tensor:
+        """[T] `old`, 0 if masked out."""
+        return torch.where(self.mask, self.old, 0.0)
+
+    @cached_property
+    def log_ratio(self) -> Tensor:
+        """[T] new - old, 0 if masked out."""
+        return torch.where(self.mask, self.new - self.old, 0.0)
+
+    @cached_property
+    def mean_log_ratio(self) -> Tensor:
+        """[T] mean log ratio of the token's response; a constant for gradients."""
+        return self.response_mean(self.log_ratio)
+
+    @cached_property
+    def probability_change(self) -> Tensor:
+        """[T] exp(new) - exp(old), 0 if masked out; a constant for gradients."""
+        return torch.where(self.mask, self.new.detach().exp() - self.old.exp(), 0.0)
+
+    @cached_property
+    def reward_positive(self) -> Tensor:
+        """[T] bool: the reward of the response is above 0; without rewards, the advantage is."""
+        if self.rewards is None:
+            return self.masked_advantages > 0
+        return spread(self.rewards > 0, self.offsets)
+
+    @cached_property
+    def with_engine_as_old(self) -> Tokens:
+        """The same tokens with the rollout engine's log-probs as `old`."""
+        assert self.infer is not None, "tokens without log-probs of the rollout engine"
+        return replace(self, old=self.infer)
+
+    def divided_by(self, behaviour: str) -> Tokens:
+        """Return the tokens whose ratio divides by a behaviour policy: `old` or `infer`."""
+        return self.with_engine_as_old if behaviour == "infer" else self
+
+    @cached_property
+    def _ratios(self) -> dict[float, Tensor]:
+        return {}
+
+    def ratio(self, clamp: float = math.inf) -> Tensor:
+        """Return exp(new - old), [T], the log ratio clamped to ±clamp nats; 1 if masked out."""
+        if clamp not in self._ratios:
+            bounded = self.log_ratio if math.isinf(clamp) else self.log_ratio.clamp(-clamp, clamp)
+            self._ratios[clamp] = bounded.exp()
+        return self._ratios[clamp]
+
+    @cached_property
+    def _beyond(self) -> dict[float, Tensor]:
+        return {}
+
+    def beyond(self, clamp: float) -> Tensor | bool:
+        """Return whether the log ratio is clamped, [T] bool; its gradient is 0 then.
+
+        False if the clamp is inf.
+        """
+        if math.isinf(clamp):
+            return False
+        if clamp not in self._beyond:
+            self._beyond[clamp] = self.log_ratio.abs() > clamp
+        return self._beyond[clamp]
+
+    def response_mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the policy tokens of each token's response, [T], detached."""
+        means = reduce_responses(values.detach(), self.mask, self.offsets, level="geometric")
+        return spread(means, self.offsets)
