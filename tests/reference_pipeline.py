@@ -6,6 +6,7 @@ a policy token has no place for its reward, but still has that reward as its sco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,13 +67,18 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     if options.get("overlong_penalty"):
         penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
         shaped = [x + penalty for x, penalty in zip(shaped, penalties, strict=True)]
+    if process_way(options) == "response":
+        shaped = [x + process_sum(r) for x, r in zip(shaped, rows, strict=True)]
     if options.get("estimator") in MADE:
         shaped = made_rewards(rows, options)
+    shaped = of_rollouts(rows, shaped, options, units)
     normalised = normalised_rewards(rows, shaped, options, units)
     bound = options.get("reward_clip") or float("inf")
     rewards = ref.clipped(normalised, bound)
     kl, betas = divergences(rows, options)
-    unclipped = ref.token_rewards(rows, rewards, kl, betas)
+    bare = [replace(r, token_rewards=None) for r in rows]
+    placed = rows if process_way(options) == "token" else bare
+    unclipped = ref.token_rewards(placed, rewards, kl, betas)
     token_rewards = [ref.clipped(xs, bound) for xs in unclipped]
     if options.get("whiten_rewards"):
         token_rewards = ref.whitened_rewards(rows, token_rewards, **_whitening(options))
@@ -98,11 +104,44 @@ def made_rewards(rows: Rollout, options: Options) -> list[float]:
     """What an estimator of steps makes of the rows that count; the others get 0."""
     made, places = [0.0] * len(rows), counted(rows, options)
     name, some = options["estimator"], [rows[i] for i in places]
+    if process_way(options) == "response":
+        some = [replace(r, step_score=r.step_score + process_sum(r)) for r in some]
     eps = options.get("numerics", {}).get("norm_eps", 1e-6)
     found = est.gigpo_rewards(some, eps) if name == "gigpo" else MADE[name](some)
     for i, x in zip(places, found, strict=True):
         made[i] = x
     return made
+
+
+def process_way(options: Options) -> str:
+    """How process rewards are added: to the response, to tokens, or not at all."""
+    way = options.get("numerics", {}).get("process_rewards", "auto")
+    name = options.get("estimator", "grpo")
+    if name in ("gdpo", "opd"):
+        return "none"
+    if way != "auto":
+        return str(way)
+    if name in OUTCOMES or name in MADE or name == "reinforce_pp_baseline":
+        return "response"
+    if name in ("gae", "remax", "optimal_token_baseline"):
+        return "token"
+    return "token" if scopes_of(options) == ("none", "none") else "response"
+
+
+def process_sum(row: Response) -> float:
+    """All process rewards of a response, those on observation tokens too."""
+    return sum(row.token_rewards or [])
+
+
+def of_rollouts(rows: Rollout, xs: list[float], options: Options, units: Units) -> list[float]:
+    """Each row's rollout's number: the last, the sum or the mean of its rows'."""
+    if units is None:
+        return xs
+    keys = [(*key, unit) for key, unit in zip(ref.groups(rows), units, strict=True)]
+    rule = {"last": lambda own: own[-1], "sum": math.fsum}.get(
+        options.get("rollout_reward", "equal"), ref.mean
+    )
+    return ref.by_key(keys, xs, rule)
 
 
 def with_components(rows: Rollout, options: Options) -> list[Response]:
@@ -145,7 +184,9 @@ def one_row_each(
 
 
 def sample_masked(rows: list[Response], options: Options, units: Units) -> list[Response]:
-    joined, places = one_row_each(rows, [r.reward for r in rows], units)
+    before, own = rows, of_rollouts(rows, [r.reward for r in rows], options, units)
+    rows = [replace(r, reward=x) for r, x in zip(rows, own, strict=True)]
+    joined, places = one_row_each(rows, own, units)
     masks = []
     if options.get("max_len_mask"):
         masks.append(ref.max_len_kept(rows, options["max_response_length"]))
@@ -156,14 +197,17 @@ def sample_masked(rows: list[Response], options: Options, units: Units) -> list[
     if options.get("error_max_len_clip"):
         masks.append(ref.error_max_len_kept(rows, options["error_max_len_clip"]))
     if options.get("drop_zero_variance"):
-        kept = ref.varied_group_kept(joined)
+        unused = process_way(options) == "none"
+        total = [r.reward + (0.0 if unused else process_sum(r)) for r in before]
+        total = of_rollouts(rows, total, options, units)
+        kept = ref.varied_group_kept(one_row_each(rows, total, units)[0])
         masks.append([kept[place] for place in places])
     if options.get("drop_single"):
         kept = ref.in_company_kept(joined)
         masks.append([kept[place] for place in places])
     if options.get("drop_truncated"):
         masks.append(ref.finished_kept(rows))
-    return ref.with_sample_mask(rows, *masks)
+    return ref.with_sample_mask(before, *masks)
 
 
 def counted(rows: Rollout, options: Options) -> list[int]:
@@ -175,11 +219,7 @@ def normalised_rewards(
     rows: Rollout, rewards: list[float], options: Options, units: Units
 ) -> list[float]:
     """Rows that do not count get 0."""
-    usual = SCOPES.get(options.get("estimator", "grpo"), ("none", "none"))
-    mean_of, std_of = (
-        options.get(name) or scope
-        for name, scope in zip(("norm_mean", "norm_std"), usual, strict=True)
-    )
+    mean_of, std_of = scopes_of(options)
     if (mean_of, std_of) == ("none", "none"):
         return rewards
     eps = options.get("numerics", {}).get("norm_eps", 1e-6)
@@ -195,8 +235,16 @@ def normalised_rewards(
     return out
 
 
+def scopes_of(options: Options) -> tuple[str, str]:
+    """The scopes of mean and deviation in the normalisation of rewards."""
+    usual = SCOPES.get(options.get("estimator", "grpo"), ("none", "none"))
+    names = ("norm_mean", "norm_std")
+    mean_of, std_of = (options.get(n) or scope for n, scope in zip(names, usual, strict=True))
+    return mean_of, std_of
+
+
 def over_rollouts(rows: Rollout, xs: list[float], units: Sequence[str], eps: float) -> list[float]:
-    """A row's own reward against mean and deviation of its group's rollouts."""
+    """A rollout's reward against mean and deviation of its group's rollouts."""
     joined, places = one_row_each(rows, xs, units)
     keys, means = ref.groups(joined), [r.reward for r in joined]
     centres, scales = ref.by_key(keys, means, ref.mean), ref.by_key(keys, means, ref.std)

@@ -73,9 +73,24 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
         own.pop("estimator_name", None)
     resolved = own if preset is None else values_of(preset, own)
     try:
+        _check_rollouts(values, resolved, origins)
         return Recipe.of(resolved, COMMAND_LINE, origins)
     except UsageError as error:
         raise UsageError(_with_flags(str(error), origins)) from None
+
+
+def _check_rollouts(
+    values: Mapping[str, Any], resolved: Mapping[str, Any], origins: Mapping[str, str]
+) -> None:
+    """Raise UsageError if a flag or a variable sets the reward of rollouts without rollouts.
+
+    Presets and recipe files may have that field for every input.
+    """
+    if "rollout_reward" in values and resolved.get("rollout_id") is None:
+        raise UsageError(
+            f"{origins['rollout_reward']}: rows are no rollouts without --rollout-id COLUMN, which "
+            "names the column of rollout ids; add it, or leave --rollout-reward out"
+        )
 
 
 def _with_flags(text: str, origins: Mapping[str, str]) -> str:

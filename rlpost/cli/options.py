@@ -117,6 +117,7 @@ RECIPE: dict[str, Declared] = {
     "is_filter_where": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
+    "rollout_reward": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),

@@ -20,6 +20,7 @@ from rlpost.pipeline.data import ordered
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
+from rlpost.pipeline.stages.rewards import RowsDiffer
 from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def reduce_responses(
     layout = _Layout([result.note["buckets"] for result in results])
     labels, own = _labels([result.note for result in results])
     tables = _reduce(context, executor, 0, layout, results, [()] * len(layout.buckets))
+    _check_rollouts(context, partitions, layout, [table.note for table in tables])
     for number, phase in enumerate(phases[1:], 1):
         calls = [
             Call(
@@ -174,6 +176,11 @@ class _Layout:
         batches = [BatchRef(tables[number].block, batch, number) for number, batch in numbers]
         return tuple(batches) or (BatchRef(tables[0].block, 0),)
 
+    def partitions_of(self, number: int) -> list[int]:
+        """Return the partitions that have rows of a bucket, by its number in `buckets`."""
+        bucket = self.buckets[number]
+        return [index for index, own in enumerate(self._partitions) if bucket in own]
+
     def of_buckets(self, results: Sequence[TaskResult]) -> list[list[BatchRef]]:
         """Return the batches of the partitions' blocks for each bucket, in partition order."""
         batches: list[list[BatchRef]] = [[] for _ in self.buckets]
@@ -207,6 +214,27 @@ def _check_left(notes: Sequence[Json]) -> None:
             for note in notes:
                 counts.update(note["nothing_left"][advice])
             raise nothing_left(counts, sum(note["rows"] for note in notes), advice)
+
+
+def _check_rollouts(
+    context: TaskContext,
+    partitions: Sequence[Partition | TablePartition],
+    layout: _Layout,
+    notes: Sequence[Json],
+) -> None:
+    """Raise DataError if rows of one rollout differ; of several buckets, the first such rows."""
+    found = []
+    for number, note in enumerate(notes):
+        if note["rows_differ"]:
+            owners = layout.partitions_of(number)
+            own = [(owners[batch], row) for batch, row in note["rows_differ"]["own"]]
+            found.append((own[::-1], note["rows_differ"]))
+    if not found:
+        return
+    own, differ = min(found, key=lambda item: item[0])
+    names = [partitions[number].row_name(row) for number, row in own[::-1]]
+    error = RowsDiffer([row for _, row in own], differ["values"], differ["column"])
+    raise error.error(names, context.columns.column("rollout"))
 
 
 def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:

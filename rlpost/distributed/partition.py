@@ -22,7 +22,7 @@ from rlpost.io.parquet.source import (
 )
 from rlpost.kernels.moments import dense_codes
 from rlpost.pipeline.data import Responses
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.engine import row_name, single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
 from rlpost.pipeline.resolved import resolve_recipe
@@ -127,6 +127,11 @@ class Partition(NamedTuple):
         source.check_unchanged()
         return source
 
+    def row_name(self, row: int) -> str:
+        """Return the name of a row of the partition in errors: its file and its number there."""
+        source = self.source()
+        return row_name(source.files, source.first_rows, row)
+
 
 def check_inputs(partitions: Iterable[Partition], then: str) -> None:
     """Raise ReadWriteError if a local input was changed since the run began.
@@ -152,6 +157,10 @@ class TablePartition(NamedTuple):
     def source(self) -> TableSource:
         """Return the table with the reading interface of a file."""
         return TableSource(self.table)
+
+    def row_name(self, row: int) -> str:
+        """Return the name of a row in errors."""
+        return f"{TableSource.name}, row {row}"
 
 
 def partition_files(

@@ -7,9 +7,10 @@ The last pass is `write` for a partition of whole files. A file in several parti
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.stages.rewards import RowsDiffer
 
 
 class TaskOutput(NamedTuple):
@@ -143,10 +145,26 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
         "nothing_left": responses.notes.get("nothing_left", {}),
         "rows": len(responses),
         "running": running,
+        "rows_differ": _located(responses, sizes),
     }
     if number == len(phases) - 1:
         note["facts"] = response_facts(plan, responses).to_json()
     return TaskOutput(note, responses_block(responses, sizes, notes))
+
+
+def _located(responses: Responses, sizes: Sequence[int]) -> Json | None:
+    """Return rows of one rollout that differ, with the batch and the row in it; None for none.
+
+    Args:
+        responses: of a bucket.
+        sizes: rows of each of its batches.
+    """
+    differ: RowsDiffer | None = responses.notes.get("rows_differ")
+    if differ is None:
+        return None
+    ends = list(accumulate(sizes))
+    own = [[bisect_right(ends, row), int(responses[ROW][row])] for row in differ.rows]
+    return {"own": own, "values": differ.values, "column": differ.column}
 
 
 def _plain(state: RunningMoments | Json) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
@@ -87,6 +89,10 @@ class Engine:
             collector.add(rows, mapped)
         with self.clock.wall("reduce"):
             responses = reduced(first, response_table(collector, self.plan))
+        if differ := responses.notes.get("rows_differ"):
+            source = self.plan.source
+            names = [row_name(source.files, source.first_rows, row) for row in differ.rows]
+            raise differ.error(names, self.plan.columns.column("rollout"))
         for phase in later:
             responses = with_mapped(phase, responses, self.map_pass(phase, responses))
             with self.clock.wall("reduce"):
@@ -225,6 +231,18 @@ class Engine:
 
     def _row(self, chunks: Chunks) -> int:
         return self.plan.source.first_rows[chunks[0].file] + chunks[0].first_row
+
+
+def row_name(files: Sequence[InputFile], first_rows: Sequence[int], row: int) -> str:
+    """Return the name of a row in errors: its file, and its number in the file.
+
+    Args:
+        files: of a source.
+        first_rows: of the same source.
+        row: number among the rows of the source.
+    """
+    file = min(bisect_right(first_rows, row), len(files)) - 1
+    return f"{files[file].path}, row {row - first_rows[file]}"
 
 
 def all_policy(responses: Responses) -> bool:

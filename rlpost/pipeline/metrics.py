@@ -18,7 +18,7 @@ from rlpost.kernels.corrections import chi_square, confident_disagreement, reduc
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
-from rlpost.pipeline.stages.tokens import kept_mask, mean_kl, partial_mask
+from rlpost.pipeline.stages.tokens import kept_mask, lost_rewards, mean_kl, partial_mask
 from rlpost.pipeline.totals import SPREADS, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -92,7 +92,7 @@ def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
     for metric in METRICS:
         if metric.add is not None and metric.applies(resolved):
             metric.add(numbers, batch, resolved)
-    _add_checks(numbers, batch)
+    _add_checks(numbers, batch, resolved)
     return ExactTotals.of(batch.responses["cell"], numbers.sums, numbers.spans)
 
 
@@ -180,6 +180,15 @@ def _report_clip(
     }
 
 
+def _add_process(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    numbers.add_numbers("process_reward", batch.responses["process"], batch.responses["valid"])
+
+
+def _report_process(totals: Totals, resolved: ResolvedRecipe) -> Json:
+    """Return the statistics of the sums of process rewards, and how these are added."""
+    return {**totals.statistic("process_reward"), "added_per": resolved.process}
+
+
 def _add_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
     if "reward_clipped" in rows:
@@ -237,8 +246,10 @@ def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
     return {**totals.statistic("kl"), "estimator": resolved.recipe.kl_estimator}
 
 
-def _add_checks(numbers: Numbers, batch: Batch) -> None:
-    """Add what only warnings report: signs of wrong log-probs."""
+def _add_checks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    """Add what only warnings report: signs of wrong log-probs, and rewards that are lost."""
+    lost = lost_rewards(batch, recipe=resolved.recipe, estimator=resolved.estimator)
+    numbers.sums.update(lost)
     if "old_log_probs" in batch:
         numbers.sums.update(_edges(batch))
     for role in LOG_PROBS:
@@ -388,6 +399,12 @@ METRICS = (
     Metric("tokens", _report_sizes, _add_sizes),
     Metric("masked", _report_masks, _add_masks),
     _of_column("reward", "reward"),
+    Metric(
+        "process_reward",
+        _report_process,
+        _add_process,
+        lambda resolved: resolved.process is not None,
+    ),
     _of_column("response_level_reward", "rewards"),
     Metric(
         "reward_clip",

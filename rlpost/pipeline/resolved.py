@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlpost.estimators import Estimator
     from rlpost.recipe.recipe import Scope
     from rlpost.recipe.roles import ColumnMap
+
+ProcessRewards = Literal["response", "token"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class ResolvedRecipe:
     """KL, or distillation KL, is subtracted from each token after the estimator."""
     whiten: bool
     """Advantages are whitened."""
-    process_rewards: bool
+    process: ProcessRewards | None
+    """How process rewards are added; None if there are none, or if the estimator reads none."""
     input_mask: str | None = None
     """The input's column of sample masks."""
     stale_mask: bool = False
@@ -88,17 +91,20 @@ class ResolvedRecipe:
     @property
     def norm(self) -> tuple[Scope, Scope]:
         """Scopes of mean and deviation in the normalisation of rewards."""
-        recipe, estimator = self.recipe, self.estimator
-        return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
+        return _norm(self.recipe, self.estimator)
+
+
+def _norm(recipe: Recipe, estimator: Estimator) -> tuple[Scope, Scope]:
+    return recipe.norm_mean or estimator.norm_mean, recipe.norm_std or estimator.norm_std
 
 
 def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
-    estimator = _estimator(recipe)
+    estimator = estimator_of(recipe)
     _check(recipe, estimator)
-    process = "token_rewards" in columns
+    process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
-    varying = in_rewards or recipe.whiten_rewards or process
+    varying = in_rewards or recipe.whiten_rewards or process == "token"
     plain_return = (
         estimator.undiscounted_is_constant
         and recipe.gamma == 1
@@ -116,13 +122,13 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         plain=estimator.level == "response" or plain_return,
         charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
         whiten=estimator.whiten_advantages if whiten is None else whiten,
-        process_rewards=process,
+        process=process,
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
     )
 
 
-def _estimator(recipe: Recipe) -> Estimator:
+def estimator_of(recipe: Recipe) -> Estimator:
     """Return the estimator by the name that the user typed, with the numerics' `outcome`."""
     estimator = estimator_named(recipe.estimator)
     estimator = replace(estimator, name=recipe.estimator_name or estimator.name)
@@ -135,6 +141,22 @@ def _estimator(recipe: Recipe) -> Estimator:
             f"one of {names}"
         )
     return replace(estimator, function=raw, undiscounted_is_constant=False, returns="advantages")
+
+
+_REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
+_TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
+
+
+def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
+    """Return how an estimator gets process rewards; None if it reads no rewards to add them to."""
+    if _REWARDS.isdisjoint(estimator.needs):
+        return None
+    if recipe.numerics.process_rewards != "auto":
+        return recipe.numerics.process_rewards
+    if estimator.level == "response" or estimator.rewards is not None:
+        return "response"
+    own = not _TOKEN_BASELINES.isdisjoint(estimator.columns)
+    return "token" if own or _norm(recipe, estimator) == ("none", "none") else "response"
 
 
 def _check(recipe: Recipe, estimator: Estimator) -> None:
@@ -162,7 +184,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
 def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
-    return bool(of_rows) or (estimator.normalises and "group" in estimator.reward_columns)
+    return bool(of_rows) or estimator.rewards is not None
 
 
 def _check_options(estimator: Estimator) -> None:

@@ -19,7 +19,8 @@ from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
 from rlpost.pipeline.resolved import compares_rows
-from rlpost.pipeline.stages.rewards import countable, group_statistics
+from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
+from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.totals import cells_of
 from rlpost.pipeline.turns import BY_ID, BY_TURN, ROLLOUT, TURN
 from rlpost.recipe.roles import LOG_PROBS
@@ -145,8 +146,9 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
 
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
-    rows = countable(responses, plan.resolved.recipe)
-    moments, constant = group_statistics(responses, responses["reward"], rows=rows)
+    recipe = plan.resolved.recipe
+    rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
+    moments, constant = group_statistics(responses, total, rows=rows)
     first = _first_of_each(responses["group"][rows])
     size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
     values, counts = torch.unique(size, return_counts=True)
@@ -246,6 +248,7 @@ def summary_of(
         *_over_limit(plan, facts),
         *_turns(plan, facts),
         *_positive(plan, every),
+        *_lost(plan.resolved, every),
         *correction_warnings(summary),
     ]
     return {**summary, "warnings": warnings}
@@ -314,6 +317,10 @@ def warnings_of(
         ),
         (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
         (groups.get("zero_variance", 0) > 0 and _divides_kl(plan.resolved), _kl_noise(groups)),
+        (
+            "token_rewards" in columns and plan.resolved.process is None,
+            f"process rewards are not used: {plan.resolved.estimator.name} reads no reward",
+        ),
         (
             empty > 0,
             f"{counted(empty, 'response')} without policy tokens, which get no advantage",
@@ -424,6 +431,29 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
         f"a response of its prompt group: {advice}"
     )
     return [text]
+
+
+def _lost(resolved: ResolvedRecipe, totals: Totals) -> list[str]:
+    """Return the warnings of rewards that no advantage gets."""
+    recipe, name = resolved.recipe, resolved.estimator.name
+    why = f"estimator {name} gets no rewards of observation tokens"
+    if reads_segment_ends(recipe, resolved.estimator):
+        why = f"estimator {name} gets the rewards of the last token of each policy segment only"
+    elif recipe.whiten_rewards:
+        why = "--whiten-rewards sets observation tokens to 0"
+    ends, process = (totals.count(f"lost:{kind}") for kind in ("reward", "process"))
+    texts = []
+    if ends:
+        texts.append(
+            f"the reward of {counted(ends, 'response')} is dropped, since the last token is an "
+            f"observation and {why}; --numerics terminal_reward=last_policy_token keeps it"
+        )
+    if process:
+        texts.append(
+            f"process rewards of {counted(process, 'response')} are dropped: {why}; "
+            "--numerics process_rewards=response adds them to the response's reward"
+        )
+    return texts
 
 
 def _positive(plan: Plan, totals: Totals) -> list[str]:

@@ -55,9 +55,12 @@ class Numerics(OptionModel):
     """Where the KL penalty is subtracted: from token rewards, so from all earlier returns (return),
     from the advantage of its token (token), or from the reward before normalisation (response)."""
 
+    process_rewards: Literal["auto", "response", "token"] = "auto"
+    """Process rewards: their sum is added to the response's reward before its baseline (response),
+    or each to its token after it (token); auto: token if there is no baseline per response."""
     terminal_reward: Literal["last_policy_token", "last_token"] = "last_policy_token"
-    """Token that gets the response's reward; with last_token the reward is lost if that token is an
-    observation."""
+    """Token that gets the response's reward; with last_token, scans drop the reward if that token
+    is an observation, except with observations policy or cut; a warning counts the responses."""
     observations: Literal["skip", "states", "zero_states", "policy", "restart", "cut"] = "skip"
     """Observation tokens in scans: skipped (skip); states with their own γλ step (states), and
     value 0 (zero_states); policy tokens (policy); a scan restarts after them (restart), or ends at

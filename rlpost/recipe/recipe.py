@@ -89,6 +89,7 @@ class EstimatorOptions(OptionModel):
 
 
 Scope = Literal["batch", "group", "others", "running", "none"]
+RolloutReward = Literal["equal", "last", "sum", "mean"]
 
 
 class RewardOptions(OptionModel):
@@ -350,6 +351,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Column to read for a role (default: found by its name)."""
     rollout_id: str | None = None
     """Column of rollout ids: a rollout counts once in group statistics."""
+    rollout_reward: RolloutReward = "equal"
+    """Reward of a rollout from its rows; equal: they must agree."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None

@@ -27,18 +27,25 @@ class Change:
     text: str
     """What is computed now."""
     concerns: tuple[str, ...] = ()
-    """Fields of the recipe that are set, or roles that have a column, if numbers change; without
-    any, the change is in a recipe's values, which the metadata have in full."""
+    """Fields of the recipe that are set, `numerics.NAME=VALUE`, or roles that have a column, if
+    numbers change; without any, the change is in a recipe's values, which the metadata have in
+    full."""
     before: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe (`numerics.NAME` for a detail) that older recipes lack, with the values
     of the older semantics; without any, the older numbers cannot be computed any more."""
 
     def applies(self, recipe: Recipe, roles: Collection[str]) -> bool:
         """Return whether the change concerns a recipe, on an input with columns for these roles."""
-        fields = (name for name in self.concerns if name not in roles)
-        return any(name in roles for name in self.concerns) or any(
-            getattr(recipe, name, None) not in (None, False, ()) for name in fields
-        )
+        return any(name in roles or _is_set(recipe, name) for name in self.concerns)
+
+
+def _is_set(recipe: Recipe, name: str) -> bool:
+    """Return whether a field of the recipe is set, or a detail of its numerics has a value."""
+    group, _, detail = name.rpartition(".")
+    if group:
+        field, _, value = detail.partition("=")
+        return str(getattr(recipe.numerics, field)) == value
+    return getattr(recipe, name, None) not in (None, False, ())
 
 
 HISTORY: dict[int, tuple[Change, ...]] = {
@@ -46,6 +53,11 @@ HISTORY: dict[int, tuple[Change, ...]] = {
         Change(
             "process rewards are added to a response's reward before the group's baseline",
             ("token_rewards",),
+            {"numerics.process_rewards": "token"},
+        ),
+        Change(
+            "a reward on an observation counts for the policy tokens before it (observations=cut)",
+            ("numerics.observations=cut",),
         ),
         Change(
             "--drop-zero-variance keeps groups of one response",

@@ -68,6 +68,7 @@ CASES = {
     "length_weight": ("--length-weight", True, ""),
     "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
     "rollout_id": ("--rollout-id traj", "traj", ""),
+    "rollout_reward": ("--rollout-reward last", "last", "--rollout-id traj"),
     "nonfinite": ("--nonfinite mask", "mask", ""),
     "emit": ("--emit advantages,kl", ("advantages", "kl"), ""),
     "emit_only": ("--emit-only", True, ""),
@@ -147,6 +148,15 @@ def test_the_cases_and_the_options_cover_every_field():
     assert set(RECIPE) == set(CASES)
 
 
+def test_a_reward_of_rollouts_needs_their_ids():
+    code, _, err = run("advantages", "in.parquet", "out.parquet", "--rollout-reward", "sum")
+    assert code == 2
+    assert "--rollout-reward: rows are no rollouts without --rollout-id COLUMN" in " ".join(
+        err.split()
+    )
+    assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
+
+
 def test_without_any_option_the_recipe_is_the_default(asked):
     assert asked()[2] == Recipe()
 
@@ -206,6 +216,7 @@ DEFAULTS = {
     "kl_coef": 0.0,
     "kl_estimator": "k1",
     "kl_horizon": 10_000.0,
+    "rollout_reward": "equal",
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

@@ -90,12 +90,17 @@ def show(
     sources = _sources(context, options, recipe, config, preset)
     # Torch takes a second to import; a wrong command line is answered before that.
     from rlpost.cli.render.catalogue import show_settings  # noqa: PLC0415
-    from rlpost.estimators import estimator_named  # noqa: PLC0415
+    from rlpost.pipeline.resolved import estimator_of, process_rewards  # noqa: PLC0415
 
-    estimator = estimator_named(recipe.estimator)
+    estimator = estimator_of(recipe)
+    process = process_rewards(recipe, estimator)
     left = {name: x for name, x in estimator.defaults.items() if getattr(recipe, name) is None}
-    sources = dict.fromkeys(left, f"{UNSET} of {estimator.name}") | sources
-    settings = settings_of(recipe.model_copy(update=left), sources)
+    values: dict[str, Any] = dict(left)
+    if process and recipe.numerics.process_rewards == "auto":
+        values["numerics"] = recipe.numerics.model_copy(update={"process_rewards": process})
+    filled = [*left, *(["numerics.process_rewards"] if "numerics" in values else [])]
+    sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
+    settings = settings_of(recipe.model_copy(update=values), sources)
     if changed:
         settings = [one for one in settings if one.is_set]
     show_settings(settings, style.value)

@@ -29,6 +29,10 @@ _MASK_LABELS = {
     "all": "responses masked, total",
     "sample_mask": "masked: sample mask of the input",
 }
+_PROCESS = {
+    "response": "process rewards: summed, part of the response's reward (before any baseline)",
+    "token": "process rewards: added to their tokens (after reward normalisation)",
+}
 
 
 def show_plan(plan: Plan) -> None:
@@ -91,6 +95,8 @@ def _overview(summary: Json) -> Text:
         single = counted(groups["single"], "single-response group")
         constant = counted(groups["zero_variance"], "group")
         lines.append(f"  {single}, {constant} with zero reward variance")
+    if "process_reward" in summary:
+        lines.append(_PROCESS[summary["process_reward"]["added_per"]])
     return Text("\n".join(lines))
 
 
@@ -102,6 +108,7 @@ def _first_paths(paths: list[str]) -> str:
 def _numbers(summary: Json) -> TextTable:
     statistics = {
         "raw reward": "reward",
+        "process rewards, sum": "process_reward",
         "reward after post-processing": "response_level_reward",
         "KL per response": "kl",
         "advantage per token": "advantage",

@@ -58,7 +58,7 @@ def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -
     early = recipe.numerics.kl_credit == "response"
     return [
         *_mask_stages(resolved),
-        Stage("reward shaping", reduce=partial(on_rewards.shape_rewards, recipe=recipe)),
+        *_shaping_stages(resolved),
         *(kl if early else []),
         *_reward_stages(resolved, running),
         *([] if early else kl),
@@ -79,20 +79,41 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         in_first_pass=True,
         reduce=on_responses.leave_out_nonfinite,
     )
+    rollouts = Stage("rollouts", reduce=partial(on_rewards.check_rollouts, resolved=resolved))
     groups = Stage("group columns", reduce=partial(on_responses.group_columns, recipe=recipe))
     return [
         *([finite] if recipe.nonfinite == "mask" else []),
+        *([rollouts] if recipe.rollout_id else []),
         *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
         Stage("sample masks", reduce=partial(on_responses.sample_masks, recipe=recipe)),
     ]
 
 
+def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    shape = Stage(
+        "reward shaping", reduce=partial(on_rewards.shape_rewards, recipe=resolved.recipe)
+    )
+    if resolved.process is None:
+        return [shape]
+    summed = resolved.process == "response"
+    process = Stage(
+        "process rewards of responses" if summed else "sums of process rewards",
+        frozenset({"token_rewards"}),
+        map=on_tokens.sum_process_rewards,
+        in_first_pass=True,
+        reduce=partial(on_rewards.add_process_rewards, summed=summed),
+    )
+    return [shape, process]
+
+
 def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
-    make = partial(on_rewards.make_rewards, recipe=recipe, estimator=estimator)
+    make = partial(on_rewards.make_rewards, resolved=resolved)
+    rollouts = partial(on_rewards.rollout_rewards, recipe=recipe)
     normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=running)
     return [
         *([Stage("step rewards", reduce=make)] if estimator.rewards else []),
+        *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
         *([] if estimator.normalises else [Stage("reward normalisation", reduce=normalise)]),
         Stage("reward clip", reduce=partial(on_rewards.clip_rewards, recipe=recipe)),
     ]
@@ -121,7 +142,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
     stages = []
     if not resolved.plain or resolved.varying:
-        reads = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
+        reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
         stages.append(
             Stage("token rewards", reads, apply=partial(on_tokens.place_rewards, recipe=recipe))
         )
@@ -204,7 +225,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token roles that any stage of the recipe reads, besides the mask."""
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
-    process = frozenset({"token_rewards"}) if resolved.process_rewards else frozenset()
+    process = frozenset({"token_rewards"}) if resolved.process else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)

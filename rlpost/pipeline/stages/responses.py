@@ -27,7 +27,9 @@ from rlpost.pipeline.stages.rewards import (
     countable,
     counted,
     group_statistics,
+    of_rollouts,
     per_group,
+    raw_rewards,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataErro
 
 
 def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
-    reward, tokens = responses["reward"], responses["tokens"]
+    reward, tokens = raw_rewards(responses, recipe), responses["tokens"]
     flags = {}
     if recipe.max_len_mask:
         limit = recipe.max_response_length
@@ -113,8 +115,9 @@ def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
     """Return the flags of masks of groups; a response that no group counts is kept."""
     if not (recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single):
         return {}
-    rows = countable(responses, recipe)
-    group, constant = group_statistics(responses, responses["reward"], rows=rows)
+    rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
+    group, _ = group_statistics(responses, raw_rewards(responses, recipe), rows=rows)
+    _, constant = group_statistics(responses, total, rows=rows)
     low, high, alone = recipe.difficulty_low, recipe.difficulty_high, group.number == 1
     inside = rewards.within_difficulty(group.mean, group.number, low=low, high=high)
     flags = {
@@ -127,7 +130,7 @@ def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
 
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
-    rows, reward = countable(responses, recipe), responses["reward"]
+    rows, reward = countable(responses, recipe), raw_rewards(responses, recipe)
     moments, _ = group_statistics(responses, reward, rows=rows)
     passed = (reward >= recipe.pass_threshold).to(torch.float64)
     rate, _ = group_statistics(responses, passed, rows=rows)
@@ -199,7 +202,11 @@ def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict
     """Return the columns that an estimator reads, `components` one by one."""
     parts = [f"component:{name}" for name in recipe.reward_components or ()]
     named = [(parts if name == "components" else [name]) for name in estimator.columns]
-    return {name: responses[name] for names in named for name in names}
+    columns = {name: responses[name] for names in named for name in names}
+    rolled = {
+        name: of_rollouts(responses, columns[name], recipe) for name in parts if name in columns
+    }
+    return columns | rolled
 
 
 def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:

@@ -5,11 +5,12 @@ Every function is pure. Statistics do not depend on the order of the responses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlpost.errors import DataError
 from rlpost.kernels import rewards
 from rlpost.kernels.moments import (
     Moments,
@@ -17,15 +18,16 @@ from rlpost.kernels.moments import (
     first_values,
     group_moments,
     group_offsets,
+    joint_codes,
     keyed_moments,
     last_values,
 )
 from rlpost.kernels.rewards import divisor, others_moments
+from rlpost.kernels.segments import segment_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.estimators import Estimator
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -42,6 +44,16 @@ def counted(responses: Responses, recipe: Recipe) -> Tensor:
     """Return which responses reward statistics count after the masks, [N] bool."""
     rows = countable(responses, recipe)
     return rows & responses["kept"] if recipe.mask_before_norm else rows
+
+
+def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) -> Tensor:
+    """Return the raw reward of each response, or of its rollout, [N].
+
+    With `process`, the sum of its process rewards is added, if the input has any.
+    """
+    raw = responses["reward"]
+    total = raw + responses["process"] if process and "process" in responses else raw
+    return of_rollouts(responses, total, recipe)
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -82,11 +94,23 @@ def _group_length_penalty(responses: Responses, shaped: Tensor, recipe: Recipe) 
     return per_group(responses, columns, penalty, rows=counted(responses, recipe))
 
 
-def make_rewards(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
-    """Replace `rewards` by those that the estimator computes from columns of steps."""
-    assert estimator.rewards is not None
+def add_process_rewards(responses: Responses, *, summed: bool) -> Responses:
+    """Set `process` to 0 for responses that are left out; if `summed`, add it to `rewards`."""
+    process = torch.where(responses["valid"], responses["process"], 0.0)
+    rewards = responses["rewards"] + process if summed else responses["rewards"]
+    return responses.with_(process=process, rewards=rewards)
+
+
+def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
+    """Replace `rewards` by those that the estimator computes from columns of steps.
+
+    The process rewards of a step, if they are summed, are part of its `step_score`.
+    """
+    recipe, estimator = resolved.recipe, resolved.estimator
     rows = counted(responses, recipe)
     columns = {name: responses[name][rows] for name in estimator.reward_columns}
+    if resolved.process == "response":
+        columns["step_score"] = columns["step_score"] + responses["process"][rows]
     computed = torch.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
@@ -189,7 +213,7 @@ def per_group(
     """Call a function once for all groups, and return its numbers in the order of the responses.
 
     Responses of one rollout (if `rollout` is a column) count once, with the mean of their values,
-    and get the same number.
+    and get the same number. Rewards of a rollout's rows are equal after `rollout_rewards`.
 
     Args:
         responses: have the codes of groups and rollouts.
@@ -215,6 +239,104 @@ def per_group(
     out = results.new_zeros(len(responses), *results.shape[1:])
     out[chosen] = unsorted if unit is None else unsorted[unit]
     return out
+
+
+class RowsDiffer(NamedTuple):
+    """Two rows of one rollout that have different rewards."""
+
+    rows: list[int]
+    values: list[float]
+    column: str
+    """The column of Responses."""
+
+    def error(self, names: Sequence[str], rollout_id: str) -> DataError:
+        """Return the error.
+
+        Args:
+            names: of the rows: file and row number.
+            rollout_id: the column of rollout ids.
+        """
+        kind = {"reward": "a reward", "process": "process rewards that sum to"}
+        what = kind.get(self.column, f"`{self.column.removeprefix('component:')}`")
+        first, second = (
+            f"{name}, has {what}{'' if self.column == 'process' else ' of'} {value}"
+            for name, value in zip(names, self.values, strict=True)
+        )
+        return DataError(
+            f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and one reward "
+            "is needed: choose --rollout-reward last, sum or mean, or leave --rollout-id out"
+        )
+
+
+def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
+    """Check the rows of rollouts before their rewards are used.
+
+    With `equal`, the first row whose reward differs from that of its rollout's first row is noted
+    in `rows_differ`, with that row. With `last` and `sum`, a rollout with a row that is left out
+    has no known reward, so all its rows are left out.
+    """
+    rule, valid = resolved.recipe.rollout_reward, responses["valid"]
+    if rule in ("last", "sum"):
+        unit = joint_codes(responses["group"], responses["rollout"])
+        broken = torch.bincount(unit[~valid], minlength=len(responses))[unit] > 0
+        return responses.with_(
+            valid=valid & ~broken,
+            kept=responses["kept"] & ~broken,
+            reward=torch.where(broken, 0.0, responses["reward"]),
+        )
+    if rule == "mean":
+        return responses
+    components = "components" in resolved.estimator.columns
+    names = [f"component:{name}" for name in resolved.recipe.reward_components or () if components]
+    names = [*(names or ["reward"]), *(["process"] if resolved.process == "response" else [])]
+    first = _one_of_rollout(responses, torch.arange(len(responses)), "first")
+    found = []
+    for name in names:
+        values = responses[name]
+        both_missing = values.isnan() & values[first].isnan()
+        differing = (valid & (values != values[first]) & ~both_missing).nonzero().squeeze(1)
+        if differing.numel():
+            rows = [int(first[differing[0]]), int(differing[0])]
+            found.append(RowsDiffer(rows, values[rows].tolist(), name))
+    differ = min(found, key=lambda one: one.rows[1], default=None)
+    return responses.noting(rows_differ=differ) if differ else responses
+
+
+def rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Replace `rewards` by the reward of each response's rollout."""
+    return responses.with_(rewards=of_rollouts(responses, responses["rewards"], recipe))
+
+
+def of_rollouts(responses: Responses, values: Tensor, recipe: Recipe) -> Tensor:
+    """Return the value of each response's rollout, [N]; the values if there are no rollouts.
+
+    The value is the last in input order, the sum or the mean of the values of the rollout's rows.
+    Rows that are left out do not count and get 0.
+    """
+    if "rollout" not in responses:
+        return values
+    if recipe.rollout_reward == "last":
+        return _one_of_rollout(responses, values, "last")
+    rows = responses["valid"].nonzero().squeeze(1)
+    unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
+    order = canonical_order(unit, values[rows])
+    offsets = group_offsets(unit, int(unit.max()) + 1 if unit.numel() else 0)
+    ascending = values[rows][order]
+    if recipe.rollout_reward == "sum":
+        combined = segment_sum(ascending, offsets)
+    else:
+        combined = group_moments(ascending, offsets).mean
+    return torch.zeros_like(values).index_copy(0, rows, combined[unit])
+
+
+def _one_of_rollout(responses: Responses, values: Tensor, which: str) -> Tensor:
+    """Return the value of the first or last row of each response's rollout, in input order, [N]."""
+    rows = responses["valid"].nonzero().squeeze(1)
+    unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
+    order = torch.argsort(unit, stable=True)
+    offsets = group_offsets(unit, int(unit.max()) + 1 if unit.numel() else 0)
+    at = order[offsets[:-1] if which == "first" else offsets[1:] - 1]
+    return torch.zeros_like(values).index_copy(0, rows, values[rows][at][unit])
 
 
 def _by_rollout(

@@ -108,11 +108,16 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
 
 def _process_rewards(batch: Batch) -> Tensor:
-    """Return a new tensor of process rewards, [T]; a single 0 if the input has none."""
+    """Return a new tensor of process rewards, [T]; a single 0 if none are added to tokens."""
     rewards = batch.tokens.get("token_rewards")
     if rewards is None:
         return torch.zeros(1, dtype=torch.float64, device=batch.mask.device)
-    return torch.where(batch.mask, rewards, 0.0)
+    return rewards.clone()
+
+
+def sum_process_rewards(batch: Batch) -> dict[str, Tensor]:
+    """Return the sum of each response's process rewards, those of observation tokens included."""
+    return {"process": segment_sum(batch["token_rewards"], batch.offsets)}
 
 
 def _last(batch: Batch, recipe: Recipe) -> Tensor:
@@ -182,7 +187,9 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     how = recipe.numerics.observations
     masked = "mask" in estimator.parameters
     segments = _Segments(batch.offsets) if masked else _segments(batch, how)
-    columns = {name: _column(batch, name, how, segments) for name in estimator.columns}
+    columns = {
+        name: _column(batch, name, how, segments, masked=masked) for name in estimator.columns
+    }
     credit = estimator(columns, segments.offsets, recipe, mask=batch.mask)
     if segments.chosen is None:
         return batch.with_(advantages=credit.advantages, returns=credit.returns)
@@ -194,15 +201,63 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     return batch.with_(advantages=advantages, returns=returns)
 
 
-def _column(batch: Batch, name: str, how: str, segments: _Segments) -> Tensor:
+_IN_SCAN = ("policy", "cut")  # rewards of observation tokens are part of the scan
+
+
+def _column(
+    batch: Batch, name: str, how: str, segments: _Segments, *, masked: bool = False
+) -> Tensor:
     """Return a column of the tokens that the estimator gets, or of their segments."""
     if name in batch.responses:
         values = batch.responses[name]
         return values if segments.owners is None else values[segments.owners]
     values = batch["token_level_rewards" if name == "token_rewards" else name]
-    if how == "zero_states" or (name == "token_rewards" and how != "policy"):
+    if how == "zero_states" or (name == "token_rewards" and (masked or how not in _IN_SCAN)):
         values = batch.only(values)
     return values if segments.chosen is None else values[segments.chosen]
+
+
+def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
+    """Return which responses have a reward on a token from which no advantage gets it, [n].
+
+    `lost:reward` is for the response's reward, `lost:process` for process rewards that are added to
+    tokens. A response without policy tokens has no advantage that could get them.
+    """
+    process = "token_rewards" in batch
+    on_last = recipe.numerics.terminal_reward == "last_token"
+    on_responses = estimator.level == "response" and not recipe.whiten_rewards
+    if on_responses or not (process or on_last):
+        return {}
+    reached = _reached(batch, recipe, estimator)
+    counted_rows = batch.responses["kept"] & (batch.policy_tokens > 0)
+    last = _last(batch, recipe)
+    lost = torch.zeros_like(counted_rows)
+    if reached.numel():
+        lost = ~reached[last.clamp(min=0)] & (batch.responses["rewards"] != 0) & counted_rows
+    losses = {"lost:reward": lost}
+    if process:
+        outside = (batch["token_rewards"] != 0) & ~reached
+        losses["lost:process"] = (count_true(outside, batch.offsets) > 0) & counted_rows
+    return losses
+
+
+def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Tensor:
+    """Return the tokens whose rewards an estimator of tokens gets, [T] bool."""
+    how, mask = recipe.numerics.observations, batch.mask
+    if reads_segment_ends(recipe, estimator):
+        following = torch.cat([mask[1:], mask.new_zeros(1)])[: mask.numel()]
+        following[batch.offsets[1:][batch.lengths > 0] - 1] = False
+        return mask & ~following
+    if recipe.whiten_rewards or "mask" in estimator.parameters or how not in _IN_SCAN:
+        return mask
+    if how == "policy":
+        return torch.ones_like(mask)
+    return mask | ~starts_after_observations(mask, batch.offsets)
+
+
+def reads_segment_ends(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether an estimator reads rewards at the last token of a policy segment only."""
+    return "segment_reward" in estimator.options and recipe.numerics.segment_reward == "last"
 
 
 def spread_credit(batch: Batch) -> Batch:
@@ -288,7 +343,7 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
     """Return slot, return times weight, and weight of each policy token that counts."""
     assert estimator.token_weights is not None
     mask, offsets = batch.mask, compact_offsets(batch.mask, batch.offsets)
-    returns = reverse_scan(batch["token_level_rewards"][mask], offsets, recipe.gamma)
+    returns = _returns(batch, recipe)[mask]
     columns = {name: batch[name][mask] for name in weight_roles(recipe, estimator)}
     weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
     there = spread(batch.responses["counted"], offsets)
@@ -298,6 +353,17 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
         "above": (returns * weights)[there],
         "below": weights[there],
     }
+
+
+def _returns(batch: Batch, recipe: Recipe) -> Tensor:
+    """Return the return-to-go of each token, as `estimate` passes rewards to a scan, [T]."""
+    how = recipe.numerics.observations
+    segments = _segments(batch, how)
+    rewards = _column(batch, "token_rewards", how, segments)
+    returns = reverse_scan(rewards, segments.offsets, recipe.gamma)
+    if segments.chosen is None:
+        return returns
+    return torch.zeros_like(batch["token_level_rewards"]).index_copy(0, segments.chosen, returns)
 
 
 def weight_roles(recipe: Recipe, estimator: Estimator) -> frozenset[str]:

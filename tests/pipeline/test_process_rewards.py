@@ -1,0 +1,212 @@
+"""Process rewards: part of the response's reward before its baseline, or added per token after."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from reference import Response
+from strategies import rollouts, to_table
+
+import rlpost
+from rlpost.estimators import ESTIMATORS
+from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.recipe.roles import ColumnMap
+
+GROUPED = ("grpo", "dr_grpo", "rloo", "opo", "raw", "reinforce_pp_baseline", "max_rl", "rae")
+ROWS = [
+    Response(group="p", reward=1.0, mask=[1, 0, 1], token_rewards=[0.5, 0.25, 0.0]),
+    Response(group="p", reward=0.0, mask=[1, 1], token_rewards=[0.0, 1.0]),
+    Response(group="p", reward=1.0, mask=[0, 1], token_rewards=[-0.5, 0.0]),
+    Response(group="q", reward=1.0, mask=[1], token_rewards=[0.0]),
+    Response(group="q", reward=1.0, mask=[1, 1], token_rewards=[0.0, 0.5]),
+]
+
+
+def enriched(rows, **options):
+    table, summary = rlpost.enrich(to_table(rows), rlpost.Recipe(**options))
+    return table, summary
+
+
+def advantages(rows, **options):
+    return enriched(rows, **options)[0].column("advantages").to_pylist()
+
+
+def totals(rows):
+    """One number a response: its reward and all of its process rewards."""
+    return [r.reward + math.fsum(r.token_rewards) for r in rows]
+
+
+def normalised(rows, eps=1e-6):
+    """(S - mean) / (std + eps) by group, with Bessel's correction; 0 without variance."""
+    out = []
+    for row, total in zip(rows, totals(rows), strict=True):
+        keys = [(r.batch, r.group) for r in rows]
+        group = [
+            x for x, key in zip(totals(rows), keys, strict=True) if key == (row.batch, row.group)
+        ]
+        mean = math.fsum(group) / len(group)
+        squares = math.fsum((x - mean) ** 2 for x in group)
+        std = math.sqrt(squares / max(len(group) - 1, 1))
+        out.append((total - mean) / (std + eps) if max(group) > min(group) else 0.0)
+    return out
+
+
+def on_policy_tokens(rows, numbers):
+    return [[x * m for m in r.mask] for r, x in zip(rows, numbers, strict=True)]
+
+
+def close(got, want):
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(rollouts())
+def test_grpo_sums_process_rewards_before_it_normalises(rows):
+    close(advantages(rows), on_policy_tokens(rows, normalised(rows)))
+
+
+def test_verl_sums_them_too():
+    """Its scores are token rewards summed over all tokens; a lone response keeps its score."""
+    rows = [*ROWS, Response(group="r", reward=2.0, mask=[1], token_rewards=[0.25])]
+    got, _ = rlpost.enrich(to_table(rows), rlpost.preset("verl"))
+    want = [*normalised(rows)[:-1], 2.25]
+    close(got.column("advantages").to_pylist(), on_policy_tokens(rows, want))
+
+
+@pytest.mark.parametrize("estimator", GROUPED)
+def test_process_rewards_count_as_if_the_reward_had_them(estimator):
+    within = [
+        replace(r, reward=x, token_rewards=None) for r, x in zip(ROWS, totals(ROWS), strict=True)
+    ]
+    assert advantages(ROWS, estimator=estimator) == advantages(within, estimator=estimator)
+
+
+@pytest.mark.parametrize("estimator", ["gae", "reinforce", "remax", "agentic_reinforce"])
+def test_estimators_without_a_baseline_per_response_keep_them_on_their_tokens(estimator):
+    values = {"values": [0.0], "reward_baseline": 0.0}
+    rows = [replace(r, **{**values, "values": [0.0] * len(r.mask)}) for r in ROWS]
+    options = {"estimator": estimator, "numerics": {"process_rewards": "token"}}
+    table, summary = enriched(rows, estimator=estimator)
+    assert summary["process_reward"]["added_per"] == "token"
+    assert table.column("advantages").to_pylist() == advantages(rows, **options)
+    # The second token of the second response earns 1 and its reward 0.
+    options = {"lam": 1.0} if estimator == "gae" else {}
+    assert advantages(rows, estimator=estimator, **options)[1] == [1.0, 1.0]
+    summed = {"process_rewards": "response"}
+    got = advantages(rows, estimator=estimator, gamma=0.5, numerics=summed, **options)
+    if estimator != "agentic_reinforce":
+        assert got[0] == [0.875, 0.0, 1.75]
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "reinforce_pp", "agentic_reinforce"])
+def test_a_normalisation_gives_them_a_baseline(estimator):
+    options = {"estimator": estimator, "norm_mean": "group", "whiten_advantages": False}
+    table, summary = enriched(ROWS, **options)
+    assert summary["process_reward"]["added_per"] == "response"
+    assert table.column("advantages").to_pylist() == advantages(ROWS, estimator="dr_grpo")
+
+
+def test_token_is_the_way_of_earlier_versions():
+    way = {"process_rewards": "token"}
+    table, summary = enriched(ROWS, numerics=way)
+    bare = [replace(r, token_rewards=None) for r in ROWS]
+    outcome = [max(row, key=abs) for row in advantages(bare)]
+    want = []
+    for row, credit in zip(ROWS, outcome, strict=True):
+        later = [math.fsum(x * m for x, m in zip(row.token_rewards[t:], row.mask[t:], strict=True))
+                 for t in range(len(row.mask))]  # fmt: skip
+        want.append([(credit + x) * m for x, m in zip(later, row.mask, strict=True)])
+    close(table.column("advantages").to_pylist(), want)
+    assert summary["process_reward"]["added_per"] == "token"
+    assert any(text.startswith("process rewards of 2 responses") for text in summary["warnings"])
+
+
+def test_the_summary_has_their_statistics():
+    _, summary = enriched(ROWS)
+    sums = [math.fsum(r.token_rewards) for r in ROWS]
+    facts = summary["process_reward"]
+    assert facts["added_per"] == "response"
+    assert facts["mean"] == pytest.approx(sum(sums) / 5)
+    assert (facts["min"], facts["max"]) == (min(sums), max(sums))
+    assert summary["reward"]["mean"] == pytest.approx(0.8)  # the raw reward is the file's
+    assert "process_reward" not in enriched([replace(r, token_rewards=None) for r in ROWS])[1]
+
+
+def test_response_level_rewards_have_them_and_token_level_rewards_are_one_terminal_reward():
+    emit = ("response_level_rewards", "token_level_rewards")
+    table, _ = enriched(ROWS, estimator="raw", emit=emit)
+    assert table.column("response_level_rewards").to_pylist() == totals(ROWS)
+    assert table.column("token_level_rewards").to_pylist()[0] == [0.0, 0.0, 1.75]
+
+
+def test_the_reward_clip_and_penalties_see_the_sum():
+    table, summary = enriched(ROWS, estimator="raw", reward_clip=1.2)
+    assert table.column("response_level_rewards").to_pylist() == pytest.approx(
+        [1.2, 1, 0.5, 1, 1.2]
+    )
+    assert summary["reward_clip"]["count"] == 2
+    table, _ = enriched(ROWS, estimator="raw", reward_scale=(0, 1, 0, 10))
+    assert table.column("response_level_rewards").to_pylist() == [10.75, 1, 9.5, 10, 10.5]
+
+
+def test_zero_variance_looks_at_the_sum_and_difficulty_at_the_raw_reward():
+    _, summary = enriched(ROWS, drop_zero_variance=True)
+    assert summary["masked"]["zero_variance"]["responses"] == 0
+    assert summary["groups"]["zero_variance"] == 0
+    bare = [replace(r, token_rewards=None) for r in ROWS]
+    assert enriched(bare, drop_zero_variance=True)[1]["groups"]["zero_variance"] == 1
+    _, summary = enriched(ROWS, difficulty_mask=True)
+    assert summary["masked"]["difficulty"]["responses"] == 2  # the mean of `q` is 1
+
+
+@pytest.mark.parametrize("estimator", ["step_reinforce", "gigpo"])
+def test_steps_earn_their_process_rewards(estimator):
+    """The sum of a turn's process rewards is part of its step score."""
+    rows = [
+        replace(r, traj_id=traj, turn=turn, state_id="s", step_score=score, episode_score=score)
+        for r, traj, turn, score in zip(
+            ROWS, "aabcc", (0, 1, 0, 0, 1), (0, 1, 2, 3, 4), strict=True
+        )
+    ]
+    options = {"estimator": estimator, "step_gamma": 0.5}
+    moved = [
+        replace(r, step_score=r.step_score + math.fsum(r.token_rewards), token_rewards=None)
+        for r in rows
+    ]
+    assert advantages(rows, **options) == advantages(moved, **options)
+
+
+def test_estimators_without_rewards_warn_that_they_are_not_used():
+    rows = [replace(r, components={"a": 1.0, "b": r.reward}) for r in ROWS]
+    _, summary = enriched(rows, estimator="gdpo", reward_components=("a", "b"))
+    assert "process rewards are not used: gdpo reads no reward" in summary["warnings"]
+    assert "process_reward" not in summary
+
+
+def test_a_row_with_a_bad_process_reward_is_left_out():
+    rows = [*ROWS, replace(ROWS[0], token_rewards=[math.nan, 0.0, 0.0])]
+    table, summary = rlpost.enrich(to_table(rows), rlpost.Recipe(nonfinite="mask"))
+    assert summary["masked"]["nonfinite"]["responses"] == 1
+    assert table.column("advantages").to_pylist()[:5] == advantages(ROWS)
+    with pytest.raises(rlpost.errors.DataError, match="row 5: `token_rewards`"):
+        enriched(rows)
+
+
+def test_every_estimator_says_how_it_adds_them():
+    """A default is decided for each; a new estimator appears here with its own."""
+    ways = {}
+    for name in ESTIMATORS:
+        options = {"estimator": name}
+        if name == "gdpo":
+            options["reward_components"] = ("a", "b")
+        if name == "opd":
+            options["teachers"] = {"ref": 1.0}
+        columns = ColumnMap({"token_rewards": "x"}, {"token_rewards": "map"})
+        ways[name] = resolve_recipe(rlpost.Recipe(**options), columns).process
+    assert {name for name, way in ways.items() if way is None} == {"gdpo", "opd"}
+    assert {name for name, way in ways.items() if way == "token"} == {
+        "gae", "reinforce", "reinforce_pp", "remax", "optimal_token_baseline", "agentic_reinforce"
+    }  # fmt: skip

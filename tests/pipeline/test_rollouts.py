@@ -1,0 +1,224 @@
+"""Rollouts of several rows: they count once, with one reward."""
+
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Response
+from reference_pipeline import pipeline
+from strategies import rollouts, to_table
+from test_left_out import close, flat, written
+
+import rlpost
+from rlpost.distributed import driver, shards
+from rlpost.errors import DataError, UsageError
+
+
+@st.composite
+def in_parts(draw):
+    """Rows, and for each the rollout of its group that it is a part of."""
+    rows = draw(rollouts(max_groups=3, max_batches=2))
+    places = draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    return rows, [f"{r.batch}/{r.group}/{place}" for r, place in zip(rows, places, strict=True)]
+
+
+@settings(max_examples=60)
+@given(
+    in_parts(),
+    st.sampled_from(["grpo", "dr_grpo", "rloo", "reinforce"]),
+    st.sampled_from(["last", "sum", "mean"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "kl_coef": st.just(0.3),
+            "overlong_penalty": st.just((8, 4, 1.0)),
+            "difficulty_mask": st.sampled_from([True]),
+            "drop_zero_variance": st.sampled_from([True]),
+            "mask_before_norm": st.sampled_from([True]),
+            "whiten_advantages": st.booleans(),
+        },
+    ),
+)
+def test_rows_of_one_rollout_count_once_in_their_group(case, estimator, rule, options):
+    rows, units = case
+    options = {"estimator": estimator, "rollout_reward": rule, **options}
+    want = pipeline(rows, options, units)
+    table = to_table(rows).append_column("rollout", [units])
+    recipe = rlpost.Recipe(**options, rollout_id="rollout")
+    if not any(r.kept for r in want.rows):
+        with pytest.raises(DataError, match="no response is left"):
+            rlpost.enrich(table, recipe)
+        return
+    got, _ = rlpost.enrich(table, recipe)
+    close(written(got, "response_level_rewards"), want.rewards)
+    close(flat(written(got, "advantages")), flat(want.advantages))
+
+
+@settings(max_examples=40)
+@given(in_parts(), st.sampled_from(["grpo", "dr_grpo", "reinforce"]))
+def test_rows_that_agree_need_no_rule_and_others_are_an_error(case, estimator):
+    rows, units = [replace(r, token_rewards=None) for r in case[0]], case[1]
+    first: dict[str, int] = {}
+    differing = None
+    for i, (row, unit) in enumerate(zip(rows, units, strict=True)):
+        if differing is None and rows[first.setdefault(unit, i)].reward != row.reward:
+            differing = first[unit], i
+    recipe = rlpost.Recipe(estimator=estimator, rollout_id="rollout")
+    table = to_table(rows).append_column("rollout", [units])
+    if differing is None:
+        got, _ = rlpost.enrich(table, recipe)
+        want = pipeline(rows, {"estimator": estimator}, units)
+        close(flat(written(got, "advantages")), flat(want.advantages))
+        return
+    one, other = (f"table, row {i}, has a reward of {rows[i].reward}" for i in differing)
+    with pytest.raises(DataError) as error:
+        rlpost.enrich(table, recipe)
+    assert str(error.value).startswith(
+        f"{one}, but {other}; both rows are one rollout by `rollout`"
+    )
+    assert "--rollout-reward" in str(error.value)
+
+
+def test_a_rollout_in_three_rows_by_hand():
+    rows = [Response(group="p", reward=x, mask=[1]) for x in (1.0, 1.0, 1.0, 0.0)]
+    table = to_table(rows).append_column("fork", [["a", "a", "a", "b"]])
+    for name, want in (("dr_grpo", [0.5] * 3 + [-0.5]), ("rloo", [1.0] * 3 + [-1.0])):
+        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
+        assert flat(written(got, "advantages")) == want
+    # Of two rollouts, of one token each, one earns.
+    for name, want in (("opo", [0.5] * 3 + [-0.5]), ("gpg", [1.0] * 3 + [-1.0])):
+        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
+        assert flat(written(got, "advantages")) == want
+    plain, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo"))
+    assert flat(written(plain, "advantages")) == [0.25] * 3 + [-0.75]
+
+
+def test_the_rollout_column_has_to_be_there():
+    with pytest.raises(DataError, match=r"no column 'rolout'"):
+        rlpost.enrich(
+            to_table([Response(group="p", reward=1.0, mask=[1])]),
+            rlpost.Recipe(rollout_id="rolout"),
+        )
+
+
+def turns(rewards, ids, steps=None, **columns):
+    """Rows of one token and one group; in several steps if there are any."""
+    steps = steps or [0] * len(rewards)
+    rows = [
+        Response(group="p", reward=x, mask=[1], batch=step)
+        for x, step in zip(rewards, steps, strict=True)
+    ]
+    table = to_table(rows).append_column("traj", [ids])
+    for name, values in columns.items():
+        table = table.append_column(name, [values])
+    return table
+
+
+@pytest.mark.parametrize(
+    ("rule", "rewards"),
+    [("last", [3, 3, 1, 1]), ("sum", [5, 5, 1, 1]), ("mean", [2.5, 2.5, 0.5, 0.5])],
+)
+def test_rules_by_hand(rule, rewards):
+    table = turns([2.0, 3.0, 0.0, 1.0], ["a", "a", "b", "b"])
+    options = {"rollout_id": "traj", "rollout_reward": rule}
+    got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
+    assert written(got, "response_level_rewards") == rewards
+    got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo", **options))
+    half = (rewards[0] - rewards[2]) / 2
+    assert flat(written(got, "advantages")) == [half, half, -half, -half]
+
+
+def test_last_is_the_last_row_of_the_input_whatever_the_chunks():
+    n = 200
+    ids, rewards = [f"{i % 7}" for i in range(n)], [float(i) for i in range(n)]
+    recipe = rlpost.Recipe(estimator="raw", rollout_id="traj", rollout_reward="last")
+    want = [max(x for x, other in zip(rewards, ids, strict=True) if other == own) for own in ids]
+    for tokens in (1, 3, 50, 1000):
+        options = rlpost.Options(chunk_tokens=tokens, workers=2)
+        got, _ = rlpost.enrich(turns(rewards, ids), recipe, options)
+        assert written(got, "response_level_rewards") == want
+
+
+@pytest.mark.parametrize("rule", ["last", "sum"])
+def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
+    table = turns([2.0, math.nan, 0.0, 1.0], ["a", "a", "b", "b"])
+    options = {"rollout_id": "traj", "rollout_reward": rule, "nonfinite": "mask"}
+    got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
+    assert written(got, "response_level_rewards") == [0, 0, 1, 1]
+    assert summary["masked"]["nonfinite"]["responses"] == 2
+
+
+def test_masks_and_group_columns_look_at_rewards_of_rollouts():
+    table = turns([1.0, 1.0, 0.0, 2.0], ["a", "a", "b", "b"])
+    options = {"rollout_id": "traj", "rollout_reward": "sum", "estimator": "raw"}
+    with pytest.raises(DataError, match="no response is left"):
+        rlpost.enrich(table, rlpost.Recipe(drop_zero_variance=True, **options))
+    emit = ("group_mean", "group_size", "group_pass_rate")
+    got, _ = rlpost.enrich(table, rlpost.Recipe(emit=emit, pass_threshold=2, **options))
+    assert [written(got, name)[0] for name in emit] == [2.0, 2, 1.0]
+
+
+def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():
+    tokens = pa.array([[0.5], [1.5], [0.0], [0.0]])
+    table = turns([1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"], token_rewards=tokens)
+    with pytest.raises(DataError, match=r"row 1, has process rewards that sum to 1\.5"):
+        rlpost.enrich(table, rlpost.Recipe(rollout_id="traj"))
+    for rule, reward in (("last", 2.5), ("sum", 4.0), ("mean", 2.0)):
+        recipe = rlpost.Recipe(estimator="raw", rollout_id="traj", rollout_reward=rule)
+        got, _ = rlpost.enrich(table, recipe)
+        assert written(got, "response_level_rewards")[:2] == [reward, reward]
+
+
+def test_estimators_of_steps_reject_rollouts():
+    recipe = rlpost.Recipe(estimator="step_reinforce", rollout_id="traj")
+    with pytest.raises(UsageError, match="compares rows itself"):
+        rlpost.enrich(turns([1.0], ["a"]), recipe)
+
+
+def test_verl_takes_the_last_row_with_its_own_kl():
+    """verl's advantage of GRPO is that of a rollout's last output, on all outputs."""
+    rows = [
+        Response(group="p", reward=x, mask=[1], old=[-1.0], ref=[-1.0 - kl])
+        for x, kl in ((0.0, 5.0), (1.0, 0.5), (9.0, 7.0), (0.0, 0.25))
+    ]
+    table = to_table(rows).append_column("traj", [["a", "a", "b", "b"]])
+    recipe = rlpost.preset("verl", rollout_id="traj", kl_coef=1.0)
+    got, _ = rlpost.enrich(table, recipe)
+    last, _ = rlpost.enrich(to_table(rows[1::2]), rlpost.preset("verl", kl_coef=1.0))
+    want = flat(written(last, "advantages"))
+    close(flat(written(got, "advantages")), [want[0], want[0], want[1], want[1]])
+
+
+@pytest.mark.parametrize("buckets", [1, 1000])
+def test_shards_name_the_rows_that_one_process_names(buckets):
+    """The rows are in two files, of which one is divided, and in one of several steps."""
+    n = 60
+    rewards = [0.0] * n
+    rewards[41] = 1.0
+    ids, steps = [f"{i % 20}" for i in range(n)], [i % 20 for i in range(n)]
+    table = turns(rewards, ids, steps)
+    recipe = rlpost.Recipe(rollout_id="traj")
+    texts = []
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(driver, "ROWS_A_BUCKET", buckets):
+        top = Path(name)
+        (top / "in").mkdir()
+        pq.write_table(table.slice(0, 25), top / "in" / "a.parquet", row_group_size=5)
+        pq.write_table(table.slice(25), top / "in" / "b.parquet", row_group_size=5)
+        for run in (
+            lambda: rlpost.advantages(top / "in", top / "out", recipe),
+            lambda: shards.plan([top / "in"], top / "out", top / "state", recipe, rlpost.Options()),
+        ):
+            with pytest.raises(DataError) as error:
+                run()
+            texts.append(str(error.value).replace(str(top), ""))
+    assert texts[0] == texts[1]
+    assert texts[0].startswith(
+        "/in/a.parquet, row 1, has a reward of 0.0, but /in/b.parquet, row 16"
+    )
