@@ -151,7 +151,7 @@ def list_values(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int
         DataError: not a list of numbers, or a null in place of a list.
     """
     kind = array.type
-    if not is_list(kind) or not is_number(kind.value_type):
+    if not is_list(kind) or not _readable(kind.value_type):
         raise location.error(0, f"is {kind}", "a list of floats, integers or bools is needed")
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
@@ -171,7 +171,14 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     return offsets
 
 
+def _readable(kind: pa.DataType) -> bool:
+    """Return whether values are numbers, or have no type because all are null."""
+    return is_number(kind) or bool(pa.types.is_null(kind))
+
+
 def _numbers(values: pa.Array) -> NDArray[Any]:
+    if pa.types.is_null(values.type):
+        return np.full(len(values), np.nan)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if values.null_count:
@@ -211,7 +218,7 @@ def numbers(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
         padded = np.append(values.astype(np.float64), 0.0)
         sums = np.add.reduceat(padded, offsets[:-1]) if len(array) else padded[:0]
         return np.where(np.diff(offsets) > 0, sums, 0.0)
-    if not is_number(kind):
+    if not _readable(kind):
         raise location.error(0, f"is {kind}", "a number per row is needed")
     return np.asarray(_numbers(array), dtype=np.float64)
 
@@ -224,6 +231,8 @@ def truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     kind = array.type
     if pa.types.is_boolean(kind):
         return is_true(array)
+    if pa.types.is_null(kind):
+        return np.zeros(len(array), np.bool_)
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):

@@ -71,6 +71,10 @@ HISTORY: dict[int, tuple[Change, ...]] = {
             "--max-len-mask drops responses above the limit, too",
             ("max_len_mask",),
         ),
+        Change(
+            "responses whose sample_mask in the input is 0 are left out; it was not read",
+            ("sample_mask",),
+        ),
         Change("presets follow current releases of their frameworks"),
     ),
 }
