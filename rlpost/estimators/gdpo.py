@@ -24,6 +24,8 @@ def gdpo(
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-6,
+    norm_floor: float = 0.0,
+    norm_ddof: int = 1,
 ) -> Credit:
     """Return the weighted sum of group-normalised components; a later stage normalises the batch.
 
@@ -34,8 +36,10 @@ def gdpo(
         offsets: [G+1] of the groups.
         component_weights: K weights; empty: 1 each.
         norm_mean: mean of the `group`, of the `others` of the group (leave-one-out), or `none`.
-        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_std: standard deviation of the same scopes.
         norm_eps: ε, added to the standard deviation.
+        norm_floor: smallest standard deviation that divides.
+        norm_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
 
     Returns:
         Credit of [N], the same tensor twice. A component whose values are equal in the group adds
@@ -48,11 +52,12 @@ def gdpo(
     tensor([-1.,  1.], dtype=torch.float64)
     """
     group = spread(torch.arange(offsets.numel() - 1, device=offsets.device), offsets)
-    norm = {"norm_mean": norm_mean, "norm_std": norm_std}
+    divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
     advantages = components.new_zeros(components.shape[0])
     weights = component_weights or [1.0] * components.shape[1]
     for component, weight in zip(components.unbind(1), weights, strict=True):
-        advantages = advantages + weight * z_scores(component, group, norm_eps=norm_eps, **norm)
+        scores = z_scores(component, group, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
+        advantages = advantages + weight * scores
     return Credit(advantages, advantages)
 
 

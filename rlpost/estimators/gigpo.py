@@ -31,6 +31,8 @@ def gigpo_rewards(
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-6,
+    norm_floor: float = 0.0,
+    norm_ddof: int = 1,
     episodes: str = "trajectory",
     states: str = "group",
 ) -> Tensor:
@@ -51,8 +53,10 @@ def gigpo_rewards(
         episode_weight: w_e.
         step_weight: w_s.
         norm_mean: mean of the `group`, of the `others` of the group, or `none`.
-        norm_std: standard deviation of the same scopes, with Bessel's correction (ddof 1).
+        norm_std: standard deviation of the same scopes.
         norm_eps: ε, added to the standard deviation.
+        norm_floor: smallest standard deviation that divides.
+        norm_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
         episodes: a trajectory counts once in its group (`trajectory`), or once per turn (`row`).
         states: equal states are compared within their `group`, or within the whole `batch`.
 
@@ -67,17 +71,21 @@ def gigpo_rewards(
     >>> gigpo_rewards(score, score, zeros, ids, ids, zeros, zeros, norm_std="none")
     tensor([-1.,  1.], dtype=torch.float64)
     """
-    norm = {"norm_mean": norm_mean, "norm_std": norm_std}
+    divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
+
+    def score(values: Tensor, keys: Tensor) -> Tensor:
+        return z_scores(values, keys, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
+
     trajectory = trajectories(traj_id, group)
     rows = index = torch.arange(trajectory.numel())
     if episodes == "trajectory":
         order = canonical_order(trajectory, turn, episode_score)
         count = int(trajectory.max()) + 1 if trajectory.numel() else 0
         rows, index = order[group_offsets(trajectory, count)[:-1]], trajectory
-    episode = z_scores(episode_score[rows], group[rows], norm_eps=norm_eps, **norm)[index]
+    episode = score(episode_score[rows], group[rows])[index]
     returns = step_returns(step_score, turn, traj_id, group, step_gamma=step_gamma)
     inside = group if states == "group" else batch
-    step = z_scores(returns, joint_codes(inside, state_id), norm_eps=norm_eps, **norm)
+    step = score(returns, joint_codes(inside, state_id))
     return episode_weight * episode + step_weight * step
 
 

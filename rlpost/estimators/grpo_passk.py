@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def grpo_passk(
-    rewards: Tensor, offsets: Tensor, *, norm_std: str = "group", norm_eps: float = 1e-6
+    rewards: Tensor,
+    offsets: Tensor,
+    *,
+    norm_std: str = "group",
+    norm_eps: float = 1e-6,
+    norm_floor: float = 0.0,
+    norm_ddof: int = 1,
 ) -> Credit:
     """Return the lead of the best response of each group over the second best.
 
@@ -26,7 +32,9 @@ def grpo_passk(
         rewards: [N] float64, ascending within each group.
         offsets: [G+1] of the groups.
         norm_std: `none` does not divide.
-        norm_eps: ε, added to the standard deviation (Bessel's correction, ddof 1).
+        norm_eps: ε, added to the standard deviation.
+        norm_floor: smallest standard deviation that divides.
+        norm_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
 
     Returns:
         Credit of [N], the same tensor twice. A group whose best reward is a tie and a
@@ -42,7 +50,8 @@ def grpo_passk(
     best = (offsets[1:] - 1)[several]
     lead = rewards[best] - rewards[best - 1]
     if norm_std != "none":
-        lead = lead / divisor(group_moments(rewards, offsets), "group", norm_eps=norm_eps)[several]
+        divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
+        lead = lead / divisor(group_moments(rewards, offsets), "group", **divided_by)[several]
     advantages = torch.zeros_like(rewards).index_copy(0, best, lead)
     return Credit(advantages, advantages)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -114,6 +116,50 @@ def one_of(name: str, value: str, values: Sequence[str]) -> None:
     """
     if value not in values:
         raise UsageError(f"{name} {value!r} is none of {', '.join(values)}")
+
+
+def numbers(**options: object) -> None:
+    """Check that options are numbers; None is the default of its option.
+
+    Raises:
+        UsageError: an option is a bool, NaN, or no number at all; also in a sequence of numbers.
+    """
+    for name, value in options.items():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            number = isinstance(one, Real) and not isinstance(one, bool) and not math.isnan(one)
+            if not number and one is not None:
+                raise UsageError(f"{name}={value!r}: a number is needed")
+
+
+def finite_tokens(mask: Tensor, offsets: Tensor | None = None, **columns: Tensor) -> None:
+    """Check that columns are finite wherever the mask is true.
+
+    Args:
+        mask: bool, of the columns' shape.
+        offsets: [N+1] of the responses, for the error; None for tensors of any shape.
+        columns: float tensors.
+
+    Raises:
+        DataError: a number is NaN or infinite, such as the log-prob of a token that the policy
+            cannot sample; the first is named.
+    """
+    fine = [(torch.isfinite(column) | ~mask).all() for column in columns.values()]
+    if not fine or bool(torch.stack(fine).all()):  # one wait for a GPU
+        return
+    for name, column in columns.items():
+        bad = (~torch.isfinite(column) & mask).nonzero()
+        if not len(bad):
+            continue
+        index = bad[0].tolist()
+        where = f"index {index[0] if len(index) == 1 else tuple(index)}"
+        if offsets is not None:
+            row = int(torch.searchsorted(offsets, index[0], right=True)) - 1
+            where = f"token {index[0] - int(offsets[row])} of response {row}"
+        more = f" (and at {len(bad) - 1:,} more)" if len(bad) > 1 else ""
+        raise DataError(
+            f"{name}: is {float(column[tuple(index)])} at {where}{more}; finite numbers are needed "
+            "where the mask is not 0: mask the response, or set a number"
+        )
 
 
 def finite(name: str, numbers: Tensor) -> Tensor:

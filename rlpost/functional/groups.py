@@ -19,7 +19,7 @@ from rlpost.estimators.grpo_passk import grpo_passk as _grpo_passk
 from rlpost.estimators.max_rl import max_rl as _max_rl
 from rlpost.estimators.opo import opo as _opo
 from rlpost.estimators.rloo import rloo as _rloo
-from rlpost.functional.arguments import codes_of, finite, floats, per_response
+from rlpost.functional.arguments import codes_of, finite, floats, numbers, per_response
 from rlpost.kernels.moments import canonical_order, group_offsets, keyed_moments
 from rlpost.kernels.rewards import standardise, z_scores
 
@@ -66,10 +66,11 @@ def grpo(
     >>> grpo(torch.tensor([0.0, 1.0, 5.0]), ["a", "a", "b"])
     tensor([-0.7071,  0.7071,  0.0000])
     """
+    numbers(norm_eps=norm_eps)
     codes, _ = codes_of(groups, rewards)
-    norm = {"norm_mean": norm_mean, "norm_std": norm_std}
     (rewards,) = floats(rewards=rewards)
-    scores = z_scores(finite("rewards", rewards), codes, norm_eps=norm_eps, **norm)
+    values = finite("rewards", rewards)
+    scores = z_scores(values, codes, norm_mean=norm_mean, norm_std=norm_std, norm_eps=norm_eps)
     return scores.to(rewards.dtype)
 
 
@@ -173,6 +174,7 @@ def gpg(
     >>> gpg(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
     """
+    numbers(f_norm=f_norm)
     batches = torch.zeros_like(rewards) if batch is None else codes_of(batch, rewards)[0]
     return _grouped(partial(_gpg, f_norm=f_norm), groups, rewards, batches)
 
@@ -202,6 +204,7 @@ def grpo_passk(
     >>> grpo_passk(torch.tensor([3.0, 0.0, 1.0]), torch.tensor([7, 7, 7]), norm_std="none")
     tensor([2., 0., 0.])
     """
+    numbers(norm_eps=norm_eps)
     return _grouped(partial(_grpo_passk, norm_std=norm_std, norm_eps=norm_eps), groups, rewards)
 
 
@@ -266,6 +269,7 @@ def gdpo(
     >>> gdpo(torch.tensor([[0.0, 5.0], [2.0, 5.0]]), torch.tensor([7, 7]))
     tensor([-0.7071,  0.7071])
     """
+    numbers(norm_eps=norm_eps, batch_eps=batch_eps, component_weights=component_weights)
     (components,) = floats(components=components)
     columns = finite("components", components).unbind(1)
     codes, count = codes_of(groups, components[:, 0])
@@ -290,8 +294,8 @@ def _grouped(
     """Return the advantages of an estimator, [N] in the order and dtype of the rewards."""
     codes, count = codes_of(groups, rewards)
     (rewards,) = floats(rewards=rewards)
-    numbers = (column.to(rewards.device, torch.float64) for column in columns)
-    values = [finite("rewards", rewards), *numbers]
+    others = (column.to(rewards.device, torch.float64) for column in columns)
+    values = [finite("rewards", rewards), *others]
     order = canonical_order(codes, *values)
     credit = function(*(x[order] for x in values), group_offsets(codes, count)).advantages
     return torch.empty_like(credit).index_copy(0, order, credit).to(rewards.dtype)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import torch
 
 from rlpost.errors import UsageError
-from rlpost.functional.arguments import floats, one_of, per_response, ragged
+from rlpost.functional.arguments import (
+    finite_tokens,
+    floats,
+    numbers,
+    one_of,
+    per_response,
+    ragged,
+)
 from rlpost.kernels.aggregate import denominator
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
@@ -73,6 +80,7 @@ def policy_loss(
 
     Raises:
         UsageError: a shape, a dtype, a name or a value is wrong, or log-probs are missing.
+        DataError: a log-prob, advantage or weight is NaN or infinite where the mask is not 0.
 
     >>> new = torch.tensor([-1.0, -2.0], requires_grad=True)
     >>> result = policy_loss(new, new.detach(), torch.tensor([1.0, -1.0]), torch.tensor([0, 2]))
@@ -90,6 +98,7 @@ def policy_loss(
     new, *others = floats(log_probs=log_probs, **required, **present)
     columns = dict(zip([*required, *present], (x.detach() for x in others), strict=True))
     responses = ragged(offsets, mask, new)
+    finite_tokens(responses.mask, responses.offsets, log_probs=new.detach(), **columns)
     count = responses.offsets.numel() - 1
     tokens = Tokens(
         new=new,
@@ -183,6 +192,7 @@ def aggregate(
     tensor(3.7500)
     """
     one_of("how", how, AGGREGATIONS)
+    numbers(length=length)
     (values,) = floats(values=values)
     responses = ragged(offsets, mask, values)
     sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)

@@ -11,8 +11,10 @@ import torch
 from rlpost.estimators import Credit
 from rlpost.estimators.gae import gae as _gae
 from rlpost.functional.arguments import (
+    finite_tokens,
     floats,
     mask_of,
+    numbers,
     on_policy_tokens,
     one_of,
     per_response,
@@ -80,6 +82,13 @@ def gae(
     >>> gae(rewards, values, offsets, mask, lam=1.0).advantages
     tensor([0.5000, 0.0000, 0.5000])
     """
+    numbers(
+        gamma=gamma,
+        lam=lam,
+        lambda_policy=lambda_policy,
+        lambda_value=lambda_value,
+        length_adaptive_alpha=length_adaptive_alpha,
+    )
     rewards, values = floats(rewards=rewards, values=values)
     function = partial(
         _gae,
@@ -122,6 +131,7 @@ def discounted_returns(
     >>> discounted_returns(rewards, offsets, gamma=0.5)
     tensor([0.5000, 1.0000, 2.0000])
     """
+    numbers(gamma=gamma)
     (rewards,) = floats(rewards=rewards)
 
     def scan(chosen: Tensor, compact: Tensor) -> tuple[Tensor]:
@@ -212,6 +222,7 @@ def whiten(
     >>> whiten(torch.tensor([1.0, 3.0, 99.0]), torch.tensor([1, 1, 0]))
     tensor([-0.7071,  0.7071,  0.0000])
     """
+    numbers(whiten_eps=whiten_eps, whiten_ddof=whiten_ddof)
     (values,) = floats(values=values)
     kept = mask_of(values, mask)
     inside = values[kept].to(torch.float64)
@@ -259,7 +270,8 @@ def kl(
         The same shape; 0 where the mask is 0, NaN there or not. Differentiable.
 
     Raises:
-        UsageError: a shape, a dtype or the name of the estimator is wrong.
+        UsageError: a shape, a dtype, a number or the name of the estimator is wrong.
+        DataError: a log-prob is NaN or infinite where the mask is not 0.
 
     Source: Schulman, "Approximating KL divergence", 2020.
 
@@ -267,8 +279,10 @@ def kl(
     tensor([0.1250, 0.0000])
     """
     one_of("kl_estimator", kl_estimator, KL_ESTIMATORS)
+    numbers(log_ratio_clamp=log_ratio_clamp, kl_clamp=kl_clamp)
     policy, ref = floats(log_probs=log_probs, ref_log_probs=ref_log_probs)
     kept = mask_of(policy, mask)
+    finite_tokens(kept, log_probs=policy, ref_log_probs=ref)
     # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
     estimate = token_kl(
         torch.where(kept, policy, 0.0),
@@ -322,16 +336,19 @@ def importance_weights(
         observation tokens. Constants: no gradient flows through them.
 
     Raises:
-        UsageError: a shape, a dtype or the level is wrong.
+        UsageError: a shape, a dtype, a number or the level is wrong.
+        DataError: a log-prob is NaN or infinite where the mask is not 0.
 
     >>> old, infer = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0])
     >>> importance_weights(old, infer, torch.tensor([0, 2]), cap=2.0).values
     tensor([1., 2.])
     """
     one_of("level", level, LEVELS)
+    numbers(cap=cap, floor=floor, bounds=bounds, clamp=clamp)
     old, infer = floats(old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
     responses = ragged(offsets, mask, old)
     kept = responses.mask
+    finite_tokens(kept, responses.offsets, old_log_probs=old, infer_log_probs=infer)
     old, infer = (torch.where(kept, x.detach(), 0.0).to(torch.float64) for x in (old, infer))
     logs = log_weights(old, infer, kept, responses.offsets, level=level, clamp=clamp)
     weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)

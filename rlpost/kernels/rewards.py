@@ -119,9 +119,9 @@ def divisor(
     moments: Moments,
     scope: str,
     *,
-    norm_eps: float,
+    norm_eps: float = 1e-6,
     norm_floor: float = 0.0,
-    norm_ddof: int = 1,
+    norm_ddof: float = 1,
 ) -> Tensor:
     """Return max(std, floor) + ε, by which centred rewards are divided, [K].
 
@@ -186,7 +186,7 @@ def z_scores(
     *,
     norm_mean: str = "group",
     norm_std: str = "group",
-    norm_eps: float = 1e-6,
+    **divided_by: float,
 ) -> Tensor:
     """Return (x - mean) / (std + ε) over the rows with the same key, [N], in any order of rows.
 
@@ -194,8 +194,8 @@ def z_scores(
         values: [N] float64; NaN is left out and gets 0.
         keys: [N] int64 codes.
         norm_mean: mean of the `group`, of the `others` of the group, or `none`.
-        norm_std: standard deviation (Bessel) of the same scopes; `others` that agree divide by 1.
-        norm_eps: ε.
+        norm_std: standard deviation of the same scopes; `others` that agree divide by 1.
+        divided_by: norm_eps, norm_floor and norm_ddof of `divisor`.
 
     With a norm_std, rows that are alone and rows whose group has equal values get 0.
     """
@@ -204,12 +204,16 @@ def z_scores(
     rows = finite.nonzero().squeeze(1)[order]
     codes = keys[rows]
     offsets = group_offsets(codes, int(codes.max()) + 1 if codes.numel() else 0)
-    scores = _sorted_scores(values[rows], offsets, norm_mean, norm_std, norm_eps)
+    scores = _sorted_scores(values[rows], offsets, norm_mean, norm_std, divided_by)
     return torch.zeros_like(values).index_copy(0, rows, scores)
 
 
 def _sorted_scores(
-    values: Tensor, offsets: Tensor, norm_mean: str, norm_std: str, eps: float
+    values: Tensor,
+    offsets: Tensor,
+    norm_mean: str,
+    norm_std: str,
+    divided_by: Mapping[str, float],
 ) -> Tensor:
     group = group_moments(values, offsets)
     moments = {"group": Moments(*(spread(part, offsets) for part in group))}
@@ -218,7 +222,7 @@ def _sorted_scores(
     centred = values if norm_mean == "none" else values - moments[norm_mean].mean
     if norm_std == "none":
         return centred
-    scores = centred / divisor(moments[norm_std], norm_std, norm_eps=eps)
+    scores = centred / divisor(moments[norm_std], norm_std, **divided_by)
     return torch.where(spread(is_constant(values, offsets), offsets), 0.0, scores)
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from rlpost.errors import UsageError
 from rlpost.recipe.roles import closest
@@ -61,8 +70,29 @@ KlEstimator = Annotated[
 ]
 
 
+def _has_bool(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value
+    return isinstance(value, bool) or (
+        isinstance(value, dict | list | tuple) and any(isinstance(part, bool) for part in parts)
+    )
+
+
+def _takes_bool(annotation: Any) -> bool:
+    return annotation is bool or any(map(_takes_bool, get_args(annotation)))
+
+
 class OptionModel(BaseModel):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reject a bool for an option that is none: pydantic reads it as 0 or 1."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        nested = isinstance(kind, type) and issubclass(kind, OptionModel)  # checks its own fields
+        if not nested and _has_bool(value) and not _takes_bool(kind):
+            raise PydanticCustomError("bool", "a bool is not accepted")
+        return value
 
     if not TYPE_CHECKING:  # type checkers then see the fields as parameters
 

@@ -38,6 +38,27 @@ def test_the_standard_deviation_has_a_floor():
     close(found, [-0.05, 0.05])
 
 
+@pytest.mark.parametrize("norm_ddof", [0, 1])
+@pytest.mark.parametrize("norm_floor", [0.0, 5.0])
+def test_estimators_that_normalise_themselves_use_the_same_divisor(norm_ddof, norm_floor):
+    """gdpo of one component, gigpo of one-turn episodes and grpo_passk, by hand."""
+    numerics = {"norm_ddof": norm_ddof, "norm_floor": norm_floor, "norm_eps": 0.5}
+    xs = [0.0, 1.0, 5.0]
+    std = max(np.std(xs, ddof=norm_ddof), norm_floor) + 0.5
+    scores = (np.array(xs) - 2) / std
+    rows = [
+        replace(r, components={"right": x}, traj_id=str(i), turn=0, state_id=str(i % 2),
+                step_score=0.0, episode_score=x)
+        for i, (r, x) in enumerate(zip(responses(xs), xs, strict=True))
+    ]  # fmt: skip
+    options = {"reward_components": ("right",), "component_weights": (1.0,)}
+    alone = {**numerics, "batch_eps": 0.25}
+    want = (scores - scores.mean()) / (np.std(scores, ddof=1) + 0.25)
+    close(written(rows, "gdpo", **options, numerics=alone)[0][::3], want)
+    close(written(rows, "gigpo", numerics=numerics)[0][::3], scores)
+    close(written(rows, "grpo_passk", numerics=numerics)[0][::3], [0, 0, 4 / std])
+
+
 def test_a_response_is_normalised_by_the_others_of_its_group():
     both = {"norm_mean": "others", "norm_std": "others"}
     found = rewards_of(responses([0.0, 2.0, 4.0]), **both)

@@ -1,0 +1,146 @@
+"""Numbers that are none: log-probs that are not finite, and bools in place of numbers."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import rlpost
+from rlpost import functional as F  # noqa: N812
+from rlpost.errors import DataError, UsageError
+from rlpost.functional import padded as P  # noqa: N812
+from rlpost.recipe.base import OptionModel
+from rlpost.recipe.loss import LossOptions
+
+OFFSETS, MASK = torch.tensor([0, 2, 5]), torch.tensor([1, 1, 1, 0, 1])
+WIDE = torch.tensor([[1, 1, 0], [1, 0, 1]])
+
+
+def ragged(count):
+    return [torch.linspace(-2.0, -0.5, 5) - 0.1 * i for i in range(count)]
+
+
+def wide(count):
+    return [torch.linspace(-2.0, -0.5, 6).view(2, 3) - 0.1 * i for i in range(count)]
+
+
+CALLS = {
+    "kl": (F.kl, {"mask": MASK}, ("log_probs", "ref_log_probs")),
+    "importance_weights": (F.importance_weights, {"offsets": OFFSETS, "mask": MASK},
+                           ("old_log_probs", "infer_log_probs")),
+    "policy_loss": (F.policy_loss, {"offsets": OFFSETS, "mask": MASK, "kl_loss_coef": 0.1},
+                    ("log_probs", "old_log_probs", "advantages", "infer_log_probs",
+                     "ref_log_probs", "is_weight")),
+    "padded.kl": (P.kl, {"mask": WIDE}, ("log_probs", "ref_log_probs")),
+    "padded.importance_weights": (P.importance_weights, {"mask": WIDE},
+                                  ("old_log_probs", "infer_log_probs")),
+    "padded.policy_loss": (P.policy_loss, {"mask": WIDE},
+                           ("log_probs", "old_log_probs", "advantages", "infer_log_probs",
+                            "ref_log_probs")),
+}  # fmt: skip
+CASES = [(name, column) for name, (_, _, columns) in CALLS.items() for column in columns]
+
+
+def test_every_function_of_log_probs_is_tested():
+    for module, prefix in ((F, ""), (P, "padded.")):
+        for name in module.__all__:
+            parameters = (
+                inspect.signature(getattr(module, name)).parameters
+                if inspect.isfunction(getattr(module, name))
+                else ()
+            )
+            taken = {one for one in parameters if one.endswith("log_probs")}
+            assert taken <= {column for key, column in CASES if key == prefix + name}, name
+
+
+@pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize(("name", "column"), CASES)
+def test_a_number_that_is_not_finite_is_named_with_its_place(name, column, bad):
+    function, options, columns = CALLS[name]
+    flat = "padded" not in name
+    tensors = dict(zip(columns, (ragged if flat else wide)(len(columns)), strict=True))
+    function(**tensors, **options)
+    tensors[column] = tensors[column].clone()
+    tensors[column].view(-1)[3] = bad if flat else tensors[column].view(-1)[3]
+    if flat:  # position 3 is an observation token
+        function(**tensors, **options)
+    tensors[column].view(-1)[4 if flat else 5] = bad
+    place = "index" if name.endswith("kl") else "token 2 of response 1"
+    with pytest.raises(DataError, match=f"^{column}: is {bad} at {place}.*; finite numbers"):
+        function(**tensors, **options)
+
+
+def test_the_index_of_a_padded_tensor_has_both_dimensions():
+    log_probs, ref = wide(2)
+    log_probs[1, 0] = log_probs[1, 2] = -math.inf
+    with pytest.raises(DataError, match=r"log_probs: is -inf at index \(1, 0\) \(and at 1 more\)"):
+        F.kl(log_probs, ref, WIDE)
+
+
+# Bools
+
+
+def numeric_options(function):
+    return [
+        name
+        for name, one in inspect.signature(function).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+        and ("float" in str(one.annotation) or "int" in str(one.annotation))
+        and "Tensor" not in str(one.annotation)
+    ]
+
+
+REWARDS, GROUPS = torch.tensor([0.0, 1.0]), ["a", "a"]
+ARGUMENTS = {
+    "grpo": (REWARDS, GROUPS),
+    "gpg": (REWARDS, GROUPS),
+    "grpo_passk": (REWARDS, GROUPS),
+    "gdpo": (torch.eye(2), GROUPS),
+    "gae": (*ragged(2), OFFSETS, MASK),
+    "discounted_returns": (*ragged(1), OFFSETS, MASK),
+    "whiten": (*ragged(1), MASK),
+    "kl": (*ragged(2), MASK),
+    "importance_weights": (*ragged(2), OFFSETS, MASK),
+    "aggregate": (*ragged(1), OFFSETS, MASK),
+}
+FUNCTIONS = [name for name in F.__all__ if inspect.isfunction(getattr(F, name))]
+NUMERIC = [(name, one) for name in FUNCTIONS for one in numeric_options(getattr(F, name))]
+
+
+@pytest.mark.parametrize(("name", "option"), NUMERIC)
+@pytest.mark.parametrize("value", [True, math.nan, "1"])
+def test_every_numeric_option_of_a_function_rejects_what_is_no_number(name, option, value):
+    function, arguments = getattr(F, name), ARGUMENTS[name]
+    given = (value, 1.0) if option in ("bounds", "component_weights") else value
+    with pytest.raises(UsageError, match=f"^{option}=.*: a number is needed"):
+        function(*arguments, **{option: given})
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert torch.equal(
+        F.grpo(REWARDS, GROUPS, norm_eps=np.float32(0.5)), F.grpo(REWARDS, GROUPS, norm_eps=0.5)
+    )
+
+
+MODELS: tuple[type[OptionModel], ...] = (rlpost.Recipe, rlpost.Numerics, LossOptions)
+FIELDS = [
+    (model, name)
+    for model in MODELS
+    for name, field in model.model_fields.items()
+    if "bool" not in str(field.annotation)
+]
+
+
+@pytest.mark.parametrize(("model", "name"), FIELDS)
+@pytest.mark.parametrize("wrap", [bool, lambda x: (x, 1.0), lambda x: {"a": x}])
+def test_every_option_that_is_no_switch_rejects_a_bool(model, name, wrap):
+    for value in (True, False):
+        with pytest.raises(UsageError, match=rf"\b{name}\b|--"):
+            model(**{name: wrap(value)})
+
+
+def test_a_switch_takes_a_bool():
+    assert rlpost.Recipe(difficulty_mask=True, whiten_advantages=False).difficulty_mask
+    assert LossOptions(cispo_mask=True, kl_loss_ratio=False).cispo_mask
