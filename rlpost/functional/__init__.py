@@ -5,8 +5,9 @@ first token of each response, and `mask` [T], 0 on observation tokens. `padded` 
 functions for [B, T] tensors. Numbers of responses are [N].
 
 Tensors are float32 or float64, on the CPU or on CUDA; results have the dtype and device of the
-input. Inputs are never changed. A log-prob that is NaN or infinite at a policy token, such as the -inf
-of a token that the sampler's settings exclude, is an error that names the token. The numbers are those of the commands, which compute in float64.
+input. Inputs are never changed. The numbers are those of the commands, which compute in float64.
+A log-prob that is NaN or infinite at a policy token, such as the -inf of a token that the sampler
+excludes, is an error that names the token.
 """
 
 from __future__ import annotations
