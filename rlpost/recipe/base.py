@@ -14,7 +14,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from rlpost.errors import UsageError
 from rlpost.recipe.roles import closest
@@ -88,10 +87,11 @@ class OptionModel(BaseModel):
     @classmethod
     def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Reject a bool for an option that is none: pydantic reads it as 0 or 1."""
-        kind = cls.model_fields[str(info.field_name)].annotation
+        name = str(info.field_name)
+        kind = cls.model_fields[name].annotation
         nested = isinstance(kind, type) and issubclass(kind, OptionModel)  # checks its own fields
         if not nested and _has_bool(value) and not _takes_bool(kind):
-            raise PydanticCustomError("bool", "a bool is not accepted")
+            raise ValueError(f"{name} is {value!r}: a bool is not accepted")
         return value
 
     if not TYPE_CHECKING:  # type checkers then see the fields as parameters
