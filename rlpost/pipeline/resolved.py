@@ -58,7 +58,7 @@ class ResolvedRecipe:
         """Written returns equal written advantages, so that both share one encoding."""
         recipe, returns = self.recipe, self.estimator.returns
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
-        changed |= self.whiten and returns != "whitened"
+        changed |= self.whiten and not self.whitened_returns
         return not changed and returns != "own"
 
     @property
@@ -77,6 +77,11 @@ class ResolvedRecipe:
             or self.input_mask not in (None, "sample_mask")
             or self.stale_mask
         )
+
+    @property
+    def whitened_returns(self) -> bool:
+        """Whitening changes returns as it changes advantages."""
+        return self.estimator.returns == "whitened" or _whitens_batch(self.recipe, self.estimator)
 
     @property
     def weighted(self) -> bool:
@@ -121,7 +126,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         varying=varying,
         plain=estimator.level == "response" or plain_return,
         charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
-        whiten=estimator.whiten_advantages if whiten is None else whiten,
+        whiten=_usually_whitened(recipe, estimator) if whiten is None else whiten,
         process=process,
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
@@ -157,6 +162,15 @@ def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | No
         return "response"
     own = not _TOKEN_BASELINES.isdisjoint(estimator.columns)
     return "token" if own or _norm(recipe, estimator) == ("none", "none") else "response"
+
+
+def _usually_whitened(recipe: Recipe, estimator: Estimator) -> bool:
+    return estimator.whiten_advantages or _whitens_batch(recipe, estimator)
+
+
+def _whitens_batch(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether whitening over tokens replaces the normalisation over responses."""
+    return estimator.normalise_batch and recipe.numerics.gdpo_batch == "tokens"
 
 
 def _check(recipe: Recipe, estimator: Estimator) -> None:

@@ -80,6 +80,9 @@ class Numerics(OptionModel):
     whiten_scale: Literal["std", "none"] = "std"
     """Whitening divides by the standard deviation (std), or only centres (none)."""
 
+    gdpo_batch: Literal["responses", "tokens"] = "responses"
+    """Last step of gdpo: normalise over the responses of a batch (responses), or whiten over its
+    policy tokens (tokens)."""
     batch_eps: NonNegative = 1e-6
     """ε added to the standard deviation of the batch in gdpo."""
     otb_position: Literal["token", "policy_token"] = "token"

@@ -19,7 +19,10 @@ PRESETS_EPILOG = """Examples:
   rlpost presets diff verl trl
 
   rlpost presets diff openrlhf default --estimator reinforce --format markdown
+
+  rlpost presets --verify verl
 """
+DIFFERENT = 1
 ESTIMATORS_EPILOG = """Examples:
 
   rlpost estimators
@@ -92,9 +95,27 @@ def losses(
 
 
 @presets_app.callback(invoke_without_command=True)
-def presets(context: typer.Context, how: declared.Output = Format.table) -> None:
-    """List, show and compare the framework presets."""
+def presets(
+    context: typer.Context,
+    verify: Annotated[
+        str | None,
+        option(
+            "--verify",
+            metavar="PRESET",
+            complete=completion.presets,
+            help="Compare a preset with the installed framework.",
+        ),
+    ] = None,
+    how: declared.Output = Format.table,
+) -> None:
+    """List, show and compare the framework presets.
+
+    With --verify: exit code 0: the numbers agree; 1: some differ; 5: no framework is installed.
+    """
     if context.invoked_subcommand is not None:
+        return
+    if verify is not None:
+        _verify(verify, how)
         return
     from rlpost.display.tables import show_list  # noqa: PLC0415
 
@@ -108,6 +129,17 @@ def presets(context: typer.Context, how: declared.Output = Format.table) -> None
         *("estimators and losses of its own", "earlier code"),
     )
     show_list(headings, rows, how.value)
+
+
+def _verify(name: str, how: Format) -> None:
+    """Print how a preset compares with the installed framework."""
+    from rlpost.analysis.peers import verify  # noqa: PLC0415
+    from rlpost.cli.render.peers import show_verdict  # noqa: PLC0415
+
+    verdict = verify(name)
+    show_verdict(verdict, how.value)
+    if not verdict.agree:
+        raise typer.Exit(DIFFERENT)
 
 
 def _variants(name: str) -> str:

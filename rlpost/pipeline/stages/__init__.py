@@ -165,7 +165,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
         stages.append(Stage(estimator.name, map=score, reduce=reduce))
-    if estimator.normalise_batch:
+    if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
         reduce = partial(on_responses.normalise_credit, recipe=recipe)
         stages.append(Stage("batch normalisation", reduce=reduce))
     if resolved.charged:
@@ -193,14 +193,13 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 
 def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
-    recipe, estimator = resolved.recipe, resolved.estimator
-    stages = []
+    recipe, stages = resolved.recipe, []
     if resolved.whiten and resolved.constant:
-        reduce = partial(on_responses.whiten, recipe=recipe, estimator=estimator)
+        reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
         stages.append(Stage("advantage whitening", reduce=reduce))
     elif resolved.whiten:
         stages.append(_whitening(recipe, "advantages"))
-        if estimator.returns == "whitened":
+        if resolved.whitened_returns:
             stages.append(Stage("returns", apply=on_tokens.returns_as_advantages))
     if recipe.advantage_clip is not None and resolved.constant:
         stages.append(

@@ -236,17 +236,15 @@ def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(credit=credit, credit_returns=credit)
 
 
-def whiten(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
-    """Whiten `credit` over the kept policy tokens of each batch."""
+def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
+    """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
     count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
     parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
     mean, scale, lone = _scales(responses, parts, recipe)
     whitened = (credit - mean) * scale
-    returns = whitened if estimator.returns == "whitened" else responses["credit_returns"]
-    return responses.with_(
-        credit=whitened, credit_returns=returns, raw_credit=credit, unwhitened=lone
-    )
+    both = whitened if returns else responses["credit_returns"]
+    return responses.with_(credit=whitened, credit_returns=both, raw_credit=credit, unwhitened=lone)
 
 
 def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Responses:

@@ -38,10 +38,10 @@ class FrameworkSource(NamedTuple):
     framework: str
     repository: str
     """Owner and name on GitHub."""
-    commit: str
-    """The first digits of the commit that was read."""
     covers: str
     """The modules that the preset reproduces."""
+    commit: str = ""
+    """The first digits of the commit that was read; empty if only the release is known."""
     release: str = ""
     """The release that has this code; empty if it was not released."""
     date: str = ""

@@ -1,0 +1,221 @@
+"""Cases that compute the same numbers by a framework and by a preset, and their comparison."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+
+from rlpost.errors import RlpostError, UnavailableError
+from rlpost.optional import need
+from rlpost.recipe.presets import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+Numbers = dict[str, "Tensor"]
+"""What a case computes: a tensor of any shape for each column or number."""
+
+RTOL = ATOL = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same numbers, computed twice."""
+
+    name: str
+    """Unique in its framework: what is computed, on which rollouts, with which options."""
+    ours: Callable[[], Numbers]
+    """Computes them by rlpost, with the preset."""
+    theirs: Callable[[], Numbers]
+    """Computes them by the framework; the same keys and shapes."""
+    part: Literal["advantages", "loss"] = "advantages"
+    """Which of the preset's options it uses."""
+    variant: str = ""
+    """The estimator or policy loss whose table of the preset is used."""
+    fault: str = ""
+    """Why the preset does not reproduce the framework here; empty: the numbers must agree."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework, and how its preset is held against it."""
+
+    preset: str
+    package: str
+    """Its name on PyPI and in Python."""
+    modules: tuple[str, ...]
+    """The modules whose functions the cases call."""
+    cases: Callable[[], Sequence[Case]]
+    uncovered: Callable[[], Sequence[str]] = tuple
+    """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
+
+    @property
+    def extra(self) -> str:
+        """The extra of rlpost that installs the framework."""
+        return f"peers-{self.preset}"
+
+    def version(self) -> str:
+        """Return the installed version; raises UnavailableError if the import fails."""
+        flag = f"--verify {self.preset}"
+        need(flag, self.extra, self.package)
+        try:
+            for module in self.modules:
+                import_module(module)
+            return version(self.package)
+        except (ImportError, AttributeError, PackageNotFoundError) as error:
+            raise UnavailableError(
+                f"{flag} needs {', '.join(self.modules)}; the import of the installed "
+                f"{self.package} fails: {error}; install it again with its dependencies: "
+                f"pip install 'rlpost[{self.extra}]'"
+            ) from error
+
+
+class Difference(NamedTuple):
+    """Where two results differ most."""
+
+    name: str
+    """The column or number."""
+    different: int
+    """How many numbers differ."""
+    numbers: int
+    """Of how many."""
+    largest: float
+    """The largest absolute difference; infinite if one side has NaN, or the shapes differ."""
+    theirs: float
+    ours: float
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return (
+            f"{self.name}: {self.different} of {self.numbers} numbers, most by {self.largest:.3g} "
+            f"(framework {self.theirs:.7g}, rlpost {self.ours:.7g})"
+        )
+
+
+class Outcome(NamedTuple):
+    """What a case showed."""
+
+    case: str
+    difference: Difference | None = None
+    error: str = ""
+    """The error that the framework's function, or rlpost, raised."""
+    fault: str = ""
+    """The documented reason of a difference."""
+
+    @property
+    def equal(self) -> bool:
+        """Both computed the same numbers."""
+        return self.difference is None and not self.error
+
+    @property
+    def passed(self) -> bool:
+        """The numbers are equal, or differ as documented."""
+        return self.equal != bool(self.fault)
+
+    def __str__(self) -> str:
+        """Return what differs, in one line."""
+        if self.equal and self.fault:
+            return f"equal, although it is documented as a fault: {self.fault}"
+        return self.error or str(self.difference or "equal")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcomes of all cases of a framework."""
+
+    preset: str
+    package: str
+    version: str
+    """Of the installed framework."""
+    release: str
+    """That the preset reproduces; empty: a commit without a release."""
+    outcomes: Sequence[Outcome]
+    uncovered: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def wrong(self) -> list[Outcome]:
+        """The cases that differ, without those documented as faults of the framework."""
+        return [one for one in self.outcomes if not one.passed]
+
+    @property
+    def faults(self) -> list[Outcome]:
+        """The cases that differ as documented."""
+        return [one for one in self.outcomes if one.passed and one.fault]
+
+    @property
+    def agree(self) -> bool:
+        """Every case has the outcome that it should have."""
+        return not self.wrong
+
+
+def run(peer: Peer) -> Verdict:
+    """Run the cases of a framework; raises UnavailableError if it cannot be imported."""
+    with quiet():
+        installed = peer.version()
+        outcomes = [outcome(case) for case in peer.cases()]
+        uncovered = peer.uncovered()
+    release = source_of(peer.preset).release
+    return Verdict(peer.preset, peer.package, installed, release, outcomes, uncovered)
+
+
+def outcome(case: Case) -> Outcome:
+    """Compute a case twice, and compare."""
+    try:
+        theirs = case.theirs()
+    except Exception as error:  # noqa: BLE001 - another version may raise anything
+        return Outcome(case.name, error=f"the framework raises {_described(error)}")
+    try:
+        ours = case.ours()
+    except RlpostError as error:
+        return Outcome(case.name, error=f"rlpost raises {_described(error)}", fault=case.fault)
+    return Outcome(case.name, compare(theirs, ours), fault=case.fault)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def compare(theirs: Numbers, ours: Numbers) -> Difference | None:
+    """Return the largest difference; None if all numbers agree to 1e-5, absolute and relative.
+
+    Args:
+        theirs: the framework's numbers; NaN equals NaN.
+        ours: rlpost's; must have the same keys and shapes.
+    """
+    found = (_difference(name, expected, ours[name]) for name, expected in theirs.items())
+    return max(filter(None, found), key=lambda one: one.largest, default=None)
+
+
+def _difference(name: str, theirs: Tensor, ours: Tensor) -> Difference | None:
+    if theirs.shape != ours.shape:
+        return Difference(name, 1, 1, torch.inf, float(theirs.numel()), float(ours.numel()))
+    expected, came = (x.detach().to(torch.float64).flatten() for x in (theirs, ours))
+    wrong = ~torch.isclose(came, expected, rtol=RTOL, atol=ATOL, equal_nan=True)
+    if not bool(wrong.any()):
+        return None
+    gap = torch.where(wrong, (came - expected).abs().nan_to_num(torch.inf), -1.0)
+    worst = int(gap.argmax())
+    numbers = (float(x[worst]) for x in (gap, expected, came))
+    return Difference(name, int(wrong.sum()), wrong.numel(), *numbers)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide warnings and log lines of a framework."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,367 @@
+"""verl: its estimators, KL and rollout correction, as its trainer calls them.
+
+verl's side runs what `RayPPOTrainer.fit` runs, on padded float64 tensors: `apply_kl_penalty`,
+`compute_rollout_correction_and_add_to_batch`, `compute_advantage`. rlpost's side is `enrich` with
+the preset. Numbers are compared on the policy tokens that verl keeps.
+
+The grid:
+
+- every estimator of `ADV_ESTIMATOR_REGISTRY`, on rollouts without observations, with them, and with
+  responses that have no policy token; with the defaults of `AlgoConfig`, and with each option that
+  the estimator reads: γ and λ, `norm_adv_by_std_in_grpo`, component weights, importance weights
+- every estimator with a KL penalty in the reward; some with each estimator of KL
+- `kl_penalty` by each estimator, with log-probs near and far apart; the adaptive controller over
+  three batches
+- importance weights of tokens and sequences: truncated, masked, divided by their mean
+- rejection by each of the eleven modes, with one bound and with two, and by three modes together
+- every estimator after rejection of tokens, and after rejection of responses
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlpost.analysis.peers.base import Case, Peer
+from rlpost.analysis.peers.rollouts import rollouts
+from rlpost.api import enrich
+from rlpost.pipeline.options import Options
+from rlpost.recipe.presets import preset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.analysis.peers.base import Numbers
+    from rlpost.analysis.peers.rollouts import Rollouts
+
+    Json = dict[str, Any]
+
+NAME = "verl"
+TRAINER = "verl.trainer.ppo.ray_trainer"
+CORE = "verl.trainer.ppo.core_algos"
+CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+CONFIG = "verl.trainer.config.algorithm"
+PROTOCOL = "verl.protocol"
+
+COMPONENTS = ("right", "form")
+KL_ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
+"""rlpost's names, and verl's."""
+BY_STD = ({"norm_std": "none"}, {"norm_adv_by_std_in_grpo": False})
+DISCOUNTED = ({"gamma": 0.9}, {"gamma": 0.9})
+GRID: dict[str, list[tuple[Json, Json]]] = {
+    "gae": [
+        ({"gamma": 0.9, "lam": 0.5}, {"gamma": 0.9, "lam": 0.5}),
+        ({"lam": 0.0}, {"lam": 0.0}),
+    ],
+    "grpo": [BY_STD],
+    "grpo_vectorized": [BY_STD],
+    "grpo_passk": [BY_STD],
+    "reinforce_plus_plus": [DISCOUNTED],
+    "reinforce_plus_plus_baseline": [],
+    "remax": [],
+    "rloo": [],
+    "rloo_vectorized": [],
+    "opo": [],
+    "gpg": [],
+    "gdpo": [({"component_weights": (2.0, 0.5)}, {"gdpo_reward_weights": [2.0, 0.5]})],
+    "optimal_token_baseline": [],
+    "tir_optimal_token_baseline": [],
+}
+"""Estimators; for each, sets of options: rlpost's, and those of `AlgoConfig`."""
+RLPOST_NAMES = {"reinforce_pp": "reinforce_plus_plus"}
+"""Estimators that the preset also has by rlpost's name, and verl's names of them."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: what both sides compute advantages with."""
+
+    estimator: str
+    data: Rollouts
+    options: Json = field(default_factory=dict)
+    """Of rlpost's recipe."""
+    config: Json = field(default_factory=dict)
+    """Of verl's AlgoConfig."""
+    kl: tuple[str, float] | None = None
+    """KL estimator and coefficient of the penalty in the reward."""
+    correction: Json | None = None
+    """Of verl's RolloutCorrectionConfig."""
+
+
+def ours(data: Rollouts, options: Json, *columns: str) -> Numbers:
+    """Return what rlpost writes with the preset, padded."""
+    recipe = preset(NAME, emit=columns, **options)
+    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    return {name: data.ragged(table[name]) for name in columns}
+
+
+def our_step(step: Step) -> Numbers:
+    """Return the advantages and returns that rlpost writes."""
+    options = {"estimator": step.estimator, **step.options}
+    if step.estimator == "gdpo":
+        options["reward_components"] = COMPONENTS
+    if step.kl:
+        options |= {"kl_estimator": step.kl[0], "kl_coef": step.kl[1]}
+    return ours(step.data, options, "advantages", "returns")
+
+
+def scores(data: Rollouts) -> torch.Tensor:
+    """Return verl's token scores: the reward on the last token of a response, [N, T]."""
+    out = torch.zeros(len(data), max(data.lengths), dtype=torch.float64)
+    last = torch.tensor(data.lengths) - 1
+    out[torch.arange(len(data)), last] = data.of_responses("reward")
+    return out
+
+
+def batch_of(data: Rollouts) -> Any:
+    """Return the rollouts as verl's DataProto, before rewards and corrections."""
+    tensors = {
+        "token_level_scores": scores(data),
+        "response_mask": data.mask,
+        "old_log_probs": data.padded("old_log_probs"),
+        "ref_log_prob": data.padded("ref_log_probs"),
+        "rollout_log_probs": data.padded("infer_log_probs"),
+        "values": data.padded("values"),
+        "sum_pi_squared": data.padded("sum_pi_squared"),
+        "prompts": torch.zeros(len(data), 1, dtype=torch.int64),
+        "attention_mask": torch.cat([torch.ones(len(data), 1), data.real], 1).to(torch.int64),
+    }
+    names = {"prompt_id": "uid", **{name: name for name in COMPONENTS}}
+    others = {theirs: data.columns[name].astype(object) for name, theirs in names.items()}
+    return import_module(PROTOCOL).DataProto.from_dict(tensors=tensors, non_tensors=others)
+
+
+def their_step(step: Step) -> Numbers:
+    """Return verl's advantages and returns, 0 on tokens that its mask leaves out."""
+    trainer, core = import_module(TRAINER), import_module(CORE)
+    batch = batch_of(step.data)
+    batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]
+    if step.estimator == "remax":
+        batch.batch["reward_baselines"] = step.data.of_responses("reward_baseline")
+    if step.kl:
+        controller = core.FixedKLController(step.kl[1])
+        batch, _ = trainer.apply_kl_penalty(batch, controller, KL_ESTIMATORS[step.kl[0]])
+    if step.correction is not None:
+        batch = corrected(batch, step.correction)
+    estimator = RLPOST_NAMES.get(step.estimator, step.estimator)
+    components = {"gdpo_reward_keys": [*COMPONENTS]} if estimator == "gdpo" else {}
+    config = import_module(CONFIG).AlgoConfig(adv_estimator=estimator, **components, **step.config)
+    batch = trainer.compute_advantage(
+        batch,
+        adv_estimator=estimator,
+        gamma=config.gamma,
+        lam=config.lam,
+        norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
+        config=config,
+    )
+    mask = batch.batch["response_mask"]
+    return {name: batch.batch[name] * mask for name in ("advantages", "returns")}
+
+
+def corrected(batch: Any, options: Json) -> Any:
+    """Return verl's batch with importance weights, and without rejected tokens in its mask."""
+    config = import_module(CONFIG).RolloutCorrectionConfig(**options)
+    correct = import_module(CORRECTION).compute_rollout_correction_and_add_to_batch
+    return correct(batch, config)[0]
+
+
+def step_case(what: str, step: Step, *, fault: str = "") -> Case:
+    """Return the case of a training step."""
+    name = f"{step.estimator}: {what}"
+    mine, theirs = partial(our_step, step), partial(their_step, step)
+    return Case(name, mine, theirs, variant=step.estimator, fault=fault)
+
+
+@cache
+def _rollouts(estimator: str) -> dict[str, Rollouts]:
+    """Return the rollouts of an estimator's cases; pass@k needs two responses in each group."""
+    single = estimator != "grpo_passk"
+    kinds: dict[str, Json] = {
+        "text": {},
+        "observations": {"turns": True},
+        "empty responses": {"turns": True, "empty": True},
+    }
+    return {
+        name: rollouts(seed, single=single, **options)
+        for seed, (name, options) in enumerate(kinds.items())
+    }
+
+
+def _words(options: Json) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "defaults"
+
+
+GAPS = (
+    "handle_zero_tail of optimal_token_baseline uses a number of policy tokens as a column, so "
+    "with observations the tail begins inside the longest response"
+)
+
+
+UNREAD = (
+    "compute_advantage does not hand norm_adv_by_std_in_grpo to grpo_vectorized, which divides by "
+    "the standard deviation all the same"
+)
+
+
+def _fault(estimator: str, kind: str, config: Json) -> str:
+    """Return the fault of verl that a case shows; empty if there is none."""
+    if estimator == "optimal_token_baseline" and kind != "text":
+        return GAPS
+    return UNREAD if estimator == "grpo_vectorized" and config else ""
+
+
+def _estimator_cases() -> Iterator[Case]:
+    for estimator, grid in GRID.items():
+        for kind, data in _rollouts(estimator).items():
+            for options, config in [({}, {}), *grid]:
+                step, fault = (
+                    Step(estimator, data, options, config),
+                    _fault(estimator, kind, config),
+                )
+                yield step_case(f"{kind}, {_words(config)}", step, fault=fault)
+            if estimator == "gdpo":  # verl ignores a KL penalty, rlpost rejects it
+                continue
+            step, fault = Step(estimator, data, kl=("k3", 0.5)), _fault(estimator, kind, {})
+            yield step_case(f"{kind}, KL penalty k3", step, fault=fault)
+    for estimator in ("gae", "grpo", "rloo", *RLPOST_NAMES):
+        for kl in KL_ESTIMATORS:
+            far = rollouts(11, turns=True, apart=60.0)
+            yield step_case(f"far log-probs, KL penalty {kl}", Step(estimator, far, kl=(kl, 0.05)))
+
+
+def _kl_cases() -> Iterator[Case]:
+    def theirs(data: Rollouts, kind: str) -> Numbers:
+        pair = data.padded("old_log_probs"), data.padded("ref_log_probs")
+        return {"kl": import_module(CORE).kl_penalty(*pair, KL_ESTIMATORS[kind]) * data.mask}
+
+    for apart in (1.0, 60.0):
+        data = rollouts(12, turns=True, apart=apart)
+        for kind in KL_ESTIMATORS:
+            options = {"estimator": "grpo", "kl_estimator": kind}
+            mine = partial(ours, data, options, "kl")
+            yield Case(f"KL {kind}: log-probs {apart:g} apart", mine, partial(theirs, data, kind))
+
+
+def _adaptive_cases() -> Iterator[Case]:
+    start, horizon, steps = 0.1, 60, 3
+
+    def theirs(data: Rollouts, target: float) -> Numbers:
+        controller = import_module(CORE).AdaptiveKLController(start, target, horizon)
+        batch, parts = batch_of(data), []
+        size = len(data) // steps
+        for step in range(steps):
+            rows = list(range(step * size, (step + 1) * size))
+            part, _ = import_module(TRAINER).apply_kl_penalty(
+                batch.select_idxs(rows), controller, "kl"
+            )
+            parts.append(part.batch["token_level_rewards"])
+        return {"token_level_rewards": torch.cat(parts)}
+
+    data = rollouts(13, steps=steps)
+    for target in (0.01, 0.2, 5.0):
+        options = {
+            "estimator": "gae",
+            "kl_coef": start,
+            "kl_target": target,
+            "kl_horizon": horizon,
+        }
+        mine = partial(ours, data, options, "token_level_rewards")
+        yield Case(f"adaptive KL: target {target}", mine, partial(theirs, data, target))
+
+
+WEIGHTS: list[tuple[Json, Json]] = [
+    ({"is_cap": 2.0}, {}),
+    ({"is_cap": 1.1}, {"rollout_is_threshold": 1.1}),
+    ({"is_cap": 1e12}, {"rollout_is_threshold": 1e12}),
+    ({"is_mask": (0.5, 2.0)}, {"rollout_is_threshold": "0.5_2.0"}),
+]
+LEVELS = {"token": "token", "seq_sum": "sequence", "seq_mean": "geometric", "seq_max": "max"}
+REJECTIONS = (
+    *(
+        f"{level}_{kind}"
+        for level in ("token", "seq_sum", "seq_mean")
+        for kind in ("k1", "k2", "k3")
+    ),
+    "seq_max_k2",
+    "seq_max_k3",
+)
+BOUNDS = {
+    "k1": ("1.5", "0.6_1.2", "1e-15_1e15"),
+    "k2": ("0.1", "0.01", "300"),
+    "k3": ("0.1", "0.01", "1e9"),
+}
+"""The last bounds are beyond what verl's clamp of ±20 lets a token reach."""
+
+
+def our_filter(mode: str, bound: str) -> str:
+    """Return rlpost's filter for a mode of rejection; one bound t of k1 stands for 1/t and t."""
+    level, _, kind = mode.rpartition("_")
+    if kind != "k1":
+        return f"{LEVELS[level]}:{kind}::{bound}"
+    low, _, high = bound.rpartition("_")
+    logs = (math.log(x) for x in (float(low) if low else 1 / float(high), float(high)))
+    return ":".join([LEVELS[level], kind, *map(repr, logs)])
+
+
+def _correction_cases() -> Iterator[Case]:
+    def theirs(data: Rollouts, options: Json) -> Numbers:
+        batch = corrected(batch_of(data), {"rollout_is": None, **options}).batch
+        mask = batch["response_mask"]
+        weights = (
+            {"is_weight": batch["rollout_is_weights"] * mask} if "rollout_is" in options else {}
+        )
+        return {"final_response_mask": mask, **weights}
+
+    def case(name: str, data: Rollouts, mine: Json, options: Json) -> Case:
+        columns = ["final_response_mask", *(["is_weight"] if "is_weight" in mine else [])]
+        recipe = {"estimator": "grpo", **mine}
+        both = partial(ours, data, recipe, *columns), partial(theirs, data, options)
+        return Case(f"correction: {name}", *both)
+
+    for kind, apart in (("near", 1.0), ("far", 60.0)):
+        data = rollouts(14, turns=True, empty=True, apart=apart)
+        for level in ("token", "sequence"):
+            for normalise in (False, True):
+                for mine, options in WEIGHTS:
+                    if kind == "far" and "is_mask" in mine:
+                        continue  # no weight is left, and verl's metrics then divide by 0
+                    added = {"is_weight": level, "is_normalise": normalise}
+                    config = {
+                        **options,
+                        "rollout_is": level,
+                        "rollout_is_batch_normalize": normalise,
+                    }
+                    yield case(f"{kind}, {_words(config)}", data, {**mine, **added}, config)
+        for mode in REJECTIONS:
+            for bound in BOUNDS[mode[-2:]]:
+                config = {"rollout_rs": mode, "rollout_rs_threshold": bound}
+                mine = {"is_filter": [our_filter(mode, bound)]}
+                yield case(f"{kind}, {_words(config)}", data, mine, config)
+    modes, bounds = ("token_k1", "seq_mean_k3", "seq_max_k2"), ("0.6_1.5", "0.2", "0.5")
+    config = {"rollout_rs": ",".join(modes), "rollout_rs_threshold": ",".join(bounds)}
+    config |= {"rollout_is": "token"}
+    mine = {"is_filter": [our_filter(*pair) for pair in zip(modes, bounds, strict=True)]}
+    mine |= {"is_weight": "token", "is_cap": 2.0}
+    yield case("three modes and weights", rollouts(15, turns=True), mine, config)
+
+
+def cases() -> list[Case]:
+    """Return all cases."""
+    return [*_estimator_cases(), *_kl_cases(), *_adaptive_cases(), *_correction_cases()]
+
+
+def uncovered() -> list[str]:
+    """Return verl's estimators that no case covers."""
+    return [
+        f"estimator {name}"
+        for name in import_module(CORE).ADV_ESTIMATOR_REGISTRY
+        if name not in GRID
+    ]
+
+
+PEER = Peer(NAME, "verl", (CORE, CORRECTION, TRAINER), cases, uncovered)

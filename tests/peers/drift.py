@@ -1,0 +1,54 @@
+"""Which presets have drifted from the newest releases: `python -m tests.peers.drift [NAME...]`.
+
+Each framework (default: all) is installed anew, in its newest release, in `.peers/NAME-newest`, and
+the cases of `rlpost presets --verify` run there. A preset has drifted if a case differs, or if the
+framework has an estimator or a loss that the preset does not cover. The exit code is 1 if one has
+drifted, or could not be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from peers.environments import FRAMEWORKS, environment, run
+
+
+def verdict(name: str) -> dict | str:
+    """The JSON of `rlpost presets --verify`, or why there is none."""
+    try:
+        python = environment(name, newest=True)
+    except subprocess.CalledProcessError as error:
+        return f"pip exits with {error.returncode}"
+    ran = run(python, "rlpost", "presets", "--verify", name, "--format", "json", capture=True)
+    return json.loads(ran.stdout) if ran.returncode in (0, 1) and ran.stdout else ran.stderr.strip()
+
+
+def lines(name: str, found: dict | str) -> list[str]:
+    """What is printed of a framework; the first line is the verdict."""
+    if isinstance(found, str):
+        return [f"{name}: not compared", f"  {found}"]
+    what = f"{name} {found['version']} (the preset: {found['release'] or 'a commit'})"
+    differs = [f"  {one['case']}: {one['why']}" for one in found["different"]]
+    lacks = [f"  not covered: {one}" for one in found["uncovered"]]
+    if not differs and not lacks:
+        return [f"{what}: {found['cases']} cases, no drift"]
+    return [f"{what}: drifted, {len(differs)} of {found['cases']} cases differ", *differs, *lacks]
+
+
+def main(names: list[str]) -> int:
+    """Compare the presets; return the exit code."""
+    drifted = False
+    for name in names or FRAMEWORKS:
+        found = verdict(name)
+        print(*lines(name, found), sep="\n", flush=True)
+        drifted |= isinstance(found, str) or bool(found["different"] or found["uncovered"])
+    return int(drifted)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""An environment for each framework: a venv in `.peers/` with the extra `peers-NAME`.
+
+It sees the libraries of the environment that runs this, so that only the framework and what it
+needs are installed. What rlpost itself depends on stays at the versions of requirements.lock, torch
+among it; a framework that excludes one of them is not installed, and pip prints why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from pathlib import Path
+
+from rlpost.recipe.presets import source_of
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / ".peers"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRA = "peers-"
+FRAMEWORKS = tuple(
+    name.removeprefix(EXTRA) for name in PROJECT["optional-dependencies"] if name.startswith(EXTRA)
+)
+DONE = "installed.json"
+
+
+def requirements(name: str) -> list[str]:
+    """The framework, and what its package forgets to require."""
+    return PROJECT["optional-dependencies"][f"{EXTRA}{name}"]
+
+
+def distribution(requirement: str) -> str:
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def constraints(name: str, *, newest: bool) -> list[str]:
+    """rlpost's own dependencies as locked, and the release that the preset is made for."""
+    own = {distribution(one) for one in PROJECT["dependencies"]}
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if line.partition("==")[0] in own]
+    release = source_of(name).release.removeprefix("v")
+    return pinned if newest or not release else [*pinned, f"{name}=={release}"]
+
+
+def environment(name: str, *, newest: bool = False) -> Path:
+    """Make the environment of a framework unless it is there; return its Python.
+
+    With `newest`, it has the newest release instead of the preset's, and is made anew.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not install the framework.
+    """
+    home = HOME / (f"{name}-newest" if newest else name)
+    python, done, pins = home / "bin" / "python", home / DONE, constraints(name, newest=newest)
+    asked = {"requirements": requirements(name), "constraints": pins, "python": sys.version}
+    if not newest and done.exists() and json.loads(done.read_text()) == asked:
+        return python
+    print(f"{home.relative_to(ROOT)}: installing {', '.join(requirements(name))}", flush=True)
+    venv.create(home, with_pip=True, clear=True)
+    site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    shared = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
+    (site / "site-packages" / "shared.pth").write_text(shared)
+    limits = home / "constraints.txt"
+    limits.write_text("".join(f"{pin}\n" for pin in pins))
+    words = ["--quiet", "--disable-pip-version-check", "--constraint", str(limits)]
+    install = [python, "-m", "pip", "install", *words, *requirements(name)]
+    subprocess.run(install, check=True)
+    done.write_text(json.dumps(asked))
+    return python
+
+
+def run(python: Path, *words: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a module in an environment, with rlpost of this checkout."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [python, "-W", "ignore", "-m", *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=capture,
+        text=True,
+        check=False,
+    )
