@@ -246,3 +246,33 @@ def test_whitening_has_ddof_floor_and_scale(numerics, scale):
     rows = responses([0.0, 2.0], masks=[[1, 1]] * 2)
     found = written(rows, "raw", whiten_advantages=True, numerics=numerics)[0]
     close(found, np.array([-1, -1, 1, 1]) / scale)
+
+
+def scored(masks):
+    """A group of two responses, and one of a single response, with two components each."""
+    pairs = zip(responses([0.0] * 3, masks=masks), (1.0, 3.0, 2.0), (5.0, 5.0, 1.0), strict=True)
+    rows = [replace(r, components={"right": a, "form": b}) for r, a, b in pairs]
+    return [*rows[:2], replace(rows[2], group="alone")]
+
+
+def test_gdpo_normalises_responses_or_whitens_tokens():
+    rows = scored([[1, 1, 1], [1], [1, 1]])
+    options = {"reward_components": ("right", "form")}
+    scores = np.array([-1, -1, -1, 1, 0, 0]) / np.sqrt(2)  # components, by group
+    each = scores[[0, 3, 4]]
+    close(written(rows, "gdpo", **options)[0], scores / each.std(ddof=1))
+    tokens = {**options, "numerics": {"gdpo_batch": "tokens"}}
+    whitened = (scores - scores.mean()) / scores.std(ddof=1)
+    advantages, returns = written(rows, "gdpo", **tokens)
+    close(advantages, whitened)
+    close(returns, whitened)
+    close(written(rows, "gdpo", whiten_advantages=False, **tokens)[0], scores)
+
+
+def test_a_kl_penalty_without_effect_on_gdpo_is_an_error():
+    rows = [replace(r, old=[-1.0], ref=[-2.0]) for r in scored([[1]] * 3)]
+    options = {"reward_components": ("right", "form"), "kl_coef": 0.1}
+    with pytest.raises(rlpost.errors.UsageError, match=r"--kl-coef 0.1: .* kl_credit=token"):
+        written(rows, "gdpo", **options)
+    charged = written(rows, "gdpo", **options, numerics={"kl_credit": "token"})[0]
+    close(charged, written(rows, "gdpo", reward_components=("right", "form"))[0] - 0.1)
