@@ -316,6 +316,7 @@ def warnings_of(
             f"old and infer log-probs are the same column, `{old}`",
         ),
         (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
+        (_misses_kl(plan.resolved), _missed_kl(plan.resolved)),
         (groups.get("zero_variance", 0) > 0 and _divides_kl(plan.resolved), _kl_noise(groups)),
         (
             "token_rewards" in columns and plan.resolved.process is None,
@@ -343,6 +344,20 @@ def _summed_kl(resolved: ResolvedRecipe) -> str:
     return (
         f"--kl-coef: estimator {resolved.estimator.name} has the sum of token rewards as "
         "advantage, so each token gets the KL penalty of its whole response"
+    )
+
+
+def _misses_kl(resolved: ResolvedRecipe) -> bool:
+    """Return whether a KL penalty changes no advantage, since components alone make them."""
+    recipe = resolved.recipe
+    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "token"
+    return charged and "components" in resolved.estimator.columns
+
+
+def _missed_kl(resolved: ResolvedRecipe) -> str:
+    return (
+        f"--kl-coef has no effect: estimator {resolved.estimator.name} makes advantages of reward "
+        "components alone; --numerics kl_credit=token subtracts it from the advantage of each token"
     )
 
 

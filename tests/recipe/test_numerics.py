@@ -269,10 +269,15 @@ def test_gdpo_normalises_responses_or_whitens_tokens():
     close(written(rows, "gdpo", whiten_advantages=False, **tokens)[0], scores)
 
 
-def test_a_kl_penalty_without_effect_on_gdpo_is_an_error():
+@pytest.mark.parametrize("credit", ["return", "response", "token"])
+def test_a_kl_penalty_changes_gdpo_only_token_by_token(credit):
     rows = [replace(r, old=[-1.0], ref=[-2.0]) for r in scored([[1]] * 3)]
-    options = {"reward_components": ("right", "form"), "kl_coef": 0.1}
-    with pytest.raises(rlpost.errors.UsageError, match=r"--kl-coef 0.1: .* kl_credit=token"):
-        written(rows, "gdpo", **options)
-    charged = written(rows, "gdpo", **options, numerics={"kl_credit": "token"})[0]
-    close(charged, written(rows, "gdpo", reward_components=("right", "form"))[0] - 0.1)
+    options = {"reward_components": ("right", "form"), "numerics": {"single": "raw"}}
+    free = written(rows, "gdpo", **options)[0]
+    options["numerics"] |= {"kl_credit": credit}
+    recipe = rlpost.Recipe(estimator="gdpo", kl_coef=0.1, **options)
+    summary = rlpost.enrich(to_table(rows), recipe)[1]
+    warned = [text for text in summary["warnings"] if "--kl-coef has no effect" in text]
+    assert bool(warned) == (credit != "token")
+    charged = written(rows, "gdpo", kl_coef=0.1, **options)[0]
+    close(charged, free - 0.1 if credit == "token" else free)

@@ -224,8 +224,6 @@ def _estimator_cases() -> Iterator[Case]:
                     _fault(estimator, kind, config),
                 )
                 yield step_case(f"{kind}, {_words(config)}", step, fault=fault)
-            if estimator == "gdpo":  # verl ignores a KL penalty, rlpost rejects it
-                continue
             step, fault = Step(estimator, data, kl=("k3", 0.5)), _fault(estimator, kind, {})
             yield step_case(f"{kind}, KL penalty k3", step, fault=fault)
     for estimator in ("gae", "grpo", "rloo", *RLPOST_NAMES):

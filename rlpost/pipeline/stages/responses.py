@@ -175,6 +175,8 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     An estimator of tokens is computed here only if its return-to-go is one terminal reward.
     """
     values = responses["score"] if "score" in responses else responses["rewards"]
+    if "components" in estimator.columns:  # neither process rewards nor KL change them
+        values = responses["shaped"]
     if estimator.level == "token":
         return responses.with_(credit=values, credit_returns=values)
     if "cohort" in estimator.columns:
