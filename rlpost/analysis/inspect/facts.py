@@ -38,8 +38,9 @@ from rlpost.recipe.roles import resolve
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import InputFacts, RoleFacts, RolloutReward
+    from rlpost.analysis.inspect.model import InputFacts, RoleFacts
     from rlpost.analysis.inspect.selection import Reading
+    from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
-RolloutReward = Literal["equal", "last", "sum", "mean"]
 Label = str | int
 Severity = Literal["error", "warning"]
 

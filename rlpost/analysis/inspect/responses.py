@@ -31,8 +31,9 @@ from rlpost.pipeline.turns import turn_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.model import Json, Label, RolloutReward
+    from rlpost.analysis.inspect.model import Json, Label
     from rlpost.analysis.inspect.selection import Reading
+    from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 
 

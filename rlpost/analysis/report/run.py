@@ -26,11 +26,12 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Evidence, Facts, RolloutReward
+    from rlpost.analysis.inspect.model import Evidence, Facts
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.progress import Reporter
+    from rlpost.recipe.recipe import RolloutReward
 
 
 _MOST_INPUTS = 5

@@ -97,7 +97,7 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return [shape]
     summed = resolved.process == "response"
     process = Stage(
-        "process rewards of responses" if summed else "sums of process rewards",
+        f"process rewards per {resolved.process}",
         frozenset({"token_rewards"}),
         map=on_tokens.sum_process_rewards,
         in_first_pass=True,

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         LengthFacts,
         MaskFacts,
         RewardFacts,
-        RolloutReward,
         TokenFacts,
     )
     from rlpost.analysis.inspect.selection import Reading
+    from rlpost.recipe.recipe import RolloutReward
 
 
 CheckSeverity = Literal["error", "warning", "error or warning"]
