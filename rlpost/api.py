@@ -214,7 +214,7 @@ def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
         first = next(i for i in range(len(source.files) + 1) if i not in outputs.finished)
         if first < len(source.files):
-            outputs.copy_ahead(first, source.files[first].path)
+            outputs.copy_ahead(first, source.files[first].path, source.footers[first])
     try:
         columns = columns_of(source, recipe)
     except RlpostError:

@@ -1,8 +1,8 @@
 """Verification of enriched files: recomputed columns and summary against the stored ones.
 
 An enriched file has the columns of its input and, in its metadata, the recipe, so the new columns
-and the summary can be recomputed and compared. The file does not record the input's columns a
-second time, so for these the only check is that they decode.
+and the summary can be recomputed and compared. All columns are decoded, and compared with the
+checksums that were computed when they were written or copied.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list
+from rlpost.io.parquet.checksums import changed_chunks
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.sink import SourceReader
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.io.parquet.checksums import ChangedChunk
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
@@ -173,8 +175,10 @@ def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
 
     Returns:
         `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
-        does not decode; `other semantics`: it differs, as it may after a change of defaults),
-        differences of the summary, and `notes` of what was not compared.
+        does not decode; `changed`: it differs from its checksums, in these `chunks` of the file;
+        `other semantics`: it differs, as it may after a change of defaults); `checksums`: whether
+        all columns agree with theirs, None without any; differences of the summary; and `notes`
+        of what was not compared.
 
     Raises:
         UsageError: files of a run are missing.
@@ -202,15 +206,19 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     _check_complete(run)
     options.reporter.start("decode", sum(enriched.rows for enriched in run))
     damage = [damaged_columns(enriched.file.path, options.reporter.advance) for enriched in run]
+    changed = [changed_chunks(enriched.file.path) for enriched in run]
     try:
         verdicts = _compare(run, damage, options)
     except DataError as error:
         comparable = run[0].metadata.comparable
-        if comparable and not any(damage):
+        if comparable and not any(damage) and not any(changed):
             raise
         note = f"its columns were not recomputed: {error}"
         verdicts = [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
-    return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
+    return [
+        _with_chunks(_with_damage(verdict, own), chunks)
+        for verdict, own, chunks in zip(verdicts, damage, changed, strict=True)
+    ]
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
@@ -296,6 +304,36 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
         **verdict,
         "ok": verdict["ok"] and not damaged,
         "columns": [*verdict["columns"], *damaged],
+    }
+
+
+UNCHECKED = (
+    "kept columns are decoded only: the file has no checksums of them (rlpost wrote it before "
+    "semantics 2, or another program wrote it again)"
+)
+
+
+def _with_chunks(verdict: Json, changed: Sequence[ChangedChunk] | None) -> Json:
+    """Add the columns that differ from their checksums to the verdict on a file."""
+    if changed is None:
+        notes = [*verdict["notes"], *([UNCHECKED] if verdict["kept_columns"] != 0 else [])]
+        return {**verdict, "checksums": None, "notes": notes}
+    columns: dict[str, list[Json]] = {}
+    for chunk in changed:
+        own = {"row_group": chunk.row_group, "begin": chunk.begin, "end": chunk.end}
+        columns.setdefault(chunk.column, []).append(own)
+    damaged = {one["column"] for one in verdict["columns"] if one["verdict"] == "damaged"}
+    nothing = {"rows": None, "first_row": None, "largest_difference": None}
+    added = [
+        {"column": name, "verdict": "changed", **nothing, "chunks": chunks}
+        for name, chunks in columns.items()
+        if name not in damaged
+    ]
+    return {
+        **verdict,
+        "ok": verdict["ok"] and not columns,
+        "checksums": not columns,
+        "columns": [*verdict["columns"], *added],
     }
 
 

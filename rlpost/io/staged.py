@@ -7,7 +7,7 @@ import os
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
 from rlpost.errors import ReadWriteError
@@ -25,11 +25,19 @@ if TYPE_CHECKING:
     from rlpost.io.ranges import OpenFile, RemoteFile
 
 
-COPY_BYTES = 64 << 20  # of a local copy at a time
-READ_BYTES = 8 << 20  # of a request to a remote source
+READ_BYTES = 8 << 20  # of a copy, or of a request to a remote source, at a time
 _REQUESTS = 4  # at a time
 _SHORTER = "the source became shorter during the copy; run again when no other process writes it"
-_COPY_UNSUPPORTED = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+
+
+class CopyChecksums(Protocol):
+    """Checksums of extents of a file that is copied; see `rlpost.io.parquet.checksums`."""
+
+    extents: list[tuple[int, int]]
+    values: list[int]
+
+    def add(self, begin: int, block: bytes | memoryview) -> None:
+        """Add a block that begins at an offset of the source."""
 
 
 class ByteRange(NamedTuple):
@@ -79,6 +87,8 @@ class StagedFile:
         self._stopped = False
         self.ranges: list[ByteRange] = []
         """What `copy` copies."""
+        self.copied: CopyChecksums | None = None
+        """Checksums of what `copy` copies, complete after `wait_for_copy`."""
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
         if target.exists() and not target.is_file():
@@ -103,13 +113,15 @@ class StagedFile:
             self.checksums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
+    def copy(
+        self, source: OpenFile, ranges: list[ByteRange], copied: CopyChecksums | None = None
+    ) -> None:
         """Start a thread that copies ranges of an open file; call it at most once.
 
         The source is closed by this object. The thread syncs the copied bytes, so that `complete`
         has little left to sync.
         """
-        self._source, self.ranges = source, ranges
+        self._source, self.ranges, self.copied = source, ranges, copied
         pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
         self._copying = pool.submit(self._copy, source, ranges)
         pool.shutdown(wait=False)
@@ -120,26 +132,36 @@ class StagedFile:
             self._copy_remote(source, ranges)
             return
         with self._errors():
+            buffer = memoryview(
+                bytearray(min(READ_BYTES, max((s.size for s in ranges), default=0)))
+            )
             for begin, size, at in ranges:
                 done = 0
                 while done < size and not self._stopped:
-                    step = min(size - done, COPY_BYTES)
-                    copied = _copy_some(source, self._file, begin + done, step, at + done)
-                    if not copied:
-                        raise OSError(_SHORTER)
-                    done += copied
+                    block = buffer[: min(len(buffer), size - done)]
+                    block = _copy_block(source, self._file, begin + done, block, at + done)
+                    if self.copied is not None:
+                        self.copied.add(begin + done, block)
+                    done += len(block)
             if not self._stopped:
                 os.fdatasync(self._file)
 
     def _copy_remote(self, source: RemoteFile, ranges: Sequence[ByteRange]) -> None:
         """Copy from a remote file, several requests at a time."""
 
-        def fetch(span: ByteRange) -> tuple[int, bytes]:
-            return span.at, b"" if self._stopped else read_at(source, span.size, span.begin)
+        def fetch(span: ByteRange) -> tuple[ByteRange, bytes]:
+            return span, b"" if self._stopped else read_at(source, span.size, span.begin)
 
-        for at, data in map_ordered(fetch, split_ranges(ranges), _REQUESTS):
+        for span, data in map_ordered(fetch, split_ranges(ranges), _REQUESTS):
             if not self._stopped:
-                self.write(at, data)
+                if self.copied is not None:
+                    self.copied.add(span.begin, data)
+                self.write(span.at, data)
+
+    def wait_for_copy(self) -> None:
+        """Wait until everything is copied and synced."""
+        if self._copying is not None:
+            self._copying.result()
 
     def read_source(self, span: ByteRange) -> bytes:
         """Read bytes of the file that `copy` copies from."""
@@ -149,8 +171,7 @@ class StagedFile:
     def complete(self) -> None:
         """Wait for the copy, then sync and close the file; it still has its temporary name."""
         assert self._file is not None
-        if self._copying is not None:
-            self._copying.result()
+        self.wait_for_copy()
         with self._errors():
             os.fsync(self._file)
             file, self._file = self._file, None
@@ -223,11 +244,13 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _copy_some(source: int, target: int, begin: int, size: int, at: int) -> int:
-    """Copy bytes between files, in the kernel if possible; return how many, 0 at the end."""
-    try:
-        return os.copy_file_range(source, target, size, begin, at)
-    except OSError as error:
-        if error.errno not in _COPY_UNSUPPORTED:
-            raise
-    return os.pwrite(target, os.pread(source, size, begin), at)
+def _copy_block(source: int, target: int, begin: int, block: memoryview, at: int) -> memoryview:
+    """Copy at most a block between files; return its bytes, at least one. Raises OSError.
+
+    They are in memory only for their checksum, which costs less than to read them once more.
+    """
+    count = os.preadv(source, [block], begin)
+    if not count:
+        raise OSError(_SHORTER)
+    write_all(target, block[:count], at)
+    return block[:count]

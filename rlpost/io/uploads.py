@@ -20,6 +20,7 @@ from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import (
     READ_BYTES,
     ByteRange,
+    CopyChecksums,
     StagedFile,
     file_errors,
     read_range,
@@ -281,6 +282,7 @@ class Upload:
     def __init__(self, target: RemotePath) -> None:
         self.target = target
         self.ranges: list[ByteRange] = []
+        self.copied: CopyChecksums | None = None
         self._source: OpenFile | None = None
         self._transfer = transfer_to(target)
         self._published = False
@@ -298,7 +300,7 @@ class Upload:
         self._head = b""
         self._base: int | None = None  # offset in the target of the temporary file's first byte
         self._written = 0
-        self._ended = self._stopped = False
+        self._all_copied = self._ended = self._stopped = False
         self._changed = threading.Condition()
         self._sending: Future[None] | None = None
 
@@ -319,13 +321,25 @@ class Upload:
         self._start()
         return at + done
 
-    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
+    def copy(
+        self, source: OpenFile, ranges: list[ByteRange], copied: CopyChecksums | None = None
+    ) -> None:
         """Start a thread that sends ranges of an open file; call it at most once.
 
         The source is closed by this object.
         """
-        self._source, self.ranges = source, ranges
+        self._source, self.ranges, self.copied = source, ranges, copied
         self._start()
+
+    def wait_for_copy(self) -> None:
+        """Wait until all ranges of `copy` are read."""
+        if self._source is None:
+            return
+        sending = self._start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._all_copied or self._stopped or sending.done())
+        if sending.done():
+            sending.result()  # raises: the thread only ends before `complete` if it fails
 
     def read_source(self, span: ByteRange) -> bytes:
         """Read bytes of the file that `copy` copies from."""
@@ -370,13 +384,24 @@ class Upload:
             expected = sum(span.size for span in self.ranges)
             self._sending = pool.submit(self._transfer.send, self._blocks(), expected)
             pool.shutdown(wait=False)
+            self._sending.add_done_callback(lambda _: self._notify())
         return self._sending
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield all bytes, in order, as soon as they are available."""
         yield self._head
         if self._source is not None:
-            yield from map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS)
+            for begin, data in map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS):
+                if self.copied is not None:
+                    self.copied.add(begin, data)
+                yield data
+        with self._changed:
+            self._all_copied = True
+            self._changed.notify_all()
         assert self._file is not None
         sent, ended = 0, False
         while not ended:
@@ -393,9 +418,9 @@ class Upload:
             )
             return self._written, self._ended or self._stopped
 
-    def _fetch(self, span: ByteRange) -> bytes:
-        """Read bytes of the source; none after `discard`."""
-        return b"" if self._stopped else self.read_source(span)
+    def _fetch(self, span: ByteRange) -> tuple[int, bytes]:
+        """Read bytes of the source, with their offset; none after `discard`."""
+        return span.begin, b"" if self._stopped else self.read_source(span)
 
     def _release(self) -> None:
         if self._source is not None:

@@ -21,6 +21,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
+from rlpost.io.parquet.checksums import footer_extents
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import parse_path
@@ -34,6 +35,8 @@ from rlpost.recipe.semantics import SEMANTICS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
+
+    import pyarrow.parquet as pq
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
@@ -463,13 +466,18 @@ class Outputs:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
-    def copy_ahead(self, index: int, source: AnyPath) -> None:
+    def copy_ahead(self, index: int, source: AnyPath, footer: pq.FileMetaData) -> None:
         """Begin to copy a file, for an output that keeps all of its columns.
+
+        Args:
+            index: the number of the output.
+            source: the file.
+            footer: of the source.
 
         Raises:
             ReadWriteError: the output cannot be created.
         """
-        staged = start_copy(source, self._with_folder(index))
+        staged = start_copy(source, self._with_folder(index), footer_extents(footer))
         if staged is not None:
             self._begun[index] = staged
 

@@ -37,6 +37,8 @@ ADDED = {
     "html.checks",  # a page says how many checks found nothing
     "advantages.histogram",  # inspect shows how advantages are distributed
     "advantages.left_out",  # and how many responses are in none of these numbers
+    "rlpost.checksums",  # metadata have checksums of all column chunks
+    "checksums",  # which `verify` compares
     "rlpost.semantics",  # metadata have the number of the defaults
     "x-semantics",  # and so has the schema
     "semantics",  # likewise what `verify` prints, and a state file

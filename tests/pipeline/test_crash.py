@@ -420,7 +420,7 @@ def test_a_copy_that_fails_is_an_error(monkeypatch, tmp_path):
     def failing(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(os, "copy_file_range", failing)
+    monkeypatch.setattr(os, "preadv", failing)
     ran = run("advantages", source, tmp_path / "out.parquet", "-q")
     assert (ran.code, "Input/output error" in ran.err) == (4, True)
     assert list(tmp_path.iterdir()) == [source]
@@ -547,9 +547,9 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     monkeypatch.setattr(Source, "read_file", delayed_items(chance, Source.read_file))
     monkeypatch.setattr(running.Decoder, "batch", delayed(chance, running.Decoder.batch))
     monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
-    monkeypatch.setattr(staged, "_copy_some", delayed(chance, staged._copy_some))
+    monkeypatch.setattr(staged, "_copy_block", delayed(chance, staged._copy_block))
     monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
-    monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
+    monkeypatch.setattr(staged, "READ_BYTES", 7_001)
     words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 HEADINGS = ("file", "responses", "part", "verdict")
 EQUAL = "equal"
 OTHER_SEMANTICS = "other semantics"
-_WRONG = ("DIFFERS", "DAMAGED")
+_WRONG = ("DIFFERS", "DAMAGED", "CHANGED")
 
 
 def show(result: Json, how: str) -> None:
@@ -45,7 +45,10 @@ def _text(file: Json) -> Text:
         for note in file["notes"]:
             text.append(f"\n  note: {printable_line(note)}", style="not bold yellow")
         return text
-    text.append("differs from its recomputation", style="bold red")
+    verdicts = {one["verdict"] for one in file["columns"]} - {"identical", "equal to rounding"}
+    changed = verdicts == {"changed"} and not file["summary"]
+    what = "changed since it was written" if changed else "differs from its recomputation"
+    text.append(what, style="bold red")
     parts = list(_parts(file))
     width = max(len(printable_line(name)) for name, _ in parts) + 2
     for name, verdict in parts:
@@ -69,12 +72,12 @@ def _equal(file: Json) -> str:
     equal = [one for one in file["columns"] if one["verdict"] != OTHER_SEMANTICS]
     largest = max((one["largest_difference"] or 0.0 for one in equal), default=0.0)
     precision = f"to within {largest:.1e}" if largest else "bit for bit"
-    kept = file["kept_columns"]
+    kept, checked = file["kept_columns"], file["checksums"] is not None
     texts = [
         (equal, f"{counted(len(equal), 'column')} {EQUAL} {precision}"),
         (other, f"other values under semantics {file['semantics']}: {', '.join(other)}"),
         (not file["columns"], "not recomputed"),
-        (kept, f"{counted(kept or 0, 'kept column')} decoded"),
+        (kept, f"{counted(kept or 0, 'kept column')} {'as written' if checked else 'decoded'}"),
     ]
     return "; ".join(text for applies, text in texts if applies)
 
@@ -94,6 +97,8 @@ def _verdict(column: Json) -> str:
         return "DIFFERS: the column is missing"
     if column["verdict"] == "damaged":
         return f"DAMAGED: it does not decode: {column['why']}"
+    if column["verdict"] == "changed":
+        return _changed(column["chunks"])
     if column["verdict"] not in ("differs", OTHER_SEMANTICS):
         return str(column["verdict"])
     word = "DIFFERS" if column["verdict"] == "differs" else OTHER_SEMANTICS
@@ -103,3 +108,13 @@ def _verdict(column: Json) -> str:
     if "types" in column:
         text += f": the type is {column['types'][0]}, and should be {column['types'][1]}"
     return text
+
+
+def _changed(chunks: list[Json]) -> str:
+    """Return where the bytes of a column differ from what was written."""
+    first = chunks[0]
+    more = f", and {counted(len(chunks) - 1, 'more row group')}" if chunks[1:] else ""
+    return (
+        f"CHANGED since it was written: row group {first['row_group']}, bytes "
+        f"{first['begin']:,} to {first['end'] - 1:,}{more}"
+    )

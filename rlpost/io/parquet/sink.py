@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.parquet.checksums import ExtentChecksums, extents_of
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
@@ -309,6 +310,7 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
+        extents = extents_of(footer.structs(FileMeta.ROW_GROUPS))
         ranges: list[ByteRange] = data_range(end)
         moved: list[NewIndex] | None = []
         if not all_kept:
@@ -320,12 +322,14 @@ def _splice(
                 raise ReadWriteError(
                     f"{source}: changed during the run; run again when no other process writes it"
                 )
+            if begun.copied is not None and begun.copied.extents != extents:
+                begun.copied = None  # pyarrow reads the footer in another way
             return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage_file(target)
+        sink = SpliceSink(footer, encoder, staged, kept, *indexes)
         opened.pop_all()
-        staged.write(0, MAGIC)  # before the copied data
-        staged.copy(file, ranges)
-        return SpliceSink(footer, encoder, staged, kept, *indexes)
+        staged.copy(file, ranges, ExtentChecksums(extents))
+        return sink
 
 
 def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:

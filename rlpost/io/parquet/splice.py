@@ -12,10 +12,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
+from rlpost.io.parquet.checksums import (
+    CHECKSUMS_KEY,
+    ExtentChecksums,
+    encode_checksums,
+    extents_of,
+)
 from rlpost.io.parquet.footer import (
     MAGIC,
     TAIL,
@@ -40,6 +48,7 @@ from rlpost.io.parquet.splice_plan import (
     chunk_extent,
     column_metas,
     merge_chunks,
+    set_key_value,
     shift_offsets,
 )
 from rlpost.io.ranges import close_file, open_file, read_at
@@ -48,12 +57,13 @@ from rlpost.io.threads import map_ordered
 from rlpost.io.uploads import Upload, stage_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import IO
 
     import pyarrow as pa
 
+    from rlpost.io.parquet.checksums import Extent
     from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
     from rlpost.io.paths import AnyPath
     from rlpost.io.ranges import OpenFile
@@ -149,8 +159,15 @@ def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
     return list({id(column.pages): column.pages for column in encoded.columns}.values())
 
 
-def start_copy(source: AnyPath, target: AnyPath) -> StagedFile | Upload | None:
+def start_copy(
+    source: AnyPath, target: AnyPath, extents: Sequence[Extent]
+) -> StagedFile | Upload | None:
     """Start to copy all data of a Parquet file to a staged output that keeps all columns.
+
+    Args:
+        source: the file.
+        target: the output.
+        extents: of the source's column chunks, whose checksums are computed.
 
     Returns:
         The staged file, for `open_sink`; None if the source is no Parquet file.
@@ -166,13 +183,13 @@ def start_copy(source: AnyPath, target: AnyPath) -> StagedFile | Upload | None:
     if tail[4:] != MAGIC or end < len(MAGIC):
         close_file(file)
         return None
-    try:
+    with ExitStack() as undo:
+        undo.callback(close_file, file)
         staged = stage_file(target)
-    except BaseException:
-        close_file(file)
-        raise
-    staged.write(0, MAGIC)  # before the copied data
-    staged.copy(file, data_range(end))
+        undo.callback(staged.discard)
+        staged.write(0, MAGIC)  # before the copied data
+        undo.pop_all()
+    staged.copy(file, data_range(end), ExtentChecksums(extents))
     return staged
 
 
@@ -275,8 +292,14 @@ class SpliceSink:
         self._encoder = encoder
         self._indexed = indexed
         self._indexes = list(moved)
+        self._checksums: list[list[int]] = []  # of the new chunks of each row group
+        self._kept = [len(group.structs(RowGroup.COLUMNS)) for group in self._groups]
         self._output = output
-        output.write(0, MAGIC)
+        try:
+            output.write(0, MAGIC)  # before the copied data
+        except BaseException:
+            output.discard()  # nobody else can: there is no sink
+            raise
         self._end = end
         self._current = 0
         self._spool = PageSpool(output.path.parent)
@@ -321,8 +344,23 @@ class SpliceSink:
             self._finish_group()
         self._write_indexes()
         add_key_values(self._footer, metadata)
+        self._add_checksums()
         self._output.write(self._end, file_end(self._footer))
         self._output.complete()
+
+    def _add_checksums(self) -> None:
+        """Add the checksums of all chunks to the footer, if those of copied chunks are known."""
+        self._output.wait_for_copy()
+        copied = iter(self._output.copied.values if self._output.copied is not None else ())
+        values = [
+            value
+            for kept, new in zip(self._kept, self._checksums, strict=True)
+            for value in (*islice(copied, kept), *new)
+        ]
+        extents = extents_of(self._groups)
+        known = len(values) == len(extents)
+        text = encode_checksums(extents, values) if known else None
+        set_key_value(self._footer, CHECKSUMS_KEY, text)
 
     def abort(self) -> None:
         """Remove the unfinished file; does nothing after `close`, or when called again."""
@@ -364,6 +402,7 @@ class SpliceSink:
         columns = group.structs(RowGroup.COLUMNS)
         begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
         group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
+        self._checksums.append([])
         for parts in zip(*(rows.columns for rows in encoded), strict=True):
             meta = merge_chunks([part.meta for part in parts])
             meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
@@ -374,8 +413,11 @@ class SpliceSink:
             if self._current in self._indexed:
                 pages = [page for part in parts for page in part.index]
                 self._indexes += new_indexes(chunk, self._end, pages)
+            checksum = 0
             for page in chain.from_iterable(map(self._spool.bytes_of, parts)):
                 self._end = self._output.write(self._end, page)
+                checksum = crc32(page, checksum)
+            self._checksums[-1].append(checksum)
         group.put_list(RowGroup.COLUMNS, Wire.STRUCT, columns)
         metas = column_metas(group)
         for total, part in (

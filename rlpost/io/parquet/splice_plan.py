@@ -322,6 +322,26 @@ def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
         footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
 
 
+def set_key_value(footer: Struct, key: str, value: str | None) -> None:
+    """Set or remove a key-value entry of FileMetaData, and remove it from its Arrow schema.
+
+    Programs copy the metadata of the Arrow schema to the files that they write.
+    """
+    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) != key.encode()]
+    for pair in pairs:
+        if pair.binary(1) == ARROW_SCHEMA:
+            schema = decode_arrow_schema(pair.binary(2))
+            if key.encode() in (metadata := schema.metadata or {}):
+                left = {name: text for name, text in metadata.items() if name != key.encode()}
+                pair.put(2, Wire.BINARY, encode_arrow_schema(schema.with_metadata(left)))
+    if value is not None:
+        new = Struct().put(1, Wire.BINARY, key.encode()).put(2, Wire.BINARY, value.encode())
+        pairs.append(new)
+    footer.pop(FileMeta.KEY_VALUES, None)
+    if pairs:
+        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
+
+
 def merge_chunks(metas: list[Struct]) -> Struct:
     """Return the metadata of a column chunk that consists of these chunks, in order."""
     if len(metas) == 1:

@@ -27,6 +27,7 @@ from rlpost.io.parquet.footer import (
     read_footer,
 )
 from rlpost.io.parquet.sink import open_sink
+from rlpost.io.parquet.splice import start_copy
 from rlpost.io.staged import StagedFile
 
 
@@ -149,17 +150,33 @@ def test_encoding_may_run_in_other_threads(source, target):
     assert pq.read_table(target, columns=FIELDS.names).equals(expected)
 
 
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_copying_works_without_kernel_support(source, target, monkeypatch, code):
-    def refuse(*_):
-        raise OSError(code, os.strerror(code))
-
+@pytest.mark.parametrize("most", [1, 37])
+def test_a_copy_whose_reads_and_writes_are_short_is_complete(source, target, monkeypatch, most):
     enrich(source, target)
     expected = target.read_bytes()
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(staged, "COPY_BYTES", 100)
+    read, write = os.preadv, os.pwrite
+    monkeypatch.setattr(os, "preadv", lambda file, blocks, at: read(file, [blocks[0][:most]], at))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:most], at))
+    monkeypatch.setattr(staged, "READ_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_disk_that_is_full_from_the_first_byte_on_leaves_nothing(
+    source, target, monkeypatch, force
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for begin in (
+        lambda: open_sink(source, target, FIELDS, force_rewrite=force),
+        lambda: start_copy(source, target, []),
+    ):
+        with pytest.raises(ReadWriteError, match="No space left"):
+            begin()
+        assert list(target.parent.iterdir()) == [source]
 
 
 def test_a_full_disk_names_the_target(source, target, monkeypatch):
