@@ -280,20 +280,39 @@ OF_BATCHES = (kl_cov, clip_cov_all)
 """Losses that get all rows of a batch, and return a list for each."""
 
 
-def kl(row: Row, estimator: str, log_clamp=40.0, clamp=10.0, by_ratio=False) -> list[float]:
-    """The KL loss of each token; k3 alone is clamped."""
+def kl(
+    row: Row,
+    estimator: str,
+    log_clamp=40.0,
+    clamp=10.0,
+    by_ratio=False,
+    *,
+    to_itself=False,
+    of_product=False,
+    clamps_all=False,
+) -> list[float]:
+    """The KL loss of each token; k3 alone is clamped, or every estimator with `clamps_all`.
+
+    The ratio divides by `old`, or by the frozen policy itself; `of_product` clamps ratio times KL.
+    """
     found = []
     for t in range(len(row)):
         d = clip(row.new[t] - row.ref[t], -log_clamp, log_clamp)
-        ratio = ratio_of(row, t)
+        base = row.frozen if to_itself else row.old
+        new = row.frozen if of_product and abs(row.frozen[t] - row.ref[t]) > log_clamp else row.new
+        ratio = math.exp(new[t] - base[t])
         one = {
             "k1": d,
             "abs": abs(d),
             "k2": d * d / 2,
-            "k3": clip(math.expm1(-d) + d, -clamp, clamp),
+            "k3": math.expm1(-d) + d,
             "k4": ratio * d,
         }[estimator]
-        found.append(one * ratio if by_ratio else one)
+        bound = clamp if clamps_all or estimator == "k3" else math.inf
+        if of_product:
+            found.append(clip(one * ratio if by_ratio else one, -bound, bound))
+        else:
+            found.append(clip(one, -bound, bound) * (ratio if by_ratio else 1.0))
     return found
 
 

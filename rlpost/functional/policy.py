@@ -116,8 +116,11 @@ def policy_loss(
 
 def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
     """Raise UsageError if an option needs log-probs that are missing."""
+    ratio = options.kl_loss_coef > 0 and options.kl_loss_ratio
+    by_engine = ratio and options.kl_loss_ratio_policy == "infer"
     reasons = (
         (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs"),
+        (by_engine, "kl_loss_ratio_policy='infer'", "infer_log_probs"),
         (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs"),
         (
             "ref_log_probs" in loss_named(options.loss).needs,

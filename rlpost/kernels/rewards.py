@@ -79,10 +79,14 @@ def overlong_penalty(
         max_len: length at which the penalty is -factor, in tokens.
         buffer: length over which the penalty grows, in tokens.
         factor: absolute value of the penalty at max_len.
-        floor: beyond max_len the penalty falls further (`none`) or stays at -factor (`factor`).
+        floor: lowest penalty: `none`, it falls further beyond max_len; `factor`, -factor; `one`, -1
+            (TRL's soft overlong punishment).
+
+    >>> overlong_penalty(torch.tensor([30, 40]), max_len=20, buffer=10, factor=2.0, floor="one")
+    tensor([-1., -1.], dtype=torch.float64)
     """
     over = tokens.to(torch.float64) - (max_len - buffer)
-    lowest = -factor if floor == "factor" else -torch.inf
+    lowest = {"none": -torch.inf, "factor": -factor, "one": -1.0}[floor]
     return (-over / buffer * factor).clamp(min=lowest, max=0.0)
 
 

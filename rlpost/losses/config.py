@@ -175,6 +175,9 @@ class LossConfig:
             of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
             if not of_every and one not in defaults:
                 reasons[one] = name
+        if not options.kl_loss_ratio:
+            of_ratio = ("kl_loss_ratio_policy", "kl_loss_clamp_at")
+            reasons |= dict.fromkeys(of_ratio, "a KL loss without --kl-loss-ratio")
         if "old_log_probs" not in self.loss.needs and not options.kl_loss_ratio:
             reasons["behaviour"] = f"{name}, which has no ratio"
         if options.dual_clip == "twice" and "dual_clip" in defaults:

@@ -18,18 +18,29 @@ if TYPE_CHECKING:
 def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
     """Return the KL loss of each token, before its coefficient.
 
-    The estimate is that of `estimated`. With kl_loss_ratio it is multiplied by the importance
-    ratio, so that the gradient of its mean is that of the KL (DeepSeek V3.2's correction).
+        KL                  the estimate of `estimated`, clamped
+        r·KL                with kl_loss_ratio
+        clamp(r·KL)         with kl_loss_clamp_at = product, which clamps the product alone
+
+    With the ratio r the gradient of the mean is that of the KL (DeepSeek V3.2's correction).
+    kl_loss_ratio_policy is the policy that r divides by; for `current` r is 1, and has the gradient
+    of the log-prob, so that only the gradient differs. With the clamp of the product, a token has
+    no gradient where its log ratio to the reference is clamped.
 
     Args:
         tokens: T tokens, with `ref`.
-        options: the `kl_loss_...` fields, and `behaviour`, which the ratio divides by.
+        options: the `kl_loss_...` fields, and `behaviour`.
 
     Returns:
         [T], 0 if masked out; differentiable in `new`.
+
+    Source of the clamp of the product: NeMo-RL; of the ratio of a policy to itself: Tang and Munos,
+    arXiv 2506.09477.
     """
     kl = estimated(tokens, options)
-    return kl * _ratio(tokens, options) if options.kl_loss_ratio else kl
+    if options.kl_loss_ratio and not _clamps_product(options):
+        kl = kl * _weight(tokens, options)
+    return kl
 
 
 def clamped(kl: Tensor, options: LossOptions) -> Tensor:
@@ -40,20 +51,42 @@ def clamped(kl: Tensor, options: LossOptions) -> Tensor:
 
 
 def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
-    """Return `rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio."""
+    """Return `rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio.
+
+    If kl_loss_clamp bounds the product with the ratio, it is that product.
+    """
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
     estimator = options.kl_loss_estimator
     bounded = options.kl_loss_log_ratio_clamps in (estimator, "all")
-    return token_kl(
+    bound = options.kl_loss_log_ratio_clamp if bounded else torch.inf
+    reference = torch.where(tokens.mask, tokens.ref, 0.0)
+    product = _clamps_product(options)
+    kl = token_kl(
         tokens.masked_log_probs,
-        torch.where(tokens.mask, tokens.ref, 0.0),
+        reference,
         estimator=estimator,
-        log_ratio_clamp=options.kl_loss_log_ratio_clamp if bounded else torch.inf,
-        clamp=options.kl_loss_clamp,
+        log_ratio_clamp=bound,
+        clamp=torch.inf if product else options.kl_loss_clamp,
         clamps=options.kl_loss_clamps,
-        ratio=_ratio(tokens, options) if estimator == "k4" else 1.0,
+        ratio=_weight(tokens, options) if estimator == "k4" else 1.0,
     )
+    if not product:
+        return kl
+    weight = _weight(tokens, options)
+    beyond = (tokens.masked_log_probs - reference).detach().abs() > bound
+    kl = kl * torch.where(beyond, weight.detach(), weight)
+    if options.kl_loss_clamps in (estimator, "all"):
+        kl = kl.clamp(-options.kl_loss_clamp, options.kl_loss_clamp)
+    return kl
 
 
-def _ratio(tokens: Tokens, options: LossOptions) -> Tensor:
-    return tokens.divided_by(options.behaviour).ratio()
+def _clamps_product(options: LossOptions) -> bool:
+    return options.kl_loss_ratio and options.kl_loss_clamp_at == "product"
+
+
+def _weight(tokens: Tokens, options: LossOptions) -> Tensor:
+    """Return the ratio of the current policy to that of kl_loss_ratio_policy, [T]."""
+    policy = options.kl_loss_ratio_policy
+    if policy == "current":
+        return (tokens.masked_log_probs - tokens.masked_log_probs.detach()).exp()
+    return tokens.divided_by(options.behaviour if policy == "behaviour" else policy).ratio()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -256,6 +257,7 @@ def _check_loss_roles(
         options, name = config.options, config.loss.name
         for role, why, needs in (
             ("infer_log_probs", "behaviour infer", options.behaviour == "infer"),
+            *_kl_ratio_roles(options),
             ("ref_log_probs", f"loss {name}", "ref_log_probs" in config.loss.needs),
             ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
         ):
@@ -265,6 +267,13 @@ def _check_loss_roles(
     if missing:
         raise absent(source, missing, lacks_of(source))
     check_log_probs(source, columns, sorted(LOG_PROBS))
+
+
+def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
+    """Return the role that the ratio of the KL loss divides by, why, and whether it is needed."""
+    policy = options.kl_loss_ratio_policy
+    needs = options.kl_loss_ratio and policy in ("old", "infer")
+    return [(f"{policy}_log_probs", f"kl_loss_ratio_policy {policy}", needs)]
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:

@@ -321,6 +321,10 @@ class LossOptions(OptionModel):
     """Aggregation of the KL loss; default: that of the loss."""
     kl_loss_ratio: bool = False
     """Multiply the KL loss by the ratio, for an unbiased gradient."""
+    kl_loss_ratio_policy: Literal["behaviour", "old", "infer", "current"] = "behaviour"
+    """Policy that this ratio divides by; current: only the gradient."""
+    kl_loss_clamp_at: Literal["estimate", "product"] = "estimate"
+    """kl_loss_clamp bounds the estimate, or its product with the ratio."""
 
     @field_validator("loss")
     @classmethod

@@ -19,8 +19,9 @@ class Numerics(OptionModel):
 
     penalty_length: Literal["policy", "row"] = "policy"
     """Length for the overlong penalty: policy tokens only, or observation tokens too (row)."""
-    penalty_floor: Literal["none", "factor"] = "none"
-    """Overlong penalty beyond MAX_LEN: falls further (none), or stays at -FACTOR (factor)."""
+    penalty_floor: Literal["none", "factor", "one"] = "none"
+    """Lowest overlong penalty: none, so that it falls further beyond MAX_LEN; -FACTOR (factor), its
+    value at MAX_LEN; or -1 (one), for any FACTOR."""
     norm_eps: NonNegative = 1e-6
     """ε added to the standard deviation that divides rewards."""
     norm_ddof: Ddof = 1

@@ -77,6 +77,10 @@ def test_the_overlong_penalty_grows_over_the_buffer_and_may_have_a_floor():
     assert got.tolist() == [0, 0, -0.5, -1, -2, -4]
     got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0, floor="factor")
     assert got.tolist() == [0, 0, -0.5, -1, -2, -2]
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0, floor="one")
+    assert got.tolist() == [0, 0, -0.5, -1, -1, -1]
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=0.5, floor="one")
+    assert got.tolist() == [0, 0, -0.125, -0.25, -0.5, -1]
 
 
 @pytest.mark.parametrize(("penalty", "want"), [(0.5, 1.5), (0.0, 0.0), (-2.0, -2.0)])

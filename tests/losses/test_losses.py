@@ -17,7 +17,9 @@ from rlpost.kernels.aggregate import AggregateTotals
 from rlpost.kernels.moments import exact_digits
 from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
+from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
+from rlpost.recipe.presets import loss_preset
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
@@ -465,6 +467,53 @@ def test_the_gradient_of_the_kl_loss_is_a_difference_quotient(estimator, tokens)
         kl_loss(replace(tokens, new=tokens.new + sign * step), options) for sign in (1, -1)
     )
     torch.testing.assert_close(new.grad, (above - below) / (2 * step), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("policy", ["old", "current"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@settings(max_examples=15)
+@given(tokens=batches(width=2.0))
+def test_the_clamp_of_the_product_is_the_loop_in_value_and_gradient(estimator, policy, tokens):
+    options = LossOptions.of({
+        "kl_loss_estimator": estimator, "kl_loss_ratio": True, "kl_loss_clamp_at": "product",
+        "kl_loss_ratio_policy": policy, "kl_loss_log_ratio_clamp": 1.0, "kl_loss_clamp": 0.5,
+        "kl_loss_clamps": "all",
+    })  # fmt: skip
+    how = {"by_ratio": True, "to_itself": policy == "current", "of_product": True}
+
+    def loop(shift=0.0):
+        moved = [replace(row, new=[x + shift for x in row.new]) for row in rows_of(tokens)]
+        clamps = {"log_clamp": 1.0, "clamp": 0.5, "clamps_all": True}
+        found = [x for row in moved for x in slow.kl(row, estimator, **clamps, **how)]
+        return torch.tensor(found, dtype=torch.float64)
+
+    new, step, mask = tokens.new.clone().requires_grad_(), 1e-6, tokens.mask
+    found = kl_loss(replace(tokens, new=new), options)
+    found.sum().backward()
+    torch.testing.assert_close(found.detach()[mask], loop(), **EXACT)
+    quotient = (loop(step) - loop(-step)) / (2 * step)
+    near = (tokens.new - tokens.ref)[mask].abs() - 1.0
+    assume(not len(near) or float(near.abs().min()) > 1e-4)  # kinks
+    distance = (found.detach()[mask].abs() - 0.5).abs()
+    smooth = (distance > 1e-4) | (distance == 0)
+    torch.testing.assert_close(new.grad[mask][smooth], quotient[smooth], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("clamp_at", "gradient"), [("product", 0.0), ("estimate", 10.0)])
+def test_a_clamped_kl_has_no_gradient_through_the_ratio(clamp_at, gradient):
+    one = torch.tensor([-8.0], dtype=torch.float64)
+    new = one.clone().requires_grad_()
+    tokens = Tokens(new, one, one, one < 0, torch.tensor([0, 1]), ref=one + 30)
+    found = kl_loss(tokens, loss_preset("nemo-rl", kl_loss_clamp_at=clamp_at))
+    found.sum().backward()
+    assert (found.item(), new.grad.item()) == (10.0, gradient)
+
+
+def test_options_of_the_kl_ratio_need_the_ratio_and_log_probs_of_its_policy():
+    config = LossConfig(LossOptions(kl_loss_ratio_policy="current", kl_loss_clamp_at="product"))
+    asked = ("kl_loss_ratio_policy", "kl_loss_clamp_at")
+    assert set(config.ignored(asked)) == set(asked)
+    assert not LossConfig(LossOptions(kl_loss_ratio=True)).ignored(asked)
 
 
 def test_log_ratios_of_the_kl_loss_are_clamped():

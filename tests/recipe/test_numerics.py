@@ -118,6 +118,9 @@ def test_penalties_count_policy_tokens_or_all_and_may_have_a_floor():
     close(rewards_of(rows, overlong_penalty=(6, 4, 1.0), numerics=row), [-2.5])
     floor = {**row, "penalty_floor": "factor"}
     close(rewards_of(rows, overlong_penalty=(6, 4, 1.0), numerics=floor), [-1])
+    close(rewards_of(rows, overlong_penalty=(6, 4, 2.0), numerics=floor), [-2])
+    trl = {**row, "penalty_floor": rlpost.preset("trl").numerics.penalty_floor}
+    close(rewards_of(rows, overlong_penalty=(6, 4, 2.0), numerics=trl), [-1])
 
 
 def test_shaping_scales_rewards_and_penalises_truncation_and_length():

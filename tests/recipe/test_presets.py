@@ -154,7 +154,7 @@ def test_the_list_has_a_line_for_each_preset():
         assert (row["commit"], row["date"], row["release"]) == (
             source.commit, source.date, source.release,
         )  # fmt: skip
-        assert len(source.commit) >= 8 or source.release
+        assert len(source.commit) >= 8 or (source.release and source.date)
         assert all(one.startswith(row["preset"] + "@") for one in row["earlier code"].split())
 
 
@@ -191,9 +191,8 @@ def test_differences_are_available_as_json(how):
     out = run("presets", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
     if how == "json":
         rows = json.loads(out)
-        assert {"field": "single", "slime": "normalise", "default": "zero"}.items() <= rows[
-            0
-        ].items()
+        row = next(row for row in rows if row["field"] == "observations")
+        assert {"slime": "policy", "default": "skip"}.items() <= row.items()
     else:
         assert out.splitlines()[0] == "| field | slime | default | what it is |"
 
