@@ -696,6 +696,14 @@ def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
     assert finding(BASE, name, tmp_path) is None
 
 
+def test_one_outlier_is_no_shift(tmp_path):
+    """One difference of 5,000 nats is larger than the sum of all others, at lag 0."""
+    columns = with_row(BASE, "infer_log_probs", 4, at(3, -5000.0))
+    assert finding(columns, "shifted_lists", tmp_path) is None
+    shifted = with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0))
+    assert finding(shifted, "shifted_lists", tmp_path) is not None
+
+
 def test_a_shift_in_all_steps_names_no_step(tmp_path):
     found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
     assert "step 1" not in found.said
@@ -751,10 +759,12 @@ def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
     assert (one.null, one.nan, one.nonfinite_rows) == (1, 1, 2)
     found = finding(columns, "nonfinite_log_probs", tmp_path)
     assert (found.count, [one.row for one in found.evidence]) == (3, [4, 7, 9])
+    assert [one.said for one in found.evidence][1:] == ["`old_log_probs`", "`infer_log_probs`"]
     assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.said
     rewards = [None, float("nan"), float("inf"), *BASE["reward"][3:]]
-    said = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path).said
-    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in said
+    found = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path)
+    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in found.said
+    assert [one.said for one in found.evidence] == ["null", "NaN", "infinite"]
     masks = [list(map(int, values)) for values in BASE["response_mask"]]
     masks[2][3] = None
     said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).said
@@ -775,7 +785,6 @@ def test_integers_are_no_log_probs(tmp_path):
     found = finding(columns, "wrong_types", tmp_path)
     assert "`old_log_probs` is list<" in found.said
     assert "the role old_log_probs needs a list of floats per row" in found.said
-    assert found.evidence
 
 
 def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):

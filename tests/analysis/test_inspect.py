@@ -330,6 +330,18 @@ def test_the_screen_of_groups_counts_rollouts():
     assert "turns_as_responses" in RUN.invoke(app, [str(CALCULATOR)]).stdout.split("Columns by")[0]
 
 
+def test_responses_with_sample_mask_0_and_columns_without_a_role_are_named(tmp_path):
+    mask = [row % 4 != 0 for row in range(512)]
+    frame = pl.read_parquet(ARITHMETIC).with_columns(
+        sample_mask=pl.Series(mask), score=pl.col("reward")
+    )
+    frame.write_parquet(tmp_path / "a.parquet")
+    assert inspect([tmp_path / "a.parquet"]).left_out == 128
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "128 responses with `sample_mask` 0 count here, but not in" in shown
+    assert "`score` ignored: reward is read from `reward` (--map reward=COLUMN)" in shown
+
+
 # ---- the names of frameworks ----
 
 FRAMEWORKS = {

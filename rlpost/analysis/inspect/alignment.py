@@ -31,6 +31,7 @@ LEAST_SAMPLED = 1 << 13  # but all tokens of a small chunk
 TOKENS_OF_STEP = 1 << 13  # that are compared in each step of a chunk, in whole responses
 MOST_STEPS = 64  # in a chunk; with more steps, they are not compared one by one
 LAGS = (-1, 0, 1)
+MOST_NATS = 5.0  # that one token may differ
 ENDS = ("padded", "left", "shifted")
 
 
@@ -119,6 +120,8 @@ def _lag_sums(
 ) -> dict[int | str, float]:
     """Return Σ |one[t] - other[t + lag]| by lag, over the same pairs of neighbours, and `tokens`.
 
+    Each difference counts at most MOST_NATS, so that a few outliers are no shift.
+
     Args:
         one: [T]
         other: [T]
@@ -130,7 +133,7 @@ def _lag_sums(
         one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
     sides = {-1: (one[1:], other[:-1]), 0: (one[:-1], other[:-1]), 1: (one[:-1], other[1:])}
     sums: dict[int | str, float] = {
-        lag: float(np.einsum("i,i", np.abs(left - right), inner))
+        lag: float(np.einsum("i,i", np.minimum(np.abs(left - right), MOST_NATS), inner))
         for lag, (left, right) in sides.items()
     }
     return sums | {"tokens": float(inner.sum())}

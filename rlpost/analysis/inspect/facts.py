@@ -131,6 +131,7 @@ def inspect(
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
+        left_out=reading.totals.count("left_out"),
     )
 
 

@@ -43,7 +43,7 @@ def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
     """Return the column of each role, how it was found, and its type in the first file."""
     types = {name: counts.most_common(1)[0][0] for name, counts in _types(source).items()}
     return {
-        role: RoleFacts(column, columns.how[role], types[column])
+        role: RoleFacts(column, columns.how[role], types[column], columns.ignored.get(role, []))
         for role, column in columns.columns.items()
     }
 

@@ -247,7 +247,8 @@ class Shift:
     lag: int
     here: float
     there: float
-    """At lag 0 and at `lag`: mean |difference|, or the size of the jump at mask edges."""
+    """At lag 0 and at `lag`: mean |difference|, each at most 5 nats, or the size of the jump at
+    mask edges."""
     tokens: int
     """Tokens that were compared."""
 
@@ -360,6 +361,8 @@ class RoleFacts:
     column: str
     found_by: str
     type: str
+    ignored: list[str] = field(default_factory=list)
+    """Other columns with a name of the role, which are not read."""
 
 
 @dataclass(frozen=True)
@@ -428,6 +431,8 @@ class Facts:
     rlpost_version: str
     advantages: AdvantageFacts | None = None
     """Of the advantages that the file already has."""
+    left_out: int = 0
+    """Responses whose sample mask is 0. They count here, save in `advantages`."""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> Json:

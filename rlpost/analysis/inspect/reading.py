@@ -107,11 +107,11 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
         array, location = column(selection.prompt)
         hashes = decode.fingerprints_of(array, location)
         rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
+    kept = None
+    if selection.kept is not None:
+        kept = decode.numbers_of(*column(selection.kept)) != 0
+        reading.totals.add("left_out", count - np.count_nonzero(kept))
     if selection.advantages is not None:
-        kept = None
-        if selection.kept is not None:
-            kept = decode.numbers_of(*column(selection.kept)) != 0
-            reading.totals.add("left_out", count - np.count_nonzero(kept))
         rows |= advantage_rows(
             *column(selection.advantages), lists.get("mask"), kept, reading.advantages
         )

@@ -195,7 +195,14 @@ def overview(facts: Facts) -> list[str]:
         text += f", {counted(tokens, 'token')} ({share(policy, tokens)} policy)"
         if "mask" not in facts.roles:
             text += "; there is no mask, so every token counts as a policy token"
-    return [*_stored_lines(facts.input), text]
+    lines = [*_stored_lines(facts.input), text]
+    if facts.left_out:
+        column = facts.roles["sample_mask"].column
+        lines.append(
+            f"{counted(facts.left_out, 'response')} with `{column}` 0 count here, but not in "
+            "`rlpost advantages`"
+        )
+    return lines
 
 
 def tables_of(facts: Facts) -> list[TextTable]:
@@ -253,6 +260,12 @@ def _roles(facts: Facts) -> TextTable:
     for file in facts.input.files:
         reasons |= (file.rlpost or {}).get("lacks") or {}
     lines += [f"{role}: {reasons[role]}" for role in missing if role in reasons]
+    lines += [
+        f"{' and '.join(f'`{name}`' for name in one.ignored)} ignored: {role} is read from "
+        f"`{one.column}` (--map {role}=COLUMN)"
+        for role, one in facts.roles.items()
+        if one.ignored
+    ]
     return _roles_table(facts.roles, lines)
 
 
@@ -467,9 +480,9 @@ def _checks(facts: Facts) -> TextTable:
     lines = [f"{len(ran)} ran: {', '.join(ran)}"]
     if not_run:
         lines.append(f"{len(facts.checks) - len(ran)} did not run:")
-    rows = [(", ".join(names), why) for why, names in not_run.items()]
+    lines += [f"  {why}: {', '.join(names)}" for why, names in not_run.items()]
     notes = ["`rlpost inspect --checks` prints what each means"]
-    return TextTable(("check", "why not"), rows, "Checks", lines, notes, text=(0, 1))
+    return TextTable(title="Checks", lines=lines, notes=notes)
 
 
 def _slices(slices: Sequence[Slice], facts: Facts, role: str) -> TextTable | None:

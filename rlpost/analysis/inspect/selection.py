@@ -73,7 +73,7 @@ class ColumnSelection:
     advantages: str | None = None
     """The column of advantages, a list or a number per row."""
     kept: str | None = None
-    """The sample mask, 0 for responses that are left out; read with advantages."""
+    """The sample mask, 0 for responses that are left out."""
     rollout: str | None = None
     """The column of rollout ids: as set, else by its name."""
     rollout_counts: bool = False
@@ -136,6 +136,7 @@ def select_columns(
     """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
+        "kept": _kept(source, columns),
         "rollout": rollout_id or turns.get(ROLLOUT),
         "rollout_counts": rollout_id is not None,
         "turn": turns.get(TURN),
@@ -166,7 +167,6 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
-        kept=_kept(source, columns) if advantages else None,
         **rows,
     )
 

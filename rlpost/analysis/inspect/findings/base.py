@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -11,7 +11,7 @@ from rlpost.analysis.inspect.model import CheckRun, Evidence, Finding, Severity
 from rlpost.display.text import counted, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import (
         GroupFacts,
@@ -162,6 +162,22 @@ class CheckInput:
         """
         rows = self.reading.rows.filter(flags).head(MOST_EVIDENCE)
         return [self._response(row, also) for row in rows.iter_rows(named=True)]
+
+    def examples_named(self, flags: Mapping[str, pl.Series]) -> list[Evidence]:
+        """Return the first responses with one of these flags, with the names of their flags.
+
+        Args:
+            flags: [n] bool by name.
+        """
+        indices = (
+            pl.DataFrame([*flags.values()])
+            .select(pl.arg_where(pl.any_horizontal(pl.all())))
+            .to_series()[:MOST_EVIDENCE]
+            .to_list()
+        )
+        texts = [", ".join(n for n, flag in flags.items() if flag[i]) for i in indices]
+        rows = self.examples_at(indices)
+        return [replace(row, said=text) for row, text in zip(rows, texts, strict=True)]
 
     def examples_at(self, indices: Sequence[int], *also: str) -> list[Evidence]:
         """Return the responses at these indices of `Reading.rows`, in this order."""

@@ -117,6 +117,7 @@ def wrong_types(data: CheckInput) -> Result:
             Evidence(file, said=f"{column}: {kind}")
             for column, kind in unusable.values()
             for file in _files_with(data, column, kind)
+            if len(data.input.files) > 1
         ][:MOST_EVIDENCE],
     )  # fmt: skip
 

@@ -127,6 +127,8 @@ def _differing(data: CheckInput) -> pl.DataFrame:
 @check("error", "group", "reward")
 def differing_rollout_rewards(data: CheckInput) -> Result:
     """Rows of one rollout have different rewards, and no option says which one counts."""
+    if data.reading.selection.rollout is None:
+        return NotRun("no column for rollout ids")
     if not data.reading.selection.rollout_counts:
         return NotRun("each row counts as a response (--rollout-id counts rollouts)")
     rollouts = _differing(data)
@@ -367,16 +369,17 @@ def nonfinite_rewards(data: CheckInput) -> Result:
     if rewards is None or not rewards.nonfinite:
         return None
     rows = data.reading.rows
-    flags = ~rows["reward"].is_finite()
-    nulls, infinite = int(rows["reward_null"].sum()), int(rows["reward"].is_infinite().sum())
-    kinds = {"null": nulls, "NaN": rewards.nonfinite - nulls - infinite, "infinite": infinite}
+    null, infinite = rows["reward_null"], rows["reward"].is_infinite()
+    nan = rows["reward"].is_nan() & ~null
+    kinds = {"null": null, "NaN": nan.alias("nan"), "infinite": infinite.alias("infinite")}
     return Problem(
         94,
         f"`{rewards.column}` is not finite in {rewards.nonfinite:,} of "
         f"{counted(data.count, 'response')} ("
-        + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count) + ")",
+        + ", ".join(f"{flags.sum():,} {kind}" for kind, flags in kinds.items() if flags.any())
+        + ")",
         "score them again, or leave them out: `rlpost advantages --nonfinite mask`",
-        rewards.nonfinite, data.count, data.examples(flags),
+        rewards.nonfinite, data.count, data.examples_named(kinds),
     )  # fmt: skip
 
 

@@ -65,7 +65,12 @@ def _nonfinite(data: CheckInput, columns: dict[str, TokenColumn], advice: str) -
         f"{names} {'are' if len(nonfinite) > 1 else 'is'} not finite in {count:,} of "
         f"{counted(data.count, 'response')}",
         advice,
-        count, data.count, data.examples(flags, "tokens"),
+        count, data.count, data.examples_named(
+            {
+                f"`{one.column}`": _any_row(data, [f"nonfinite:{role}"]).alias(role)
+                for role, one in nonfinite.items()
+            }
+        ),
     )  # fmt: skip
 
 
