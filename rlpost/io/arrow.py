@@ -186,6 +186,12 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
     return to_numpy(values)
 
 
+def list_cell(array: pa.Array, row: int, token: int) -> str:
+    """Return a value of a list and its place for errors: `null at token 3`."""
+    value = array[row][token].as_py()
+    return f"{'null' if value is None else value} at token {token}"
+
+
 def mask(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return offsets and values of a list column of 0 and 1.
 
@@ -200,7 +206,7 @@ def mask(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int64], ND
         row = int(np.searchsorted(offsets, token, side="right")) - 1
         raise location.error(
             row,
-            f"has {values[token]} at token {token - int(offsets[row])}",
+            f"has {list_cell(array, row, token - int(offsets[row]))}",
             "a mask has 1 for policy tokens and 0 for other tokens",
         )
     return offsets, true

@@ -129,7 +129,8 @@ class Decoder:
         """Convert the numbers of a role in one chunk."""
         column = self.columns.column(role)
         location = self.location_of(chunk, column)
-        own, values = ragged.list_values(chunk.table.column(column), location)
+        array = chunk.table.column(column)
+        own, values = ragged.list_values(array, location)
         if not np.array_equal(own, offsets):
             raise self._unequal(location, own, offsets)
         with np.errstate(invalid="ignore"):  # signalling NaN
@@ -142,7 +143,7 @@ class Decoder:
             row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
             raise location.error(
                 row,
-                f"has {values[bad[0]]} at token {bad[0] - offsets[row]}",
+                f"has {ragged.list_cell(array, row, int(bad[0] - offsets[row]))}",
                 "finite numbers are needed; `--nonfinite mask` leaves such responses out",
             )
         # The `finite` stage sees NaN only at policy tokens.

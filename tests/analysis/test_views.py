@@ -272,3 +272,16 @@ def test_control_characters_are_shown_alone_and_among_others(capsys, tmp_path):
             if how == "table":
                 assert "a␛[2J␇␍\ufffd\ufffdb" in text
     assert "c␍\nd" in visible_text(capsys, path, row=1)
+
+
+def test_nulls_are_shown_as_null_and_nan_as_nan(capsys, tmp_path):
+    table = pl.read_parquet(ARITHMETIC).head(8)
+    old = table["old_log_probs"].to_list()
+    old[2][0], old[2][1] = None, float("nan")
+    rewards = [1.0, 1.0, None, *[0.0] * 5]
+    odd = table.with_columns(old_log_probs=pl.Series(old), reward=pl.Series(rewards))
+    odd.write_parquet(tmp_path / "a.parquet")
+    shown = visible_text(capsys, tmp_path / "a.parquet", row=2, colour="logprob")
+    assert "3(null) 2(nan) 13(-0.00104)" in shown
+    assert "reward=null" in shown
+    assert "3(null) 2(nan)" in visible_text(capsys, tmp_path / "a.parquet", row=2, colour="kl")

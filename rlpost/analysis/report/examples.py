@@ -297,7 +297,9 @@ def _fields(one: Response, limits: Limits) -> list[tuple[str, str]]:
 
 
 def _field(value: Any) -> str:
-    return number(value) if isinstance(value, float) and math.isfinite(value) else str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return number(value)
+    return "null" if value is None else str(value)
 
 
 def _short(value: float) -> float | None:

@@ -63,6 +63,8 @@ class Response:
     """`logprob`, `kl`, `advantage`: means over policy tokens, if their columns were read."""
     token_measures: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """[t] each: the values of these measures per token."""
+    nulls: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """[t] each: by measure, the tokens whose value is null in the file, and NaN here."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,16 @@ class ResponseReader:
         plain |= dict(index.source.files[file].partitions)
         found = {name: self._measure(name, tokens, plain, count) for name in self.measures}
         colours = {name: value for name, value in found.items() if value is not None}
+        null_tokens = {
+            name: array.flatten().is_null().to_numpy(zero_copy_only=False)
+            for name, array in lists_of.items()
+            if name in tokens
+        }
+        nulls = {
+            name: np.any([null_tokens[column] for column in self._columns(name)], axis=0)
+            for name in colours
+            if null_tokens.keys() >= {*self._columns(name)}
+        }
         token_texts, has_texts = self._token_texts(cells, values, count)
         text = "".join(token_texts) if has_texts else ""
         return Response(
@@ -203,7 +215,13 @@ class ResponseReader:
             fields=plain,
             means={name: _mean(value, mask) for name, value in colours.items()},
             token_measures=colours,
+            nulls=nulls,
         )
+
+    def _columns(self, measure: str) -> list[str]:
+        """Return the columns of a measure, besides the mask."""
+        mask = self.index.columns.columns.get("mask")
+        return [name for name in self.index.columns_for(measure) if name != mask]
 
     def _measure(
         self,
@@ -213,8 +231,7 @@ class ResponseReader:
         count: int,
     ) -> NDArray[np.float64] | None:
         """Return a measure per token, [t]; a number of the whole response is repeated."""
-        mask = self.index.columns.columns.get("mask")
-        columns = [name for name in self.index.columns_for(measure) if name != mask]
+        columns = self._columns(measure)
         if len(columns) == 1 and isinstance(fields.get(columns[0]), int | float):
             return np.full(count, float(fields[columns[0]]))
         if not all(name in tokens for name in columns):

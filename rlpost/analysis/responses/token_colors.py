@@ -100,6 +100,7 @@ def coloured_tokens(
         cursor: the token to highlight.
     """
     values = response.token_measures.get(measure or "")
+    nulls = response.nulls.get(measure or "")
     count = len(response.token_texts)
     last = count if limit is None else min(first + limit, count)
     separator = "" if response.has_texts and not numbers else " "
@@ -110,7 +111,8 @@ def coloured_tokens(
         text, policy = visible_text(response.token_texts[i]), bool(response.mask[i])
         value = math.nan if values is None else float(values[i])
         if numbers and values is not None:
-            text += f"({value:.3g})" if policy else "(obs)"
+            null = bool(nulls is not None and nulls[i])
+            text += "(obs)" if not policy else "(null)" if null else f"({value:.3g})"
         style = style_of(measure, value) if policy and measure and values is not None else ""
         line.append(text, style=_CURSOR if i == cursor else style if policy else _OBSERVED)
         line.append("\n" if response.token_texts[i].endswith("\n") else separator)

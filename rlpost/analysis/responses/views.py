@@ -360,7 +360,9 @@ def _boxes(
 def field_lines(one: Response) -> list[str]:
     """Return the row's file and its other columns, one line each, with visible control signs."""
     texts = {
-        name: number(value) if isinstance(value, float) else printable_line(str(value))
+        name: number(value)
+        if isinstance(value, float)
+        else printable_line("null" if value is None else str(value))
         for name, value in one.fields.items()
     }
     values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
