@@ -668,6 +668,12 @@ def test_unusual_files_have_a_page_too(browser, case, tmp_path):
         open_everything(seen)
         assert seen.locator('[data-key="responses"] .value').inner_text() == str(facts.responses)
         assert seen.locator(".finding").count() == len(facts.findings)
+        ran = sum(one.not_run is None for one in facts.checks)
+        assert f"by {ran} of {len(facts.checks)} checks" in seen.locator("#findings").inner_text()
+        for one in facts.checks:
+            if one.not_run is not None:
+                lines = "\n".join(seen.locator("#checks p").all_inner_texts())
+                assert f"{one.not_run}: " in lines
         results = seen.locator("#checks tbody tr").all_inner_texts()
         assert len(results) == len(facts.checks)
         for one, text in zip(facts.checks, results, strict=True):

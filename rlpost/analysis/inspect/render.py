@@ -195,14 +195,15 @@ def overview(facts: Facts) -> list[str]:
         text += f", {counted(tokens, 'token')} ({share(policy, tokens)} policy)"
         if "mask" not in facts.roles:
             text += "; there is no mask, so every token counts as a policy token"
-    lines = [*_stored_lines(facts.input), text]
-    if facts.left_out:
-        column = facts.roles["sample_mask"].column
-        lines.append(
-            f"{counted(facts.left_out, 'response')} with `{column}` 0 count here, but not in "
-            "`rlpost advantages`"
-        )
-    return lines
+    return [*_stored_lines(facts.input), text, *left_out_lines(facts)]
+
+
+def left_out_lines(facts: Facts) -> list[str]:
+    """Return the line on responses whose sample mask is 0, if there are any."""
+    if not facts.left_out:
+        return []
+    column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
+    return [f"{responses} with `{column}` 0 count here, but are left out of training"]
 
 
 def tables_of(facts: Facts) -> list[TextTable]:
@@ -260,13 +261,17 @@ def _roles(facts: Facts) -> TextTable:
     for file in facts.input.files:
         reasons |= (file.rlpost or {}).get("lacks") or {}
     lines += [f"{role}: {reasons[role]}" for role in missing if role in reasons]
-    lines += [
+    return _roles_table(facts.roles, [*lines, *ignored_lines(facts)])
+
+
+def ignored_lines(facts: Facts) -> list[str]:
+    """Return the columns that have the name of a role which another column serves."""
+    return [
         f"{' and '.join(f'`{name}`' for name in one.ignored)} ignored: {role} is read from "
         f"`{one.column}` (--map {role}=COLUMN)"
         for role, one in facts.roles.items()
         if one.ignored
     ]
-    return _roles_table(facts.roles, lines)
 
 
 def _roles_table(roles: dict[str, RoleFacts], lines: Sequence[str] = ()) -> TextTable:
@@ -473,16 +478,21 @@ def _masks(facts: Facts) -> TextTable | None:
 def _checks(facts: Facts) -> TextTable:
     """Return which checks ran, and why the others did not."""
     ran = [one.name for one in facts.checks if one.not_run is None]
-    not_run: dict[str, list[str]] = {}
-    for one in facts.checks:
-        if one.not_run is not None:
-            not_run.setdefault(one.not_run, []).append(one.name)
-    lines = [f"{len(ran)} ran: {', '.join(ran)}"]
-    if not_run:
-        lines.append(f"{len(facts.checks) - len(ran)} did not run:")
-    lines += [f"  {why}: {', '.join(names)}" for why, names in not_run.items()]
+    lines = [f"{len(ran)} ran: {', '.join(ran)}", *not_run_lines(facts)]
     notes = ["`rlpost inspect --checks` prints what each means"]
     return TextTable(title="Checks", lines=lines, notes=notes)
+
+
+def not_run_lines(facts: Facts) -> list[str]:
+    """Return the checks that did not run, by reason; none if all ran."""
+    names: dict[str, list[str]] = {}
+    for one in facts.checks:
+        if one.not_run is not None:
+            names.setdefault(one.not_run, []).append(one.name)
+    if not names:
+        return []
+    count = sum(map(len, names.values()))
+    return [f"{count} did not run:", *(f"  {why}: {', '.join(own)}" for why, own in names.items())]
 
 
 def _slices(slices: Sequence[Slice], facts: Facts, role: str) -> TextTable | None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.analysis.inspect.render import checks_ran
+from rlpost.analysis.inspect.render import (
+    checks_ran,
+    ignored_lines,
+    left_out_lines,
+    not_run_lines,
+)
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number, percent, size
@@ -55,7 +60,7 @@ def overview(facts: Facts) -> Section:
     if kl:
         note = f"old against ref, k1; {_ends(kl)}"
         tiles.append(Tile("Mean KL", number(kl.mean), note, "token_facts.kl.mean"))
-    return Section("overview", "Overview", tiles=tiles)
+    return Section("overview", "Overview", left_out_lines(facts), tiles)
 
 
 def _stored(facts: Facts) -> str:
@@ -250,7 +255,8 @@ def checks(facts: Facts) -> Section:
     """Return every check, with its result."""
     rows = [(one.name, _check_result(one), FINDINGS[one.name].meaning) for one in facts.checks]
     table = Table("All checks", ("check", "result", "meaning"), rows, (0, 1, 2))
-    return Section("checks", "Checks", [f"{checks_ran(facts)} ran."], tables=[table])
+    lines = [f"{checks_ran(facts)} ran", *not_run_lines(facts)]
+    return Section("checks", "Checks", lines, tables=[table])
 
 
 def _check_result(one: CheckRun) -> str:
@@ -272,7 +278,7 @@ def storage(facts: Facts) -> Section:
         Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3)),
         Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)),
     ]
-    return Section("storage", "Files and columns", tables=tables)
+    return Section("storage", "Files and columns", ignored_lines(facts), tables=tables)
 
 
 def _writer(rlpost: dict[str, object] | None, writer: str) -> str:

@@ -49,7 +49,9 @@ function findingsSection(open, shownRows) {
     make('p', { class: 'said' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.said),
     make('p', { class: 'soft' }, finding.advice),
     finding.evidence.length ? make('ul', {}, ...finding.evidence.map(evidence)) : null);
-  return sectionOf('findings', 'Findings', make('ul', { class: 'findings' }, ...data.findings.map(one)));
+  const count = data.findings.length;
+  const by = `${count} ${count === 1 ? 'finding' : 'findings'} by ${data.checks}${count > 1 ? ', the most harmful first' : ''}`;
+  return sectionOf('findings', 'Findings', make('p', { class: 'soft' }, by), make('ul', { class: 'findings' }, ...data.findings.map(one)));
 }
 
 function examplesSection(groups, shown) {
