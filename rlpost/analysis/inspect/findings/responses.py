@@ -104,23 +104,21 @@ def turns_as_responses(data: CheckInput) -> Result:
 
 
 def _differing(data: CheckInput) -> pl.DataFrame:
-    """Return the rollouts whose rows have different rewards: the first row, and one that differs.
+    """Return the rollouts whose rows have different rewards: the indices of their rows, `index`.
 
-    Returns:
-        `first` and `other`, indices of rows; empty without rollout ids or rewards.
+    Empty without rollout ids or rewards.
     """
     rows = data.reading.rows
     if not {"rollout", "reward", "group"} <= {*rows.columns}:
-        return pl.DataFrame(schema={"first": pl.Int64, "other": pl.Int64})
-    by = [key for key in ("batch", "group", "rollout") if key in rows]
-    reward, index = pl.col("reward"), pl.col("index")
+        return pl.DataFrame(schema={"index": pl.List(pl.UInt32)})
+    by, reward = [key for key in ("batch", "group", "rollout") if key in rows], pl.col("reward")
     return (
         rows.with_row_index("index")
         .filter(reward.is_finite())
         .drop_nulls(by)
         .group_by(by, maintain_order=True)
-        .agg(first=index.first(), other=index.filter(reward != reward.first()).first())
-        .drop_nulls("other")
+        .agg("index", low=reward.min(), high=reward.max())
+        .filter(pl.col("low") != pl.col("high"))
     )
 
 
@@ -134,10 +132,10 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     rollouts = _differing(data)
     if data.rollout_reward != "equal" or rollouts.is_empty():
         return None
-    rows, pairs = data.reading.rows, rollouts.head(MOST_EVIDENCE).iter_rows(named=True)
-    evidence = []
-    for pair in pairs:
-        first, other = (rows.row(pair[name], named=True) for name in ("first", "other"))
+    rows, evidence = data.reading.rows, []
+    for index in rollouts["index"].head(MOST_EVIDENCE):
+        first, *others = (rows.row(i, named=True) for i in index)
+        other = next(row for row in others if row["reward"] != first["reward"])
         path = data.input.files[int(first["file"])].path
         text = f"reward {first['reward']:g}, but {other['reward']:g} in row {other['row']}"
         evidence.append(Evidence(path, first["row"], first["rollout"], text))
