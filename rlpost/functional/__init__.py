@@ -22,6 +22,7 @@ from rlpost.functional.tokens import (
     importance_weights,
     kl,
     place_rewards,
+    response_rewards,
     to_tokens,
     whiten,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "padded",
     "place_rewards",
     "policy_loss",
+    "response_rewards",
     "rloo",
     "to_tokens",
     "whiten",

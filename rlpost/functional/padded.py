@@ -31,6 +31,7 @@ __all__ = [
     "kl",
     "place_rewards",
     "policy_loss",
+    "response_rewards",
     "to_tokens",
     "whiten",
 ]
@@ -58,6 +59,15 @@ def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> 
 def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
     """Return `rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
     return tokens.place_rewards(rewards, _offsets(mask), mask.flatten()).view(mask.shape)
+
+
+def response_rewards(rewards: Tensor, token_rewards: Tensor) -> Tensor:
+    """Return `rlpost.functional.response_rewards` of [B] and [B, T] rewards, [B].
+
+    Process rewards of padding must be 0.
+    """
+    offsets = _offsets(torch.ones_like(token_rewards), token_rewards=token_rewards)
+    return tokens.response_rewards(rewards, token_rewards.flatten(), offsets)
 
 
 def to_tokens(numbers: Tensor, mask: Tensor) -> Tensor:

@@ -140,6 +140,38 @@ def discounted_returns(
     return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
 
 
+def response_rewards(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) -> Tensor:
+    """Return the reward of each response plus the sum of its process rewards.
+
+        Sᵢ = rᵢ + Σₜ pᵢₜ over all tokens of the response, observation tokens too
+
+    It is what a baseline per response, such as that of `grpo`, has to see.
+
+    Args:
+        rewards: [N] reward of each response.
+        token_rewards: [T] process reward of each token, in units of reward.
+        offsets: [N+1] first token of each response; the last element is T.
+
+    Returns:
+        [N]; differentiable. A response without tokens keeps its reward.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong.
+
+    Source: verl, compute_grpo_outcome_advantage, which sums token rewards without a mask.
+
+    >>> offsets = torch.tensor([0, 2, 3])
+    >>> response_rewards(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.0, 2.0]), offsets)
+    tensor([1.5000, 2.0000])
+    """
+    (rewards,), (token_rewards,) = floats(rewards=rewards), floats(token_rewards=token_rewards)
+    responses = ragged(offsets, None, token_rewards)
+    per_response("rewards", rewards, responses.offsets.numel() - 1)
+    owners = torch.repeat_interleave(lengths(responses.offsets), output_size=len(token_rewards))
+    widest = torch.promote_types(rewards.dtype, token_rewards.dtype)
+    return rewards.to(widest).index_add(0, owners, token_rewards.to(widest))
+
+
 def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return token rewards: the reward of each response on its last policy token, 0 elsewhere.
 

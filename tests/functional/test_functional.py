@@ -82,6 +82,17 @@ def assert_padded_equals(rows, padded_result, ragged_result):
     torch.testing.assert_close(padded_result, padded(rows, ragged_result, 0), **CLOSE)
 
 
+@few
+@given(ONE_BATCH)
+def test_process_rewards_are_summed_as_the_pipeline_does(rows):
+    token_rewards = numbers(rows, "token_rewards")
+    found = F.response_rewards(rewards_of(rows), token_rewards, offsets_of(rows))
+    loop = [r.reward + sum(r.token_rewards) for r in rows]
+    torch.testing.assert_close(found, torch.tensor(loop, dtype=found.dtype), **CLOSE)
+    twin = P.response_rewards(rewards_of(rows), padded(rows, token_rewards, 0))
+    torch.testing.assert_close(twin, found, **CLOSE)
+
+
 # Scans
 
 
@@ -438,6 +449,7 @@ CALLS = [
     w("gae", "rewards", "values", "offsets", "mask", length_adaptive_alpha=0.5),
     w("discounted_returns", "rewards", "offsets", "mask", gamma=0.5),
     w("place_rewards", "scores", "offsets", "mask"),
+    w("response_rewards", "scores", "rewards", "offsets"),
     w("to_tokens", "scores", "offsets", "mask"),
     w("grpo", "scores", "groups"),
     w("dr_grpo", "scores", "groups"),
@@ -521,6 +533,7 @@ DIFFERENTIABLE = {
     "gae": ("rewards", "values"),
     "discounted_returns": ("rewards",),
     "place_rewards": ("scores",),
+    "response_rewards": ("scores", "rewards"),
     "to_tokens": ("scores",),
     "whiten": ("values",),
     "kl": ("log_probs", "ref"),
@@ -589,6 +602,10 @@ def test_masked_nan_does_not_reach_gradients():
         (lambda t: F.whiten(t["values"].view(3, 3), MASK), "mask of shape (9,)"),
         (lambda t: F.gae(t["rewards"].view(3, 3), t["values"].view(3, 3), OFFSETS), "padded"),
         (lambda t: F.place_rewards(t["scores"][:2], OFFSETS), "one number for each response"),
+        (
+            lambda t: F.response_rewards(t["scores"][:2], t["rewards"], OFFSETS),
+            "one number for each response",
+        ),
         (lambda t: F.grpo(t["scores"], ["a"]), "one id and one reward"),
         (lambda t: F.grpo(t["tokens"], ["a"] * 3), "rewards is torch.int64"),
         (lambda t: F.kl(t["old"], t["ref"], kl_estimator="k5"), "none of k1, abs"),
