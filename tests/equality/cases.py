@@ -288,6 +288,13 @@ def of_recipes() -> list[Case]:
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
         advantages("rollout id", "rich.parquet", "--rollout-id rollout"),
+        *(
+            advantages(
+                f"rollout {rule}", "rich.parquet", f"--rollout-id rollout --rollout-reward {rule}"
+            )
+            for rule in ("last", "sum", "mean")
+        ),
+        advantages("process rewards", "rich.parquet", "--numerics process_rewards=token"),
         advantages("emit only", "steps.parquet", "--emit-only"),
         advantages("pass threshold", "steps.parquet", "--pass-threshold 0.4 "
                    "--emit group_pass_rate,group_size"),

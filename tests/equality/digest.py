@@ -32,6 +32,7 @@ RENAMED: dict[str, str] = {
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
+    "process_reward",  # statistics of process rewards, and how they are added
     "seconds.start_up",  # `seconds` is the time of the whole process
     "seconds.publishing",  # likewise
     "html.checks",  # a page says how many checks found nothing

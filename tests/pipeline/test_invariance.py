@@ -254,7 +254,10 @@ def big(size, seed=3):
         ({"estimator": "rloo", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 9.0}, same_bits),
         ({"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"}, same_bits),
         ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
-        ({"estimator": "rloo", "rollout_id": "domain"}, same_bits),
+        *(
+            ({"estimator": "rloo", "rollout_id": "domain", "rollout_reward": rule}, same_bits)
+            for rule in ("sum", "mean")  # `last` depends on the order
+        ),
         ({"estimator": "gae", "gamma": 0.99, "whiten_advantages": True}, same_numbers),
         ({"estimator": "grpo", "kl_coef": 0.1}, same_numbers),
     ],
