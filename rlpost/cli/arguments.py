@@ -6,9 +6,9 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.cli.environment import FLAGS, flag_of
 from rlpost.cli.options import LISTS
 from rlpost.errors import UsageError
+from rlpost.recipe.flags import FLAGS, field_of, flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import DEFAULT, loss_values_of, usual_estimator, values_of
@@ -94,12 +94,13 @@ def _check_rollouts(
 
 
 def _with_flags(text: str, origins: Mapping[str, str]) -> str:
-    """Return errors about how options fit together with the origin of the first one in front."""
+    """Return errors about how options fit together, with the file that sets the first one."""
 
     def origin(found: re.Match[str]) -> str:
-        return f"{origins.get(found[1], COMMAND_LINE)}: {found[1]}"
+        source = origins.get(field_of(found[1]), found[1])
+        return found[1] if source == found[1] else f"{source}: {found[1]}"
 
-    return re.sub(rf"^{COMMAND_LINE}: (\w+)", origin, text, flags=re.MULTILINE)
+    return re.sub(rf"^{COMMAND_LINE}: (--[\w-]+)", origin, text, flags=re.MULTILINE)
 
 
 def requested(
@@ -143,7 +144,10 @@ def loss_settings_of(
         if point:
             where = f"--sweep {' '.join(f'{name}={x}' for name, x in point.items())}"
             origins = {name: x for name, x in origins.items() if name not in swept}
-        loss = LossOptions.of(loss_values_of(preset or DEFAULT, own), where, origins)
+        try:
+            loss = LossOptions.of(loss_values_of(preset or DEFAULT, own), where, origins)
+        except UsageError as error:
+            raise UsageError(_with_flags(str(error), origins)) from None
         settings.append((loss, _values_of_point(loss, point)))
     return settings
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, RlpostError
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import closest
@@ -18,17 +19,11 @@ if TYPE_CHECKING:
     import typer
 
 
-FLAGS = {"columns": "--map", "teachers": "--teacher"}
 PREFIX = "RLPOST_"
 EXECUTION = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
 """Options that environment variables set, beside those of the recipe and the loss."""
 _VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
 _UNKNOWN = re.compile(r"no (preset|estimator) '")
-
-
-def flag_of(name: str) -> str:
-    """Return the option of a field of Recipe or LossOptions."""
-    return FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def variable_of(name: str) -> str:
@@ -88,7 +83,9 @@ def _with_variable(line: str, variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         variable, flag = variable_of(name), flag_of(name)
         if line.startswith((f"{flag} ", f"{flag}:")):
-            return variable + line.removeprefix(flag).replace(" ", "=", line[len(flag)] == " ")
+            rest = line.removeprefix(flag)
+            quoted = rest[0] == " " and value.startswith(rest.split()[0].rstrip(":"))
+            return f"{variable}={rest[1:]}" if quoted else variable + rest
         if repr(value) in line or line.startswith(f"{value}:"):
             return f"{variable}: {line}"
     return line

@@ -24,7 +24,7 @@ from typing import (
 import typer
 
 from rlpost.cli import completion
-from rlpost.cli.environment import flag_of, naming_options, unknown_variables, variable_of
+from rlpost.cli.environment import naming_options, unknown_variables, variable_of
 from rlpost.cli.help_screen import (
     ADVANTAGES,
     CORRECTION,
@@ -40,6 +40,7 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import echo, silence_warnings
 from rlpost.recipe.base import Bound
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions, defaults_of, word
 from rlpost.recipe.recipe import Recipe
 

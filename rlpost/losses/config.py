@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.losses import loss_named
 from rlpost.losses.base import ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class LossConfig:
         for both, sides in _SIDES.items():
             own = [side for side in sides if side in defaults]
             if own and all(getattr(options, side) is not None for side in own):
-                reasons[both] = f"{name}, since {' and '.join(own)} are given"
+                reasons[both] = f"{name}, since {' and '.join(map(flag_of, own))} are set"
         of_every_loss = ("loss", "behaviour", "aggregation")
         for one in type(options).model_fields:
             of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
@@ -192,7 +193,7 @@ class LossConfig:
         over_responses = any(how in ("seq-mean-token-sum", "seq-mean-token-mean") for how in ways)
         if not over_responses and not (by_length and self.options.agg_norm == "rows"):
             fields.add("agg_rows")
-        return dict.fromkeys(fields, f"{self.loss.name} with aggregation {' and '.join(ways)}")
+        return dict.fromkeys(fields, f"{self.loss.name} with --aggregation {' and '.join(ways)}")
 
 
 def behaviour_of(configs: Sequence[LossConfig]) -> str:

@@ -62,7 +62,7 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     usual += ["is_weight"] if recipe.is_weight else []
     names = tuple(usual) if recipe.emit is None else recipe.emit
     missing = {
-        "sample_weight": (not resolved.weighted, "difficulty_weight or length_weight"),
+        "sample_weight": (not resolved.weighted, "--difficulty-weight or --length-weight"),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
         "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
     }

@@ -256,10 +256,10 @@ def _check_loss_roles(
     for config in configs:
         options, name = config.options, config.loss.name
         for role, why, needs in (
-            ("infer_log_probs", "behaviour infer", options.behaviour == "infer"),
+            ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
             *_kl_ratio_roles(options),
-            ("ref_log_probs", f"loss {name}", "ref_log_probs" in config.loss.needs),
-            ("ref_log_probs", f"kl_loss_coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
+            ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
+            ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
         ):
             if needs:
                 needed.setdefault(role, why)
@@ -307,15 +307,15 @@ def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
     mean_of, std_of = resolved.norm
     on_groups = estimator.level == "response" and "offsets" in estimator.parameters
     grouped = {
-        f"norm_mean {mean_of}": mean_of in ("group", "others"),
-        f"norm_std {std_of}": std_of in ("group", "others"),
+        f"--norm-mean {mean_of}": mean_of in ("group", "others"),
+        f"--norm-std {std_of}": std_of in ("group", "others"),
         f"estimator {estimator.name}": on_groups
         or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
-        "the difficulty mask": recipe.difficulty_mask,
-        "drop_zero_variance": recipe.drop_zero_variance,
-        "drop_single": recipe.drop_single,
-        "group_length_penalty": recipe.group_length_penalty is not None,
-        "a group column to write": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
+        "--difficulty-mask": recipe.difficulty_mask,
+        "--drop-zero-variance": recipe.drop_zero_variance,
+        "--drop-single": recipe.drop_single,
+        "--group-length-penalty": recipe.group_length_penalty is not None,
+        "--emit of a group column": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
     }
     return [why for why, needs in grouped.items() if needs]
 
@@ -339,13 +339,13 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         "the off-policy correction",
     )
     asked = (
-        (policy, "teachers", bool(recipe.teachers)),
+        (policy, "--teacher", bool(recipe.teachers)),
         (policy, penalty, recipe.kl_coef > 0),
         ("ref_log_probs", penalty, recipe.kl_coef > 0),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
-        ("difficulty", "difficulty_weight", recipe.difficulty_weight),
-        ("truncated", "truncation_penalty", recipe.truncation_penalty is not None),
-        ("truncated", "drop_truncated", recipe.drop_truncated),
+        ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
+        ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
+        ("truncated", "--drop-truncated", recipe.drop_truncated),
     )
     needed |= {role: why for role, why, needs in asked if needs}
     optional = {"token_rewards", "batch", "domain", "group"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.raw import raw
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import closest
@@ -176,21 +177,25 @@ def _whitens_batch(recipe: Recipe, estimator: Estimator) -> bool:
 def _check(recipe: Recipe, estimator: Estimator) -> None:
     """Raise UsageError if an estimator lacks options, or has options that it does not support."""
     if "components" in estimator.columns and not recipe.reward_components:
-        raise UsageError(f"estimator {estimator.name} needs reward_components: two columns or more")
+        raise UsageError(
+            f"--estimator {estimator.name} needs --reward-components: two columns or more"
+        )
     if "distillation" in estimator.columns and not recipe.teachers:
-        raise UsageError(f"estimator {estimator.name} needs teachers: a column of log-probs each")
+        raise UsageError(
+            f"--estimator {estimator.name} needs --teacher COLUMN=WEIGHT, a column of log-probs"
+        )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)
         if estimator.normalises and scope in ("batch", "running"):
             raise UsageError(
-                f"{name} {scope}: estimator {estimator.name} normalises within groups; "
-                f"{name} group, others or none is needed"
+                f"{flag_of(name)} {scope}: estimator {estimator.name} normalises within groups; "
+                f"{flag_of(name)} group, others or none is needed"
             )
     if recipe.rollout_id is not None and compares_rows(estimator):
         raise UsageError(
-            f"rollout_id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, so "
-            "rows of one rollout would count several times; leave rollout_id out, or keep one row "
-            "of each rollout"
+            f"--rollout-id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, "
+            "so rows of one rollout would count several times; leave --rollout-id out, or keep one "
+            "row of each rollout"
         )
     _check_options(estimator)
 

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from rlpost.errors import UsageError
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class OptionModel(BaseModel):
         kind = cls.model_fields[name].annotation
         nested = isinstance(kind, type) and issubclass(kind, OptionModel)  # checks its own fields
         if not nested and _has_bool(value) and not _takes_bool(kind):
-            raise ValueError(f"{name} is {value!r}: a bool is not accepted")
+            raise ValueError(f"{flag_of(name)} is {value!r}: a bool is not accepted")
         return value
 
     if not TYPE_CHECKING:  # type checkers then see the fields as parameters
@@ -149,9 +150,13 @@ class OptionModel(BaseModel):
             if item["type"] == "extra_forbidden":
                 lines.append(f"{source}: no option {name!r}{cls._owner(*loc[:-1]).hint(loc[-1])}")
             elif item["type"] == "value_error":
-                lines.append(f"{source}: {item['msg'].removeprefix('Value error, ')}")
+                text = item["msg"].removeprefix("Value error, ")
+                lines.append(text if text.startswith(f"{source} ") else f"{source}: {text}")
             else:
-                lines.append(f"{source}: {name} is {item['input']!r}: {item['msg'].lower()}")
+                named = f"{source}: {name}"
+                if source.startswith("--") and source == flag_of(str(loc[0])):
+                    named = f"{source}{name.removeprefix(str(loc[0])).replace('.', ' ', 1)}"
+                lines.append(f"{named} is {item['input']!r}: {item['msg'].lower()}")
         return list(dict.fromkeys(lines))
 
     @classmethod

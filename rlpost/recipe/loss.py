@@ -55,7 +55,7 @@ ABOUT_AGGREGATIONS = {
     "token-sum": "sum over all policy tokens of a batch",
     "seq-mean-token-sum": "sum over each response's tokens, then the mean over responses",
     "seq-mean-token-mean": "mean over each response's tokens, then the mean over responses",
-    "seq-mean-token-sum-norm": "sum over all tokens / agg_length (agg_norm rows: / responses, too)",
+    "seq-mean-token-sum-norm": "sum over tokens / --agg-length (--agg-norm rows: / responses, too)",
 }
 # The default options of each loss, in the form of `LossConfig.resolved`.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -339,13 +339,13 @@ class LossOptions(OptionModel):
         low = 0.0 if self.tis_low is None else self.tis_low
         high = 1.0 if self.tis_high is None else self.tis_high
         if low > high:
-            raise ValueError(f"tis_low ({low}) must not exceed tis_high ({high})")
+            raise ValueError(f"--tis-low {low} must not exceed --tis-high {high}")
         bounds = [
             DEFAULTS["clip_cov"][name] if asked is None else asked
             for name, asked in (("cov_low", self.cov_low), ("cov_high", self.cov_high))
         ]
         if bounds[0] >= bounds[1]:
-            raise ValueError(f"cov_low ({bounds[0]:g}) must be below cov_high ({bounds[1]:g})")
+            raise ValueError(f"--cov-low {bounds[0]:g} must be below --cov-high {bounds[1]:g}")
         return self
 
     @classmethod

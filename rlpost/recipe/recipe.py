@@ -20,6 +20,7 @@ from rlpost.recipe.base import (
     Unit,
 )
 from rlpost.recipe.estimators import check_name
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import closest
@@ -137,19 +138,19 @@ class RewardOptions(OptionModel):
         return [
             (
                 overlong is not None and overlong[1] > overlong[0],
-                "overlong_penalty: BUFFER must not exceed MAX_LEN",
+                "--overlong-penalty: BUFFER must not exceed MAX_LEN",
             ),
             (
                 len(self.component_weights or ()) not in (0, len(self.reward_components or ())),
-                "component_weights: as many are needed as there are reward_components",
+                "--component-weights: as many are needed as there are --reward-components",
             ),
             (
                 self.reward_scale is not None and self.reward_scale[0] >= self.reward_scale[1],
-                "reward_scale: LOW must be under HIGH",
+                "--reward-scale: LOW must be under HIGH",
             ),
             (
                 self.reward_clip_low is not None and self.reward_clip_low >= (clip or -math.inf),
-                "reward_clip_low needs a reward_clip above it",
+                "--reward-clip-low needs a --reward-clip above it",
             ),
         ]
 
@@ -186,18 +187,18 @@ class Filter:
         parts = [part.strip() for part in text.split(":")]
         if len(parts) != len(FILTER_SYNTAX.split(":")):
             raise ValueError(
-                f"is_filter {text!r}: write it {FILTER_SYNTAX}; a bound may be left out"
+                f"--is-filter {text!r}: write it {FILTER_SYNTAX}; a bound may be left out"
             )
         level, measure, low, high = parts
         level = LEVEL_SYNONYMS.get(level, level)
         for name, names in ((level, FILTER_LEVELS), (measure, MEASURES)):
             if name not in names:
-                raise ValueError(f"is_filter {text!r}: {name!r} is none of {', '.join(names)}")
+                raise ValueError(f"--is-filter {text!r}: {name!r} is none of {', '.join(names)}")
         parsed = cls(level, measure, _bound(text, low, -math.inf), _bound(text, high, math.inf))
         if not parsed.low < parsed.high:
-            raise ValueError(f"is_filter {text!r}: LOW must be under HIGH")
+            raise ValueError(f"--is-filter {text!r}: LOW must be under HIGH")
         if math.isinf(parsed.low) and math.isinf(parsed.high):
-            raise ValueError(f"is_filter {text!r}: LOW or HIGH is needed")
+            raise ValueError(f"--is-filter {text!r}: LOW or HIGH is needed")
         return parsed
 
     def __str__(self) -> str:
@@ -217,7 +218,7 @@ def _bound(text: str, word: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise ValueError(f"is_filter {text!r}: {word!r} is no number")
+        raise ValueError(f"--is-filter {text!r}: {word!r} is no number")
     return value
 
 
@@ -266,24 +267,24 @@ class CorrectionOptions(OptionModel):
     def _correction_conflicts(self) -> Conflicts:
         cap, floor, mask = self.is_cap, self.is_floor, self.is_mask
         options = {"is_cap": cap, "is_floor": floor, "is_mask": mask}
-        names = [name for name, value in options.items() if value is not None]
-        names += ["is_normalise"] if self.is_normalise else []
+        names = [flag_of(name) for name, value in options.items() if value is not None]
+        names += ["--is-normalise"] if self.is_normalise else []
         return [
             (
                 self.is_weight is None and bool(names),
-                f"{' and '.join(names)} without is_weight: there is no weight to shape",
+                f"{' and '.join(names)} without --is-weight: there is no weight to shape",
             ),
             (
                 cap is not None and floor is not None and floor > cap,
-                f"is_floor ({floor}) must not exceed is_cap ({cap})",
+                f"--is-floor {floor} must not exceed --is-cap {cap}",
             ),
             (
                 mask is not None and not mask[0] < mask[1],
-                f"is_mask: LOW must be under HIGH, not {mask}",
+                f"--is-mask: LOW must be under HIGH, not {mask}",
             ),
             (
                 self.is_filter_where != "any" and not self.is_filter,
-                f"is_filter_where {self.is_filter_where} needs an is_filter: there is none",
+                f"--is-filter-where {self.is_filter_where} needs an --is-filter: there is none",
             ),
         ]
 
@@ -376,10 +377,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         columns = {*WRITTEN, *EXTRA}
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:
-                raise ValueError(f"emit: {name!r} is named twice")
+                raise ValueError(f"--emit: {name!r} is named twice")
             if name not in columns:
                 hint = closest(name, columns) or f"; there are {', '.join(sorted(columns))}"
-                raise ValueError(f"emit: no column {name!r} to write{hint}")
+                raise ValueError(f"--emit: no column {name!r} to write{hint}")
         return self
 
     def _conflicts(self) -> Conflicts:
@@ -387,19 +388,19 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         return [
             (
                 self.max_len_mask and self.max_response_length is None,
-                "max_len_mask needs max_response_length, the length limit of generation",
+                "--max-len-mask needs --max-response-length, the length limit of generation",
             ),
             (
                 low >= high,
-                f"difficulty_low ({low}) must be under difficulty_high ({high})",
+                f"--difficulty-low {low} must be under --difficulty-high {high}",
             ),
             (
                 self.kl_target is not None and self.kl_coef == 0,
-                "kl_target needs kl_coef above 0: it adapts by factors, so 0 would stay 0",
+                "--kl-target needs --kl-coef above 0: it adapts by factors, so 0 would stay 0",
             ),
             (
                 self.emit_only and self.replace,
-                "emit_only and replace exclude each other: no input column is kept to replace",
+                "--emit-only and --replace exclude each other: no input column is kept to replace",
             ),
         ]
 

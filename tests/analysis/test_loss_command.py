@@ -325,7 +325,7 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
         (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'; did you mean gspo"),
         (["--sweep", "pg_clip=1", "--sweep", "pg_clip=2"], "pg_clip is named twice"),
         (["--loss", "pp"], "no policy loss 'pp'"),
-        (["--pg-clip", "-1"], "pg_clip"),
+        (["--pg-clip", "-1"], "--pg-clip is"),
         (["--preset", "verk"], "no preset 'verk'; did you mean verl"),
     ],
 )
@@ -689,10 +689,10 @@ def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
 
 def test_options_without_effect_give_warnings(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    assert "estimator: without effect" in warnings(path, "--estimator", "rloo")
-    assert "tis_high: without effect on ppo" in warnings(path, "--tis-high", "2")
+    assert "--estimator: without effect" in warnings(path, "--estimator", "rloo")
+    assert "--tis-high: without effect on ppo" in warnings(path, "--tis-high", "2")
     idle = warnings(path, "--sweep", "pg_clip=0.1,0.2", "--sweep", "loss=ppo,sapo")
-    assert "pg_clip: without effect on sapo" in idle
+    assert "--pg-clip: without effect on sapo" in idle
     assert "without effect" not in warnings(path, "--pg-clip", "0.3", "--map", "reward=none")
     anew = summary_of(path, "--estimator", "rloo", "--map", "advantages=none")
     assert anew["estimator"] == "rloo"

@@ -315,7 +315,7 @@ def test_recipe_options_without_effect_give_a_warning(tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('estimator = "rloo"\nreward_clip = 2.0\n')
     warned = warnings(path, "--config", recipe)
-    assert "estimator, reward_clip: without effect, since the input has advantages" in warned
+    assert "--estimator, --reward-clip: without effect, since the input has advantages" in warned
     assert "--map advantages=none computes them anew" in warned
     anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
     assert "computed by rloo; column advantages of the input is not used" in anew.out
@@ -418,16 +418,22 @@ def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--tis-high", "2"], "tis_high: without effect on ppo"),
-        (["--agg-length", "9"], "agg_length: without effect on ppo with aggregation token-mean"),
-        (["--agg-rows", "all"], "agg_rows: without effect"),
-        (["--behaviour", "infer", "--loss", "pg"], "behaviour: without effect on pg"),
+        (["--tis-high", "2"], "--tis-high: without effect on ppo"),
+        (
+            ["--agg-length", "9"],
+            "--agg-length: without effect on ppo with --aggregation token-mean",
+        ),
+        (["--agg-rows", "all"], "--agg-rows: without effect"),
+        (["--behaviour", "infer", "--loss", "pg"], "--behaviour: without effect on pg"),
         (
             ["--pg-clip", "0.1", "--pg-clip-low", "0.2", "--pg-clip-high", "0.3"],
-            "pg_clip: without effect on ppo, since pg_clip_low and pg_clip_high are given",
+            "--pg-clip: without effect on ppo, since --pg-clip-low and --pg-clip-high are set",
         ),
-        (["--sweep", "tis_high=1,2"], "tis_high: without effect on ppo"),
-        (["--sweep", "loss=ppo,pg", "--sweep", "pg_clip=0.1,0.2"], "pg_clip: without effect on pg"),
+        (["--sweep", "tis_high=1,2"], "--tis-high: without effect on ppo"),
+        (
+            ["--sweep", "loss=ppo,pg", "--sweep", "pg_clip=0.1,0.2"],
+            "--pg-clip: without effect on pg",
+        ),
     ],
 )
 def test_options_that_a_loss_ignores_give_a_warning(tmp_path, words, text):
@@ -442,9 +448,9 @@ def test_ignored_options_of_a_file_and_of_a_missing_reference_give_warnings(tmp_
     recipe.write_text("[loss]\nkimi_tau = 0.2\n")
     table = dump()
     path = save(table, tmp_path / "in.parquet")
-    assert "kimi_tau: without effect on ppo" in warnings(path, "--config", recipe)
+    assert "--kimi-tau: without effect on ppo" in warnings(path, "--config", recipe)
     bare = save(table.drop_columns(["ref_log_probs"]), tmp_path / "bare.parquet")
-    assert "kl_loss_clamp: without effect on this file" in warnings(bare, "--kl-loss-clamp", "5")
+    assert "--kl-loss-clamp: without effect on this file" in warnings(bare, "--kl-loss-clamp", "5")
 
 
 @pytest.mark.parametrize(
@@ -535,7 +541,7 @@ def test_markdown_has_header_warnings_and_notes():
     for text in (
         "- advantages: computed by grpo, since the input has none",
         "- ratio: exp(log_probs - old_log_probs)",
-        "- **tis_high: without effect on ppo**",
+        "- **--tis-high: without effect on ppo**",
         "Quantiles of log r are within 1/64",
         "Aggregation token-mean",
     ):

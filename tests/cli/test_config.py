@@ -13,9 +13,10 @@ from typer.main import get_command
 
 from rlpost.cli.app import COMMANDS, Commands, app_of
 from rlpost.cli.commands.config import json_schema
-from rlpost.cli.environment import FLAGS, unknown_variables, variable_of
+from rlpost.cli.environment import unknown_variables, variable_of
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.losses import LOSSES
+from rlpost.recipe.flags import FLAGS
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import PRESETS, file_of, loss_preset, preset, toml_lines
@@ -125,7 +126,7 @@ def test_tables_in_pipes_and_markdown():
 def test_a_wrong_recipe_is_no_recipe_to_show():
     ran = run("config", "show", "--max-len-mask")
     assert (ran.code, ran.out) == (2, "")
-    assert "max_response_length" in ran.err
+    assert "--max-response-length" in ran.err
 
 
 # Environment variables
@@ -169,15 +170,15 @@ def test_warnings_about_unknown_variables_name_the_closest_one(monkeypatch, tmp_
     [
         ("RLPOST_REWARD_CLIP=abc", "Invalid value for RLPOST_REWARD_CLIP: "),
         ("RLPOST_CHUNK_TOKENS=0", "Invalid value for RLPOST_CHUNK_TOKENS: "),
-        ("RLPOST_REWARD_CLIP=-3", "rlpost: RLPOST_REWARD_CLIP: reward_clip is -3.0"),
-        ("RLPOST_KL_TARGET=0.1", "rlpost: RLPOST_KL_TARGET: kl_target needs kl_coef"),
+        ("RLPOST_REWARD_CLIP=-3", "rlpost: RLPOST_REWARD_CLIP is -3.0"),
+        ("RLPOST_KL_TARGET=0.1", "rlpost: RLPOST_KL_TARGET needs --kl-coef"),
         ("RLPOST_DEVICE=gpu", "rlpost: RLPOST_DEVICE=gpu: auto, cpu, cuda or cuda:N"),
         ("RLPOST_MAP=abc", "rlpost: RLPOST_MAP=abc: write it NAME=VALUE"),
         ("RLPOST_NUMERICS=sngle=1", "rlpost: RLPOST_NUMERICS=sngle: no such field"),
         ("RLPOST_PRESET=verll", "rlpost: RLPOST_PRESET: no preset 'verll'; did you mean verl"),
         ("RLPOST_ESTIMATOR=grop", "rlpost: RLPOST_ESTIMATOR: no estimator 'grop'"),
         ("RLPOST_CONFIG=nosuch.toml", "rlpost: RLPOST_CONFIG: nosuch.toml: cannot read"),
-        ("RLPOST_PG_CLIP=-1", "rlpost: RLPOST_PG_CLIP: pg_clip is '-1'"),
+        ("RLPOST_PG_CLIP=-1", "rlpost: RLPOST_PG_CLIP is '-1'"),
         ("RLPOST_LOSS=pppo", "rlpost: RLPOST_LOSS: no policy loss 'pppo'"),
     ],
 )
@@ -196,7 +197,7 @@ def test_errors_name_the_flag_that_overrides_a_variable(monkeypatch, tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_REWARD_CLIP", "2")
     ran = run("advantages", path, tmp_path / "out.parquet", "--reward-clip", "-3")
-    assert ran.err.startswith("rlpost: --reward-clip: reward_clip is -3.0")
+    assert ran.err.startswith("rlpost: --reward-clip is -3.0")
 
 
 # The schema

@@ -304,8 +304,8 @@ def test_files_may_have_dashes_for_underscores_in_every_table(tmp_path):
         ({"kl_estimator": "k9"}, "Recipe: kl_estimator is 'k9': input should be 'k1', 'abs', "),
         ({"reward_clip": -1, "lam": 2}, "Recipe: lam is 2: input should be less than or equal to"),
         ({"numerics": {"norm_esp": 1}}, "'numerics.norm_esp'; did you mean norm_eps?"),
-        ({"kl_target": 1}, "Recipe: kl_target needs kl_coef above 0"),
-        ({"emit": ("advantage",)}, "Recipe: emit: no column 'advantage' to write; did you mean"),
+        ({"kl_target": 1}, "Recipe: --kl-target needs --kl-coef above 0"),
+        ({"emit": ("advantage",)}, "Recipe: --emit: no column 'advantage' to write; did you mean"),
     ],
 )
 def test_python_gets_the_same_errors(values, said):

@@ -14,6 +14,7 @@ from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.summary import common_warnings, nonfinite, positive_warning, roles_of
 from rlpost.pipeline.totals import cells_of
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -383,7 +384,7 @@ def unused_options(
     fields = sorted(x for x in of_recipe if x in Recipe.model_fields and x not in _OF_EVERY_RUN)
     if summary["estimator"] is None and fields:
         texts.append(
-            f"{', '.join(fields)}: without effect, since the input has advantages, "
+            f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "
             f"`{column}`; --map advantages=none computes them anew"
         )
     if summary["advantages_aside"] == DUMPED:
@@ -400,5 +401,6 @@ def unused_options(
         for name in sorted(of_loss):
             if name.startswith("kl_loss_"):
                 reasons[name] = {"this file, which has no ref_log_probs": None}
-    texts += [f"{name}: without effect on {', '.join(whys)}" for name, whys in reasons.items()]
-    return texts
+    return texts + [
+        f"{flag_of(name)}: without effect on {', '.join(whys)}" for name, whys in reasons.items()
+    ]

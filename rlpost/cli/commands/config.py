@@ -11,10 +11,11 @@ import typer
 from rlpost._version import __version__
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import UNSET, Setting, recipe_of
-from rlpost.cli.environment import flag_of, from_variable, variable_of
+from rlpost.cli.environment import from_variable, variable_of
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, values_of, variants
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
