@@ -129,9 +129,7 @@ def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
 
 
 def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    tokens, valid = batch.responses["tokens"], batch.responses["valid"]
-    numbers.sums.update({"tokens": tokens, "length": batch.lengths})
-    numbers.sums["valid_tokens"] = torch.where(valid, tokens, 0)
+    numbers.sums.update({"tokens": batch.responses["tokens"], "length": batch.lengths})
 
 
 def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
@@ -166,10 +164,16 @@ def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
     }
 
 
+KEPT_RESPONSES, KEPT_TOKENS = "kept responses", "policy tokens of kept responses"
+
+
 def _report_clip(
     totals: Totals, resolved: ResolvedRecipe, *, clipped: str, of: str, bound: str
 ) -> Json | None:
-    """Return how many numbers were clipped to a bound of the recipe; None without a bound."""
+    """Return how many kept numbers were clipped to a bound of the recipe; None without a bound.
+
+    Dropped responses, rejected tokens and observation tokens do not count.
+    """
     value = getattr(resolved.recipe, bound)
     if value is None:
         return None
@@ -177,6 +181,7 @@ def _report_clip(
         "bound": value,
         "count": totals.count(clipped),
         "fraction": totals.share(clipped, of),
+        "of": KEPT_RESPONSES if of == "kept" else KEPT_TOKENS,
     }
 
 
@@ -192,14 +197,14 @@ def _report_process(totals: Totals, resolved: ResolvedRecipe) -> Json:
 def _add_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
     if "reward_clipped" in rows:
-        numbers.sums["reward_clipped"] = rows["reward_clipped"] & rows["valid"]
+        numbers.sums["reward_clipped"] = rows["reward_clipped"] & rows["kept"]
 
 
 def _add_token_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     if "token_reward_clipped" in batch:
-        clipped = count_true(batch["token_reward_clipped"], batch.offsets)
-        clipped = torch.where(batch.responses["valid"], clipped, 0)
-        numbers.sums["token_reward_clipped"] = clipped
+        clipped, mask = batch["token_reward_clipped"], partial_mask(batch)
+        clipped = clipped if mask is None else clipped & mask
+        numbers.sums["token_reward_clipped"] = count_true(clipped, batch.offsets)
 
 
 def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
@@ -408,13 +413,13 @@ METRICS = (
     _of_column("response_level_reward", "rewards"),
     Metric(
         "reward_clip",
-        partial(_report_clip, clipped="reward_clipped", of="valid", bound="reward_clip"),
+        partial(_report_clip, clipped="reward_clipped", of="kept", bound="reward_clip"),
         _add_reward_clip,
     ),
     Metric(
         "token_reward_clip",
         partial(
-            _report_clip, clipped="token_reward_clipped", of="valid_tokens", bound="reward_clip"
+            _report_clip, clipped="token_reward_clipped", of="advantage.count", bound="reward_clip"
         ),
         _add_token_reward_clip,
     ),

@@ -76,6 +76,7 @@ HISTORY: dict[int, tuple[Change, ...]] = {
             ("sample_mask",),
         ),
         Change("presets follow current releases of their frameworks"),
+        Change("clip fractions in the summary are of kept responses and their policy tokens"),
     ),
 }
 """The changes of each number since the one before it."""

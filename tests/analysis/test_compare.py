@@ -44,20 +44,31 @@ def compared(*paths, count=5, **options):
 
 
 def plain(paths):
-    """Means of policy tokens, and the tokens themselves, by polars."""
+    """Means of policy tokens, and the tokens themselves, by polars; NaN if a side drops them."""
     frames = [pl.read_parquet(path).with_row_index() for path in paths]
+    kept = pl.col("sample_mask") if "sample_mask" in frames[1].columns else pl.lit(value=True)
+    assert "sample_mask" not in frames[0].columns
     tokens = [
-        frame.explode("advantages", "response_mask").filter(pl.col("response_mask") == 1)
+        frame.explode("advantages", "response_mask")
+        .filter(pl.col("response_mask") == 1)
+        .with_columns(
+            pl.when(kept if frame is frames[1] else pl.lit(value=True))
+            .then(pl.col("advantages").cast(pl.Float64))
+            .otherwise(float("nan"))
+        )
         for frame in frames
     ]
-    means = [
-        one.group_by("index").agg(pl.col("advantages").cast(pl.Float64).mean()).sort("index")
-        for one in tokens
-    ]
+    means = [one.group_by("index").agg(pl.col("advantages").mean()).sort("index") for one in tokens]
     return (
         [one["advantages"].to_numpy() for one in means],
-        [one["advantages"].cast(pl.Float64).to_numpy() for one in tokens],
+        [one["advantages"].to_numpy() for one in tokens],
     )
+
+
+def kept_by_both(left, right):
+    both = np.isfinite(left) & np.isfinite(right)
+    assert 0 < both.sum() < len(left)
+    return left[both], right[both]
 
 
 # The numbers
@@ -65,7 +76,7 @@ def plain(paths):
 
 def test_pairs_are_what_polars_says(pair):
     found = compared(*pair)
-    means, tokens = plain(pair)
+    means, tokens = (kept_by_both(*columns) for columns in plain(pair))
     (facts,) = found["pairs"]
     frame = pl.DataFrame({"a": means[0], "b": means[1]})
     responses = facts["responses"]
@@ -88,12 +99,49 @@ def test_pairs_are_what_polars_says(pair):
 
 def test_sides_are_what_polars_says(pair):
     _, tokens = plain(pair)
-    for side, values in zip(compared(*pair)["sides"], tokens, strict=True):
+    found = compared(*pair)
+    assert found["population"] == "policy tokens of kept responses"
+    for side, every in zip(found["sides"], tokens, strict=True):
+        values = every[np.isfinite(every)]
         assert side["advantage"]["mean"] == pytest.approx(values.mean(), rel=1e-9)
         assert side["advantage"]["std"] == pytest.approx(values.std(ddof=1), rel=1e-9)
         assert side["advantage"]["min"] == values.min()
         assert side["advantage"]["max"] == values.max()
         assert side["advantage"]["zeros"] == (values == 0).sum()
+
+
+def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
+    """Also if a filter rejects single tokens, which the file has as `final_response_mask`."""
+    rows, out = 200, tmp_path / "out.parquet"
+    chance = np.random.default_rng(4)
+    lengths = chance.integers(2, 9, rows)
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+
+    def lists(values, kind=np.float32):
+        return pa.ListArray.from_arrays(offsets, pa.array(values.astype(kind)))
+
+    table = pa.table({
+        "prompt_id": [f"p{i // 4}" for i in range(rows)],
+        "reward": chance.integers(0, 2, rows).astype(np.float32),
+        "response_mask": lists(chance.integers(0, 4, offsets[-1]) > 0, np.int8),
+        "old_log_probs": lists(-chance.random(offsets[-1])),
+        "infer_log_probs": lists(-chance.random(offsets[-1])),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(
+        drop_zero_variance=True,
+        is_filter=("token:ratio:0.8:1.5",),
+        emit=("advantages", "final_response_mask"),
+    )
+    summary = rlpost.advantages(tmp_path / "in.parquet", out, recipe)
+    found = compare_recipes([str(out)], [("again", recipe)], {}, column=None, count=3)
+    stored, again = (side["advantage"] for side in found["sides"])
+    assert stored == again
+    kept = int(pl.read_parquet(out)["final_response_mask"].list.sum().sum())
+    assert stored["count"] == kept < int(pl.read_parquet(out)["response_mask"].list.sum().sum())
+    for name in ("mean", "std", "min", "max"):
+        assert stored[name] == pytest.approx(summary["advantage"][name], rel=1e-6)
+    assert found["pairs"][0]["tokens"]["identical"] == kept
 
 
 def test_rates_are_those_of_the_runs(pair, tmp_path):
@@ -108,8 +156,8 @@ def test_rates_are_those_of_the_runs(pair, tmp_path):
 
 def test_the_rows_that_differ_most_are_those(pair):
     means, _ = plain(pair)
-    scaled = [one / np.sqrt(np.square(one).mean()) for one in means]
-    apart = np.abs(scaled[0] - scaled[1])
+    scaled = [one / np.sqrt(np.nanmean(np.square(one))) for one in means]
+    apart = np.nan_to_num(np.abs(scaled[0] - scaled[1]))
     frame = pl.read_parquet(CALCULATOR)
     listed = compared(*pair, count=7)["pairs"][0]["most_different"]
     assert [row["row"] for row in listed] == np.argsort(-apart, kind="stable")[:7].tolist()
@@ -176,8 +224,13 @@ def test_rows_without_a_match_are_left_out_and_counted(pair, tmp_path, shuffled)
     means, tokens = plain(pair)
     rows = np.sort(kept)
     facts = found["pairs"][0]["responses"]
-    assert facts["pearson"] == pytest.approx(np.corrcoef(means[0][rows], means[1][rows])[0, 1])
-    wanted = sum(pl.read_parquet(pair[0])["response_mask"].list.sum()[row] for row in rows.tolist())
+    a, b = kept_by_both(means[0][rows], means[1][rows])
+    assert facts["pearson"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+    lengths, mask = (
+        pl.read_parquet(pair[0])["response_mask"].list.sum(),
+        pl.read_parquet(pair[1])["sample_mask"],
+    )
+    wanted = sum(lengths[row] for row in rows.tolist() if mask[row])
     assert found["pairs"][0]["tokens"]["count"] == wanted < len(tokens[0])
 
 
@@ -388,7 +441,8 @@ def test_json_is_data_and_markdown_is_tables(pair, capsys):
     assert json.loads(capsys.readouterr().out)["pairs"][0]["tokens"] == found["pairs"][0]["tokens"]
     show(found, "markdown")
     text = capsys.readouterr().out
-    assert "### Agreement of tokens" in text
+    assert "### Sides: policy tokens of kept responses" in text
+    assert "### Agreement of policy tokens of kept responses" in text
     assert str(found["pairs"][0]["most_different"][0]["row"]) in text
 
 

@@ -43,6 +43,8 @@ ADDED = {
     "rlpost.semantics",  # metadata have the number of the defaults
     "x-semantics",  # and so has the schema
     "semantics",  # likewise what `verify` prints, and a state file
+    "population",  # `compare` names the tokens that count
+    "of",  # and a summary those of each clip fraction
     "warnings",  # of what `compare` and `plan` print
     "clip.selected",  # tokens that clip_cov and kl_cov select, of any loss
     "options.kl_loss_aggregation",  # the KL loss may be aggregated otherwise

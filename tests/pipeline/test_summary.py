@@ -72,12 +72,15 @@ def statistic(values):
     return {"mean": values.mean(), "std": std, "min": values.min(), "max": values.max()}
 
 
+TOKENS_OF = "policy tokens of kept responses"
+
+
 def saturated(values, bound, of):
-    """How many written values are at the bound, and of how many."""
+    """How many written values are at the bound, and their share."""
     if bound is None:
         return None
     count = int((values.abs() == np.float32(bound)).sum())
-    return {"bound": bound, "count": count, "fraction": count / of}
+    return {"bound": bound, "count": count, "fraction": count / max(len(values), 1), "of": of}
 
 
 def share(flags, rows):
@@ -115,13 +118,15 @@ def facts(out, recipe):
         "masked": masked,
         "reward": statistic(valid["reward"]),
         "response_level_reward": statistic(valid["response_level_rewards"]),
-        "reward_clip": saturated(valid["response_level_rewards"], recipe.reward_clip, valid.height),
-        "token_reward_clip": saturated(
-            policy["token_level_rewards"], recipe.reward_clip, policy.height
+        "reward_clip": saturated(
+            out.filter("sample_mask")["response_level_rewards"],
+            recipe.reward_clip,
+            "kept responses",
         ),
+        "token_reward_clip": saturated(kept["token_level_rewards"], recipe.reward_clip, TOKENS_OF),
         "advantage": statistic(kept["advantages"]),
         "return": statistic(kept["returns"]),
-        "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, max(kept.height, 1)),
+        "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, TOKENS_OF),
     }
     if "kl" in out.columns:
         found["kl"] = statistic(valid["kl"].list.sum() / valid["response_mask"].list.sum())
@@ -135,7 +140,7 @@ def same(got, want, where=""):
     if isinstance(want, dict):
         for key, value in want.items():
             same(got[key], value, f"{where}.{key}")
-    elif want is None or isinstance(want, int):
+    elif want is None or isinstance(want, int | str):
         assert got == want, where
     else:
         assert got == pytest.approx(want, rel=2e-5, abs=2e-6), where
@@ -152,6 +157,10 @@ RECIPES = {
         "error_max_len_clip": 11,
     },
     "kl and clips": {"kl_coef": 0.4, "reward_clip": 0.8, "advantage_clip": 0.5, "estimator": "gae"},
+    "clips and masks": {
+        "kl_coef": 0.4, "reward_clip": 0.6, "advantage_clip": 0.5, "drop_truncated": True,
+        "drop_zero_variance": True,
+    },
     "kl and a score": {"kl_coef": 2.0, "reward_clip": 0.6, "estimator": "dr_grpo"},
     "whitening": {"estimator": "reinforce_pp", "gamma": 0.9, "advantage_clip": 1.2},
     "weights": {"length_weight": True, "norm_mean": "running", "norm_std": "running"},

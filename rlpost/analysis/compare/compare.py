@@ -11,7 +11,7 @@ import numpy as np
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.sides import RecipeSide, file_side
+from rlpost.analysis.compare.sides import POPULATION, RecipeSide, file_side
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
@@ -125,11 +125,12 @@ def compare(
         count: the number of responses that differ the most to list for each pair.
 
     Returns:
-        `rows`: how they were matched. `warnings`: texts. `sides`: statistics of the advantages
-        over policy tokens, clip and mask rates. `pairs`: for responses (the mean advantage over
-        policy tokens) Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs
-        and differences; and the responses that differ the most after each side is divided by its
-        root mean square, so that a different scale is not a difference.
+        `rows`: how they were matched. `warnings`: texts. `population`: the tokens that count,
+        policy tokens of kept responses; in a pair, those that both sides keep. `sides`: statistics
+        of the advantages, clip and mask rates. `pairs`: for responses (their mean advantage)
+        Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs and differences;
+        and the responses that differ the most after each side is divided by its root mean square,
+        so that a different scale is not a difference.
 
     Raises:
         DataError: the rows do not match; or as the sides' inputs.
@@ -145,6 +146,7 @@ def compare(
         "schema_version": SCHEMA_VERSION,
         "rows": _row_facts(matched, inputs, len(rows), totals),
         "warnings": [text for side in sides for text in side.warnings()],
+        "population": POPULATION,
         "sides": [
             {"name": side.name, "advantage": stats.facts(), "rates": side.rates()}
             for side, stats in zip(sides, totals.stats, strict=True)
@@ -181,18 +183,22 @@ class _Totals:
         """Add the same rows of every side, and their mask."""
         beside = None if mask is None else (mask.offsets, mask.values)
         masks = [lists.mask_beside(beside, column.offsets) for column in columns]
+        # Tokens that a side dropped are NaN: in no statistic of the side, and of no pair with it.
+        masks = [
+            policy & ~np.isnan(column.values) for column, policy in zip(columns, masks, strict=True)
+        ]
         for i, (column, policy) in enumerate(zip(columns, masks, strict=True)):
             self.means[i].append(lists.row_means(column.values, column.offsets, policy))
             self.stats[i].add(column.values[policy])
         first = columns[0].lengths
         same = np.logical_and.reduce([column.lengths == first for column in columns])
         self.unequal += int((~same).sum())
-        tokens = [
-            column.values[policy & np.repeat(same, column.lengths)]
-            for column, policy in zip(columns, masks, strict=True)
-        ]
+        compared = [np.repeat(same, column.lengths) for column in columns]
+        values = [column.values[rows] for column, rows in zip(columns, compared, strict=True)]
+        kept = [own[rows] for own, rows in zip(masks, compared, strict=True)]
         for (left, right), agreement in self.pairs.items():
-            agreement.add(tokens[left], tokens[right])
+            both = kept[left] & kept[right]
+            agreement.add(values[left][both], values[right][both])
 
 
 def _advantage_columns(

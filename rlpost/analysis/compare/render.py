@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _NOTE = (
-    "The advantage of a response is the mean over its policy tokens. Same sign: share of pairs "
+    "Advantages are those of policy tokens of kept responses; in a pair, of responses that both "
+    "sides keep. The advantage of a response is their mean. Same sign: share of pairs "
     "that are not both 0. To find the responses that differ the most, each side is divided by its "
     "root mean square."
 )
@@ -82,16 +83,18 @@ def _sides(comparison: Json) -> TextTable:
         [f"advantage {part}", *(number(side["advantage"][part]) for side in sides)]
         for part in ("mean", "std", "min", "max")
     ]
-    rows.append(
-        ["zero advantage (policy tokens)", *(_share(side["advantage"], "zeros") for side in sides)]
-    )
+    rows.append(["zero advantage", *(_share(side["advantage"], "zeros") for side in sides)])
     for name in dict.fromkeys(name for side in sides for name in side["rates"] or {}):
         rates = [(side["rates"] or {}).get(name) for side in sides]
         if name == "masked: nonfinite" and not any(rate and rate["count"] for rate in rates):
             continue
         label = _RATE_NAMES.get(name, name.replace("_", " "))
         rows.append([label, *(_rate(rate) for rate in rates)])
-    return TextTable(("metric", *(side["name"] for side in sides)), rows, title="Sides")
+    return TextTable(
+        ("metric", *(side["name"] for side in sides)),
+        rows,
+        title=f"Sides: {comparison['population']}",
+    )
 
 
 def _share(facts: Json, part: str) -> str:
@@ -121,7 +124,8 @@ def _pairs(comparison: Json, level: str) -> TextTable:
         ]
         for pair in comparison["pairs"]
     ]
-    return TextTable(headings, rows, title=f"Agreement of {level}")
+    of = "kept responses" if ranked else comparison["population"]
+    return TextTable(headings, rows, title=f"Agreement of {of}")
 
 
 def _correlation(value: float | None) -> str:

@@ -6,13 +6,20 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.compare.matching import column_chunk, read_column
+import numpy as np
+
+from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
+from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.errors import DataError
+from rlpost.io.arrow import is_list, is_number
+from rlpost.io.threads import prefetch
 from rlpost.recipe.roles import closest, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from rlpost.analysis.compare.matching import ColumnChunk
     from rlpost.api import Options
@@ -22,7 +29,34 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+KEPT = ("final_response_mask", "sample_mask")
+"""Columns of which tokens, or responses, a run kept; the first one that a file has counts."""
+POPULATION = "policy tokens of kept responses"
 _CLIPS = ("reward_clip", "token_reward_clip", "advantage_clip")
+
+
+def readable(schema: pa.Schema, name: str) -> bool:
+    """Return whether a column can be a mask: numbers or lists of numbers."""
+    kind = schema.field(name).type
+    return is_number(kind) or lists.holds_numbers(kind)
+
+
+def kept_chunk(advantages: pa.Array, mask: pa.Array | None) -> ColumnChunk:
+    """Return the advantages of some rows, NaN where a mask is 0.
+
+    Args:
+        advantages: of tokens, or of responses.
+        mask: of tokens or of responses; of tokens it counts for lists of the same length only.
+    """
+    chunk = column_chunk(advantages)
+    if mask is None:
+        return chunk
+    if is_list(mask.type):
+        own = lists.flat(mask)
+        kept = lists.mask_beside(own, chunk.offsets)
+    else:
+        kept = np.repeat(lists.numbers(mask) != 0, chunk.lengths)
+    return chunk._replace(values=np.where(kept, chunk.values, np.nan))
 
 
 @dataclass
@@ -35,8 +69,13 @@ class FileSide:
     column: str
 
     def chunks(self) -> Generator[ColumnChunk]:
-        """Yield the advantages in the order of the input."""
-        return read_column(self.source, self.column)
+        """Yield the advantages in the order of the input; NaN if a mask of the file drops them."""
+        names = [name for name in KEPT if name in self.source.columns and name != self.column]
+        columns = [self.column, *names[:1]]
+        for chunk in prefetch(self.source.read(columns, CHUNK_TOKENS, self.column), 1):
+            table = chunk.table
+            mask = table.column(columns[1]) if names and readable(table.schema, names[0]) else None
+            yield kept_chunk(table.column(self.column), mask)
 
     def rates(self) -> Json | None:
         """Return the clip and mask rates in the metadata of the files; None if any has none."""
@@ -63,7 +102,10 @@ class RecipeSide:
     summary: Json = field(default_factory=dict)
 
     def chunks(self) -> Generator[ColumnChunk]:
-        """Yield the advantages in the order of the input; sets the summary at the end."""
+        """Yield the advantages in the order of the input; NaN if the recipe drops them.
+
+        Sets the summary at the end.
+        """
         from rlpost import api  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline import run  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline.summary import summarise  # noqa: PLC0415
@@ -74,10 +116,11 @@ class RecipeSide:
         responses = engine.responses()
         totals = ExactTotals()
         for file in range(len(plan.source.files)):
-            for result in engine.last_pass(file, responses, ("advantages",), lambda batch: batch):
+            names = ("advantages", KEPT[0])
+            for result in engine.last_pass(file, responses, names, lambda batch: batch):
                 totals += result.totals
                 for _, columns in result.parts:
-                    yield column_chunk(columns.column("advantages"))
+                    yield kept_chunk(columns.column("advantages"), columns.column(KEPT[0]))
         self.summary = summarise(plan, responses, totals)
 
     def rates(self) -> Json | None:

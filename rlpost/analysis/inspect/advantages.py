@@ -109,13 +109,20 @@ def advantage_facts(reading: Reading) -> AdvantageFacts | None:
     (whole,) = rows.select(_sums()).iter_rows(named=True)
     return AdvantageFacts(
         column=column,
-        of="policy tokens" if rows[COUNT].max() != 1 else "responses",
+        of=_population(rows, kept=reading.selection.kept is not None),
         nonfinite=int(rows[NONFINITE].sum()),
         whole=_slice(whole, None),
         steps=steps,
         histogram=reading.advantages.bins(BINS),
         left_out=None if reading.selection.kept is None else reading.totals.count("left_out"),
     )
+
+
+def _population(rows: pl.DataFrame, *, kept: bool) -> str:
+    """Return what the advantages are of; `kept`: whether a sample mask leaves responses out."""
+    if rows[COUNT].max() == 1:
+        return "kept responses" if kept else "responses"
+    return "policy tokens of kept responses" if kept else "policy tokens"
 
 
 def _sums() -> list[pl.Expr]:

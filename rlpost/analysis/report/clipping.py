@@ -183,8 +183,9 @@ _MOST = 10
 _CLIPS = {
     "reward_clip": ("response rewards", "responses"),
     "token_reward_clip": ("token rewards", "policy tokens"),
-    "advantage_clip": ("advantages", "kept policy tokens"),
+    "advantage_clip": ("advantages", "policy tokens of kept responses"),
 }
+"""What each entry of a summary counts, and of what if the entry has no `of` (semantics 1)."""
 _SIDES = ("low", "high", "dual", "any")
 
 
@@ -242,13 +243,20 @@ def clip_tables(source: Source) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
+def _population(summary: Any, key: str) -> str:
+    """Return what a share in a summary is of."""
+    of = value_at(summary, key, "of")
+    return of[:40] if isinstance(of, str) else _CLIPS[key][1]
+
+
 def _rates(source: Source) -> list[Row]:
     rows: list[Row] = []
     for name, summary in _distinct(source, SUMMARY):
-        for key, (label, of) in _CLIPS.items():
+        for key, (label, _) in _CLIPS.items():
             share, count = number_at(summary, key, "fraction"), number_at(summary, key, "count")
             if share is not None and count is not None:
                 bound = f"±{number(number_at(summary, key, 'bound'))}"
+                of = _population(summary, key)
                 rows.append((name, label, bound, f"{int(count):,}", percent(share), of))
         masked = value_at(summary, "masked")
         for mask in masked if isinstance(masked, dict) else ():
@@ -283,7 +291,8 @@ def clip_trends(source: Source) -> list[Chart]:
         if not isinstance(steps, list) or len(steps) < 2:  # noqa: PLR2004
             continue
         charts = []
-        for key, (label, of) in _CLIPS.items():
+        for key, (label, _) in _CLIPS.items():
+            of = _population(summary, key)
             shares = [number_at(step, key, "fraction") for step in steps]
             labels = [_label(step, i) for i, step in enumerate(steps)]
             if any(share is not None for share in shares):
@@ -304,7 +313,7 @@ def _label(step: Any, index: int) -> str | int:
 
 def section(source: Source, counts: ClipCounts) -> Section | None:
     """Return what was clipped, counted and from metadata; None if neither has anything."""
-    of = "policy tokens" if counts.left_out is None else "kept policy tokens"
+    of = "policy tokens" if counts.left_out is None else "policy tokens of kept responses"
     tiles, lines = _state_tiles(counts, of), []
     if counts.states is None and counts.ppo is not None and counts.ppo.tokens:
         tiles += _ppo_tiles(counts.ppo, of)

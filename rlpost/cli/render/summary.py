@@ -60,6 +60,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         _overview(summary),
         _numbers(summary),
         _rates(summary),
+        *_penalty(summary),
         *_correction(summary),
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
@@ -111,8 +112,8 @@ def _numbers(summary: Json) -> TextTable:
         "process rewards, sum": "process_reward",
         "reward after post-processing": "response_level_reward",
         "KL per response": "kl",
-        "advantage per token": "advantage",
-        "return per token": "return",
+        "advantage per kept token": "advantage",
+        "return per kept token": "return",
         "sample weight": "sample_weight",
     }
     rows = [(name, *_statistic(summary[key])) for name, key in statistics.items() if key in summary]
@@ -131,18 +132,18 @@ def _statistic(facts: Json) -> tuple[str, ...]:
 
 
 def _rates(summary: Json) -> TextTable:
-    """Return the table of clipped values, masked responses and the KL coefficient."""
+    """Return the table of clipped values and masked responses."""
     clips = {
-        "reward_clip": ("response rewards clipped", "responses"),
-        "token_reward_clip": ("token rewards clipped", "policy tokens"),
-        "advantage_clip": ("advantages clipped", "unmasked policy tokens"),
+        "reward_clip": "response rewards clipped",
+        "token_reward_clip": "token rewards clipped",
+        "advantage_clip": "advantages clipped",
     }
     rows: list[tuple[str, str, str]] = []
     notes: dict[int, str] = {}
-    for key, (name, of) in clips.items():
+    for key, name in clips.items():
         clip = summary[key]
         if clip:
-            notes[len(rows)] = f"of {of}, to ±{number(clip['bound'])}"
+            notes[len(rows)] = f"of {clip['of']}, to ±{number(clip['bound'])}"
             rows.append((name, f"{clip['count']:,}", percent(clip["fraction"])))
         else:
             rows.append((name, NONE, NONE))
@@ -150,12 +151,16 @@ def _rates(summary: Json) -> TextTable:
         label = _MASK_LABELS.get(name, f"masked: {name.replace('_', ' ')}")
         if name != "nonfinite" or mask["responses"]:
             rows.append((label, f"{mask['responses']:,}", percent(mask["rate"])))
-    coefficient = summary.get("kl", {}).get("coefficients")
-    if coefficient is not None:
-        value, note = _coefficient(coefficient, summary["kl"]["credit"])
-        notes[len(rows)] = note
-        rows.append((f"KL coefficient ({summary['kl']['estimator']})", value, ""))
-    return TextTable(("clipping, masks, KL", "count", "rate"), rows, row_notes=notes)
+    return TextTable(("clipping and masks", "count", "rate"), rows, row_notes=notes)
+
+
+def _penalty(summary: Json) -> list[Text]:
+    """Return the KL coefficient, and what it does."""
+    kl = summary.get("kl", {})
+    if kl.get("coefficients") is None:
+        return []
+    value, note = _coefficient(kl["coefficients"], kl["credit"])
+    return [Text(f"KL coefficient: {value} (estimator {kl['estimator']}); {note}")]
 
 
 _CREDITED = {
