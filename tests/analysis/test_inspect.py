@@ -313,12 +313,19 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     assert found.rewards == rows.rewards
 
 
-def test_groups_of_rollouts_equal_those_of_the_summary(tmp_path):
-    last = pl.col("reward").last().over("traj_id")
-    pl.read_parquet(CALCULATOR).with_columns(reward=last).write_parquet(tmp_path / "in.parquet")
-    recipe = Recipe(estimator="grpo", rollout_id="traj_id")
+@pytest.mark.parametrize("rule", ["equal", "last", "sum", "mean"])
+def test_groups_of_rollouts_equal_those_of_the_summary(rule, tmp_path):
+    """Also with a reward that is not finite, in the middle of a rollout."""
+    frame = pl.read_parquet(CALCULATOR)
+    if rule == "equal":
+        frame = frame.with_columns(reward=pl.col("reward").last().over("traj_id"))
+    rewards = frame["reward"].to_list()
+    rewards[4] = float("nan")
+    frame.with_columns(reward=pl.Series(rewards)).write_parquet(tmp_path / "in.parquet")
+    chosen = {"rollout_id": "traj_id", "rollout_reward": rule}
+    recipe = Recipe(estimator="grpo", nonfinite="mask", **chosen)
     groups = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)["groups"]
-    found = inspect([tmp_path / "in.parquet"], rollout_id="traj_id").groups
+    found = inspect([tmp_path / "in.parquet"], **chosen).groups
     assert {name: getattr(found, name) for name in groups} == groups
 
 

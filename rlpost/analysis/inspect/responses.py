@@ -63,7 +63,10 @@ def group_table(
         return None
     by = [key for key in ("batch", "group") if key in rows]
     valid, reward = rows.with_row_index("index").drop_nulls(by), pl.col("reward")
-    if "reward" in rows:
+    if rollout_reward in ("last", "sum") and "reward" in rows:
+        known = reward.is_finite().all().over([*by, "rollout"])  # else its reward is unknown
+        valid = valid.filter(known)
+    elif "reward" in rows:
         valid = valid.filter(reward.is_finite())
     if rollout_reward is not None:
         of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
