@@ -46,6 +46,15 @@ ADDED = {
     "population",  # `compare` names the tokens that count
     "of",  # and a summary those of each clip fraction
     "warnings",  # of what `compare` and `plan` print
+    "groups.of",  # inspect counts responses or rollouts
+    "checks",  # inspect lists which checks ran
+    "left_out",  # and counts responses whose sample mask is 0
+    "null",  # nulls of token columns are no NaN
+    "clamped",  # tokens whose difference is beyond 40 nats
+    "kl_clamped",  # likewise, to the reference
+    "other_value",  # of a mask that is not binary
+    "ignored",  # columns with a name of a role that another column serves
+    "needs",  # of a check, in `inspect --checks`
     "clip.selected",  # tokens that clip_cov and kl_cov select, of any loss
     "options.kl_loss_aggregation",  # the KL loss may be aggregated otherwise
 }
