@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rlpost.display.console import console
 from rlpost.io.progress import SilentReporter
+from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,4 +48,8 @@ def progress(*, quiet: bool) -> Iterator[Reporter]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
-        yield _Bar(bars)
+        register_cleanup(bars, bars.console.show_cursor)
+        try:
+            yield _Bar(bars)
+        finally:
+            unregister_cleanup(bars)

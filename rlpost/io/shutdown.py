@@ -1,11 +1,11 @@
 """Shutdown: signals, their exit codes, and cleanup of unfinished files.
 
 The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt or SystemExit in the main thread, whose
-context managers then close files and remove unfinished output. Later signals change nothing. The
-main thread may be in a long call, or in code that swallows the exception (some modules do so while
-they are imported). So a watchdog thread reads the signal from a pipe that the C handler writes to.
-If the process still runs after a grace period, the watchdog runs the cleanups and ends it: within
-two seconds of the signal in any case.
+context managers then close files and remove unfinished output. Later signals change nothing. While
+a module is imported, the cleanups run at once instead, and end the process. The main thread may be
+in a long call, or in code that swallows the exception. So a watchdog thread reads the signal from a
+pipe that the C handler writes to. If the process still runs after a grace period, the watchdog runs
+the cleanups and ends it: within two seconds of the signal in any case.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 
 GRACE = 1.3  # seconds from a signal until the watchdog ends the process
@@ -132,11 +133,31 @@ def ignore_further_signals() -> None:
     _State.received = _State.received or 0
 
 
-def _handle(number: int, frame: object) -> None:  # noqa: ARG001
+def _handle(number: int, frame: FrameType | None) -> None:
     if _State.received is None:
         _State.received = number
         if not _State.deferred:
+            if _is_importing(frame):
+                _end(number)
             _raise(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether a module is being imported.
+
+    Modules may swallow an exception then. And torch calls Python from C++ code in which an
+    exception aborts the process, with all files as they are.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _end(number: int) -> NoReturn:
+    run_cleanups()
+    os._exit(EXIT_CODES[signal.Signals(number)])
 
 
 def _raise(number: int) -> NoReturn:
@@ -153,5 +174,4 @@ def _watchdog(reader: int) -> None:
     time.sleep(GRACE)
     while _State.deferred:
         time.sleep(0.01)
-    run_cleanups()
-    os._exit(EXIT_CODES[signal.Signals(number)])
+    _end(number)
