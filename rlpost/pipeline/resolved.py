@@ -184,6 +184,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         raise UsageError(
             f"--estimator {estimator.name} needs --teacher COLUMN=WEIGHT, a column of log-probs"
         )
+    if recipe.numerics.correction == "first" and recipe.is_filter_where != "any":
+        raise UsageError(
+            f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
+            "correction=first rejects tokens before there are any; add --numerics correction=last"
+        )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)
         if estimator.normalises and scope in ("batch", "running"):

@@ -102,6 +102,9 @@ class Numerics(OptionModel):
     rae_order: Literal["row", "group"] = "row"
     """Order in which rae processes responses: input order (row), or group by group (group)."""
 
+    correction: Literal["last", "first"] = "last"
+    """Off-policy correction: after all other stages (last), or before the estimator (first), so
+    that rejected tokens leave its scans and lengths, and whitening."""
     is_clamp: Bound = 40.0
     """Bound on |log| of importance weights, in nats; never: no bound."""
     is_clamp_at: Literal["level", "token"] = "level"

@@ -67,7 +67,7 @@ def environment(name: str, *, newest: bool = False) -> Path:
     (site / "site-packages" / "shared.pth").write_text(shared)
     limits = home / "constraints.txt"
     limits.write_text("".join(f"{pin}\n" for pin in pins))
-    words = ["--quiet", "--disable-pip-version-check", "--constraint", str(limits)]
+    words = ["-qq", "--disable-pip-version-check", "--constraint", str(limits)]
     install = [python, "-m", "pip", "install", *words, *requirements(name)]
     subprocess.run(install, check=True)
     done.write_text(json.dumps(asked))

@@ -73,6 +73,16 @@ def test_what_a_function_raises_is_a_difference():
     assert not ours.passed
 
 
+def test_a_part_of_the_framework_that_needs_more_is_not_run(framework):
+    framework(case(), Case("b", case().ours, raising(ModuleNotFoundError("", name="queue_of_it"))))
+    ran = run("presets", "--verify", "verl")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "rlpost's preset verl agrees with your a_framework 0.9.1 on 1 case",
+        "not run, 1 case: there is no module queue_of_it",
+    ]
+
+
 FRAMEWORK = "a_framework"
 
 

@@ -410,3 +410,60 @@ def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
     ):
         steps = columns_of_passes(tmp_path, **options)
         assert ["infer_log_probs" in step for step in steps] == want
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        ("gae", {"whiten_advantages": True, "gamma": 0.9}),
+        ("reinforce_pp", {"gamma": 0.9}),
+        ("reinforce_pp_baseline", {}),
+        ("grpo", {"whiten_rewards": True}),
+        ("opo", {}),
+        ("optimal_token_baseline", {"numerics": {"otb_position": "policy_token"}}),
+    ],
+)
+@pytest.mark.parametrize(
+    "chosen", [("token:k2::0.02",), ("geometric:k1:-0.05:0.2", "token:k3::0.1")]
+)
+@given(rows=rollouts(), chunk=st.sampled_from([8, 10_000]))
+@settings(max_examples=10)
+def test_tokens_that_are_rejected_first_count_as_observations(
+    estimator, options, chosen, rows, chunk
+):
+    """The same numbers as for an input whose mask is without them."""
+    emit = ("advantages", "returns", "final_response_mask")
+    first = {**options, "numerics": {**options.get("numerics", {}), "correction": "first"}}
+    recipe = Recipe(estimator=estimator, is_filter=chosen, emit=emit, **first)
+    table = to_table(rows)
+    try:
+        got, _ = rlpost.enrich(table, recipe, Options(chunk_tokens=chunk))
+    except DataError:
+        assume(False)  # noqa: FBT003
+    left = got["final_response_mask"]
+    place = table.schema.get_field_index("response_mask")
+    without = table.set_column(place, "response_mask", left)
+    plain = Recipe(estimator=estimator, emit=emit, **options)
+    want, _ = rlpost.enrich(without, plain)
+    for name in ("advantages", "returns"):
+        close(lists(got, name), lists(want, name), rtol=1e-5, atol=1e-5)
+
+
+def test_rejection_first_moves_whitening_and_rejection_last_does_not():
+    rows = [row([-1.0, -1.0], [-1.0, -3.0], values=[0.5, -2.0]), row([-1.0], [-1.0], values=[2.0])]
+    options = {"estimator": "gae", "whiten_advantages": True, "is_filter": ["token:k2::0.5"]}
+    table = to_table(rows)
+    last = rlpost.enrich(table, Recipe(**options))[0]["advantages"].to_pylist()
+    first = Recipe(**options, numerics={"correction": "first"})
+    first = rlpost.enrich(table, first)[0]["advantages"].to_pylist()
+    # Two tokens are left, with advantages 1 - 0.5 and 1 - 2.
+    close(first, [[math.sqrt(0.5), 0.0], [-math.sqrt(0.5)]], atol=1e-6, rtol=1e-6)
+    assert abs(last[0][0] + last[1][0]) > 0.01
+
+
+def test_rejection_by_advantage_cannot_come_first():
+    recipe = Recipe(
+        is_filter=["token:k2::0.5"], is_filter_where="negative", numerics={"correction": "first"}
+    )
+    with pytest.raises(UsageError, match="--is-filter-where negative: needs advantages"):
+        rlpost.enrich(to_table([row([-1.0], [-1.0])]), recipe)

@@ -110,6 +110,8 @@ class Outcome(NamedTuple):
     """The error that the framework's function, or rlpost, raised."""
     fault: str = ""
     """The documented reason of a difference."""
+    missing: str = ""
+    """The module whose lack kept the framework's function from running."""
 
     @property
     def equal(self) -> bool:
@@ -118,8 +120,8 @@ class Outcome(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """The numbers are equal, or differ as documented."""
-        return self.equal != bool(self.fault)
+        """The numbers are equal, or differ as documented, or were not computed."""
+        return bool(self.missing) or self.equal != bool(self.fault)
 
     def __str__(self) -> str:
         """Return what differs, in one line."""
@@ -152,6 +154,11 @@ class Verdict:
         return [one for one in self.outcomes if one.passed and one.fault]
 
     @property
+    def skipped(self) -> list[Outcome]:
+        """The cases that did not run, because the framework's function needs another module."""
+        return [one for one in self.outcomes if one.missing]
+
+    @property
     def agree(self) -> bool:
         """Every case has the outcome that it should have."""
         return not self.wrong
@@ -171,6 +178,8 @@ def outcome(case: Case) -> Outcome:
     """Compute a case twice, and compare."""
     try:
         theirs = case.theirs()
+    except ModuleNotFoundError as error:  # of a part of the framework that has its own extra
+        return Outcome(case.name, missing=str(error.name))
     except Exception as error:  # noqa: BLE001 - another version may raise anything
         return Outcome(case.name, error=f"the framework raises {_described(error)}")
     try:

@@ -101,6 +101,7 @@ def rollouts(
     turns: bool = False,
     empty: bool = False,
     single: bool = True,
+    process: bool = False,
     apart: float = 1.0,
     steps: int = 1,
 ) -> Rollouts:
@@ -111,6 +112,7 @@ def rollouts(
         turns: with observations, inside and at the end of responses.
         empty: two responses have no policy token.
         single: one group has a single response.
+        process: with process rewards, on observations too.
         apart: mean of -log π, and factor of its distances from the reference and the engine. With
             60, some log-ratios exceed ±40.
         steps: number of batches, each with all groups; `step` is the column.
@@ -129,6 +131,7 @@ def rollouts(
     def tokens(scale: float = 1.0) -> list[np.ndarray]:
         return [rng.normal(0.0, scale, length) for length in lengths]
 
+    added = {"token_rewards": tokens(0.2)} if process else {}
     old = [-rng.exponential(apart, length) for length in lengths]
     return Rollouts(
         {
@@ -145,6 +148,7 @@ def rollouts(
             "right": _rewards(rng, groups),
             "form": _rewards(rng, groups),
             "step": np.repeat(np.arange(steps), number // steps),
+            **added,
         }
     )
 

@@ -6,25 +6,29 @@ the preset. Numbers are compared on the policy tokens that verl keeps.
 
 The grid:
 
-- every estimator of `ADV_ESTIMATOR_REGISTRY`, on rollouts without observations, with them, and with
-  responses that have no policy token; with the defaults of `AlgoConfig`, and with each option that
-  the estimator reads: γ and λ, `norm_adv_by_std_in_grpo`, component weights, importance weights
+- every estimator of `ADV_ESTIMATOR_REGISTRY`, on rollouts without observations, with them, with
+  responses that have no policy token, and with process rewards; with the defaults of `AlgoConfig`,
+  and with each option that the estimator reads: γ and λ, `norm_adv_by_std_in_grpo`, weights of
+  components
 - every estimator with a KL penalty in the reward; some with each estimator of KL
 - `kl_penalty` by each estimator, with log-probs near and far apart; the adaptive controller over
   three batches
 - importance weights of tokens and sequences: truncated, masked, divided by their mean
 - rejection by each of the eleven modes, with one bound and with two, and by three modes together
 - every estimator after rejection of tokens, and after rejection of responses
+- `compute_advantage_for_multi_trajectories`: grpo where several rows are one rollout
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from rlpost.analysis.peers.base import Case, Peer
@@ -45,6 +49,7 @@ NAME = "verl"
 TRAINER = "verl.trainer.ppo.ray_trainer"
 CORE = "verl.trainer.ppo.core_algos"
 CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+ROLLOUTS = "verl.trainer.ppo.v1.utils"
 CONFIG = "verl.trainer.config.algorithm"
 PROTOCOL = "verl.protocol"
 
@@ -111,10 +116,12 @@ def our_step(step: Step) -> Numbers:
 
 
 def scores(data: Rollouts) -> torch.Tensor:
-    """Return verl's token scores: the reward on the last token of a response, [N, T]."""
+    """Return verl's token scores: process rewards, and the reward on the last token, [N, T]."""
     out = torch.zeros(len(data), max(data.lengths), dtype=torch.float64)
+    if "token_rewards" in data.columns:
+        out += data.padded("token_rewards")
     last = torch.tensor(data.lengths) - 1
-    out[torch.arange(len(data)), last] = data.of_responses("reward")
+    out[torch.arange(len(data)), last] += data.of_responses("reward")
     return out
 
 
@@ -159,8 +166,8 @@ def their_step(step: Step) -> Numbers:
         norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
         config=config,
     )
-    mask = batch.batch["response_mask"]
-    return {name: batch.batch[name] * mask for name in ("advantages", "returns")}
+    mask = batch.batch["response_mask"] > 0
+    return {name: batch.batch[name].where(mask, 0.0) for name in ("advantages", "returns")}
 
 
 def corrected(batch: Any, options: Json) -> Any:
@@ -185,6 +192,7 @@ def _rollouts(estimator: str) -> dict[str, Rollouts]:
         "text": {},
         "observations": {"turns": True},
         "empty responses": {"turns": True, "empty": True},
+        "process rewards": {"turns": True, "process": True},
     }
     return {
         name: rollouts(seed, single=single, **options)
@@ -230,6 +238,46 @@ def _estimator_cases() -> Iterator[Case]:
         for kl in KL_ESTIMATORS:
             far = rollouts(11, turns=True, apart=60.0)
             yield step_case(f"far log-probs, KL penalty {kl}", Step(estimator, far, kl=(kl, 0.05)))
+
+
+REJECTIONS_BEFORE = {"tokens": ("token_k2", "0.05"), "responses": ("seq_mean_k3", "0.04")}
+
+
+def _rejection_cases() -> Iterator[Case]:
+    for estimator in GRID:
+        for what, (mode, bound) in REJECTIONS_BEFORE.items():
+            data = _rollouts(estimator)["observations"]
+            options = {"is_filter": [our_filter(mode, bound)]}
+            config = {"rollout_is": None, "rollout_rs": mode, "rollout_rs_threshold": bound}
+            kl = None if estimator == "gdpo" else ("k1", 0.1)
+            step = Step(estimator, data, options, kl=kl, correction=config)
+            fault = GAPS if estimator == "optimal_token_baseline" else ""
+            yield step_case(f"after rejection of {what}", step, fault=fault)
+
+
+def _rollout_cases() -> Iterator[Case]:
+    """Yield the case of rollouts with several rows; the reward of the last one counts."""
+    data = rollouts(16)
+    turn, seen = [], Counter[str]()
+    names = data.columns["prompt_id"]
+    for name in names:
+        turn.append(seen[name])
+        seen[name] += 1
+    # Two rows of a group are one rollout, the second its last.
+    ids = [f"{name}_{number // 2}" for name, number in zip(names, turn, strict=True)]
+
+    def theirs() -> Numbers:
+        batch = batch_of(data)
+        batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]
+        keys = [f"{rollout}_{number % 2}" for rollout, number in zip(ids, turn, strict=True)]
+        compute = import_module(ROLLOUTS).compute_advantage_for_multi_trajectories
+        batch = compute(batch, keys, "grpo", config=import_module(CONFIG).AlgoConfig())
+        return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+    several = data.with_(rollout=np.array(ids))
+    options = {"estimator": "grpo", "rollout_id": "rollout"}
+    mine = partial(ours, several, options, "advantages", "returns")
+    yield Case("grpo: rollouts of several rows", mine, theirs, variant="grpo")
 
 
 def _kl_cases() -> Iterator[Case]:
@@ -350,7 +398,14 @@ def _correction_cases() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all cases."""
-    return [*_estimator_cases(), *_kl_cases(), *_adaptive_cases(), *_correction_cases()]
+    return [
+        *_estimator_cases(),
+        *_rejection_cases(),
+        *_rollout_cases(),
+        *_kl_cases(),
+        *_adaptive_cases(),
+        *_correction_cases(),
+    ]
 
 
 def uncovered() -> list[str]:

@@ -31,6 +31,7 @@ def show_verdict(verdict: Verdict, how: str) -> None:
                 "cases": len(verdict.outcomes),
                 "different": [_plain(one) for one in verdict.wrong],
                 "faults": [{"case": one.case, "reason": one.fault} for one in verdict.faults],
+                "skipped": [{"case": x.case, "missing": x.missing} for x in verdict.skipped],
                 "uncovered": list(verdict.uncovered),
             }
         )
@@ -56,7 +57,7 @@ def _print(verdict: Verdict) -> None:
     out = console(sys.stdout)
     yours, number = f"your {verdict.package} {verdict.version}", len(verdict.outcomes)
     made = f", made for {verdict.release}," if verdict.release not in ("", verdict.version) else ""
-    compared = number - len(verdict.faults)
+    compared = number - len(verdict.faults) - len(verdict.skipped)
     wrong = verdict.wrong
     if verdict.agree:
         out.print(
@@ -76,5 +77,7 @@ def _print(verdict: Verdict) -> None:
         out.print(TextTable(HEADINGS, rows, notes=notes, text=(0, 4)))
     for reason, times in Counter(one.fault for one in verdict.faults).items():
         out.print(f"not reproduced, {counted(times, 'case')}: {reason}", style="dim")
+    for module, times in Counter(one.missing for one in verdict.skipped).items():
+        out.print(f"not run, {counted(times, 'case')}: there is no module {module}", style="dim")
     if verdict.uncovered:
         out.print(f"not covered by the preset: {', '.join(verdict.uncovered)}", style="yellow")

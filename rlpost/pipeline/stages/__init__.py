@@ -7,7 +7,7 @@ parts to passes over the input, and the engine runs them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,12 +62,42 @@ def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -
         *(kl if early else []),
         *_reward_stages(resolved, running),
         *([] if early else kl),
+        *_credit_stages(resolved),
+        Stage("weights", reduce=partial(on_responses.weights, recipe=recipe)),
+        *([] if recipe.numerics.correction == "first" else _correction_stages(recipe)),
+    ]
+
+
+def _correction_stages(recipe: Recipe) -> list[Stage]:
+    return [Stage(**correction.parts(recipe))] if recipe.corrects else []
+
+
+def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages from token rewards to advantages, of tokens that filters accept or of all.
+
+    If the correction comes first, they get a mask without the tokens that filters reject.
+    """
+    recipe = resolved.recipe
+    stages = [
         *_token_reward_stages(resolved),
         *_estimator_stages(resolved),
         *_advantage_stages(resolved),
-        Stage("weights", reduce=partial(on_responses.weights, recipe=recipe)),
-        *([Stage(**correction.parts(recipe))] if recipe.corrects else []),
     ]
+    if recipe.numerics.correction == "last":
+        return stages
+    if recipe.is_filter:
+        stages = [_of_accepted(stage) for stage in stages]
+    return [*_correction_stages(recipe), *stages]
+
+
+def _of_accepted(stage: Stage) -> Stage:
+    """Return a stage that computes on the tokens that filters accept."""
+    return replace(
+        stage,
+        map=partial(correction.map_accepted, stage.map) if stage.map else None,
+        reduce=partial(correction.reduce_accepted, stage.reduce) if stage.reduce else None,
+        apply=partial(correction.apply_accepted, stage.apply) if stage.apply else None,
+    )
 
 
 def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:

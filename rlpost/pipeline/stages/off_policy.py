@@ -4,12 +4,14 @@ A filter of whole responses drops them like a sample mask: `kept` and `sample_ma
 filter of tokens or segments, or only of tokens of some advantages, removes tokens from the final
 response mask. Advantages, returns and weights are 0 outside that mask, so that rejected tokens
 reach no loss, whichever columns it uses. Statistics of earlier stages (normalisation, whitening)
-count rejected tokens: these stages run before this one.
+count rejected tokens: these stages run before this one. With the numerics `correction=first`, the
+stages from token rewards to advantages run after this one, on the tokens that filters accept.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +27,18 @@ from rlpost.kernels.corrections import (
     reduce_responses,
 )
 from rlpost.kernels.moments import exact_sums
-from rlpost.kernels.segments import spread
+from rlpost.kernels.segments import count_true, spread
 from rlpost.pipeline.stages.responses import some_left
+from rlpost.pipeline.stages.tokens import partial_mask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.recipe.recipe import Filter, Recipe
 
-
+ACCEPTED = "is:accepted"
+"""The column of responses with the number of policy tokens that all filters accept."""
 ROLES = frozenset({"old_log_probs", "infer_log_probs"})
 
 
@@ -53,7 +59,8 @@ def drops_responses(recipe: Recipe, one: Filter) -> bool:
 
 def parts(recipe: Recipe) -> dict[str, Any]:
     """Return the fields of the stage; it maps and reduces only if the recipe needs it."""
-    reduces = recipe.rejects_responses or recipe.is_normalise
+    first = recipe.numerics.correction == "first" and bool(recipe.is_filter)
+    reduces = recipe.rejects_responses or recipe.is_normalise or first
     return {
         "name": "off-policy correction",
         "reads": ROLES,
@@ -71,6 +78,10 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
         for number, one in enumerate(recipe.filters)
         if drops_responses(recipe, one)
     }
+    if recipe.numerics.correction == "first":
+        accepted = [_accepted(batch, one, recipe) for one in recipe.filters]
+        chosen = torch.stack([batch.mask, *accepted]).all(0)
+        mapped[ACCEPTED] = count_true(chosen, batch.offsets)
     if not recipe.is_normalise:
         return mapped
     weights = _weights(batch, recipe).values
@@ -81,6 +92,12 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     else:
         total = reduce_responses(weights, batch.mask, batch.offsets, level="sequence")
     return {**mapped, "is:total": total, "is:count": count}
+
+
+def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
+    """Return which tokens a filter accepts, [T] bool."""
+    inside = _inside(batch, one, recipe)
+    return spread(inside, batch.offsets) if one.by_response else inside
 
 
 def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -114,6 +131,28 @@ def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
     )
 
 
+def _of_accepted(batch: Batch) -> Batch:
+    """Return the batch with a mask that is true only on kept tokens, which filters accept."""
+    mask = partial_mask(batch)
+    return batch if mask is None else replace(batch, mask=mask, full=False)
+
+
+def map_accepted(stage: Callable[[Batch], dict[str, Tensor]], batch: Batch) -> dict[str, Tensor]:
+    """Map the tokens that filters accept."""
+    return stage(_of_accepted(batch))
+
+
+def apply_accepted(stage: Callable[[Batch], Batch], batch: Batch) -> Batch:
+    """Apply a stage to the tokens that filters accept; the mask stays as it was."""
+    return replace(stage(_of_accepted(batch)), mask=batch.mask, full=batch.full)
+
+
+def reduce_accepted(stage: Callable[[Responses], Responses], responses: Responses) -> Responses:
+    """Reduce with `tokens` as the number of tokens that filters accept."""
+    tokens = torch.where(responses["kept"], responses[ACCEPTED], 0)
+    return stage(responses.with_(tokens=tokens)).with_(tokens=responses["tokens"])
+
+
 def correct(batch: Batch, *, recipe: Recipe) -> Batch:
     """Add `is_weight`, and `accepted` if tokens are filtered; set rejected credit to 0.
 
@@ -142,9 +181,8 @@ def _filtered(batch: Batch, recipe: Recipe) -> Batch:
     hits: dict[str, Tensor] = {}
     for number, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
-            inside = _inside(batch, one, recipe)
-            inside = spread(inside, batch.offsets) if one.by_response else inside
-            hits[rejected(number)] = batch.mask & ~inside & _rejectable(batch, recipe)
+            outside = ~_accepted(batch, one, recipe)
+            hits[rejected(number)] = batch.mask & outside & _rejectable(batch, recipe)
     if not hits:
         return batch
     accepted = ~torch.stack([*hits.values()]).any(0)
