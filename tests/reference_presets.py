@@ -321,12 +321,6 @@ def open_instruct_gae(rows: Rollout, gamma: float, lam: float) -> Columns:
     return {"advantages": advantages, "returns": targets}
 
 
-def open_instruct_rewards(rows: Rollout) -> Columns:
-    """The reward on the last token, whatever it is."""
-    last = [[r.reward * (t + 1 == len(r.mask)) for t in range(len(r.mask))] for r in rows]
-    return {"token_level_rewards": last}
-
-
 def open_instruct_kl(rows: Rollout, estimator: str = "k3") -> Columns:
     """The KL of the current policy, its log ratio in ±40."""
     current = [replace(r, old=r.current) for r in rows]

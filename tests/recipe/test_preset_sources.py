@@ -32,14 +32,12 @@ def rollout(
     *,
     far: bool = False,
     near: bool = False,
-    mask: str = "gaps",
     apart: bool = False,
 ) -> tuple[Response, ...]:
     """Three steps of prompt groups: of one response, of equal rewards, with an empty response.
 
     With `far`, some tokens have log ratios beyond every clamp; with `near`, the rewards nearly
-    agree, and values are 0. Masks have `gaps`, or end in a policy token (`closed`). The rows of a
-    group may be `apart`.
+    agree, and values are 0. The rows of a group may be `apart`.
     """
     rng, rows = np.random.default_rng(7), []
     for group, size in enumerate(SIZES[kind]):
@@ -48,8 +46,6 @@ def rollout(
             n = int(rng.integers(2, 9))
             masks = (rng.random(n) < 0.7).astype(int)
             masks[0] = 1
-            if mask != "gaps":
-                masks[-1] = 1
             if (group, i) == (3, 2):
                 masks[:] = 0
             old = -rng.integers(1, 150, n) / 64
@@ -103,7 +99,7 @@ def case(name, estimator, loop, rows=None, /, **options):
     CASES[title] = Case(name, estimator, loop, options, rows or {})
 
 
-FAR, NEAR, CLOSED, FULL = {"far": True}, {"near": True}, {"mask": "closed"}, {"kind": "full"}
+FAR, NEAR, FULL = {"far": True}, {"near": True}, {"kind": "full"}
 
 case("nemo-rl", "grpo", source.nemo_grpo)
 case("nemo-rl", "grpo", source.nemo_grpo, gamma=0.5)  # which it does not use
@@ -181,9 +177,8 @@ for one, of in (("grpo", "centered"), ("centered", "centered"), ("standard", "st
     case("open-instruct", one, partial(source.open_instruct, name=of))
     case("open-instruct", one, partial(source.open_instruct, name=of), gamma=0.5)
     case("open-instruct", one, partial(source.open_instruct, name=of), NEAR)
-case("open-instruct", "gae", partial(source.open_instruct_gae, gamma=0.9, lam=0.8), CLOSED,
+case("open-instruct", "gae", partial(source.open_instruct_gae, gamma=0.9, lam=0.8),
      gamma=0.9, lam=0.8)  # fmt: skip
-case("open-instruct", "gae", source.open_instruct_rewards)
 case("open-instruct", "grpo", source.open_instruct_kl, FAR, emit=("kl",))
 case("open-instruct", "grpo", partial(source.open_instruct_kl, estimator="k1"), FAR, emit=("kl",),
      kl_estimator="k1")  # fmt: skip
