@@ -273,7 +273,7 @@ def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
     """Return the role that the ratio of the KL loss divides by, why, and whether it is needed."""
     policy = options.kl_loss_ratio_policy
     needs = options.kl_loss_ratio and policy in ("old", "infer")
-    return [(f"{policy}_log_probs", f"kl_loss_ratio_policy {policy}", needs)]
+    return [(f"{policy}_log_probs", f"--kl-loss-ratio-policy {policy}", needs)]
 
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:

@@ -66,5 +66,5 @@ def test_lists_without_a_type_are_empty_or_null():
     _, summary = rlpost.enrich(table(response_mask=mask), recipe)
     assert summary["tokens"]["all"] == 0
     mask = pa.array([[], [None], [], []], pa.list_(pa.null()))
-    with pytest.raises(DataError, match="row 1: `response_mask` has nan at token 0"):
+    with pytest.raises(DataError, match="row 1: `response_mask` has null at token 0"):
         rlpost.enrich(table(response_mask=mask), recipe)
