@@ -14,7 +14,7 @@ from rlpost.errors import UsageError
 
 __all__ = ["PEERS", "Case", "Outcome", "Peer", "Verdict", "peer_of", "verify"]
 
-PEERS = ("verl",)
+PEERS = ("trl", "verl")
 """Presets with a live comparison; the module of each has its name, with underscores."""
 
 

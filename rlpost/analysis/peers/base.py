@@ -57,6 +57,8 @@ class Peer:
     cases: Callable[[], Sequence[Case]]
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
+    left_out: tuple[str, ...] = ()
+    """What of it is known to be lacking."""
 
     @property
     def extra(self) -> str:
