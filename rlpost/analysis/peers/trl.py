@@ -95,6 +95,7 @@ LOSSES: list[tuple[str | None, Json, Json]] = [
         {"sapo_temperature_pos": 0.5, "sapo_temperature_neg": 2.0},
         {"sapo_tau_pos": 0.5, "sapo_tau_neg": 2.0},
     ),
+    ("cispo", {}, {}),
     ("cispo", {"epsilon_high": 1.5}, {"pg_clip_high": 1.5}),
 ]
 """The preset's losses (None: the default), with options of GRPOConfig and of rlpost."""
