@@ -230,9 +230,11 @@ def test_a_flag_overrides_the_name_of_a_file(tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text(run("presets", "show", "verl", "--estimator", "grpo_vectorized").out)
     assert 'estimator_name = "grpo_vectorized"' in config.read_text()
-    out = run("config", "show", "--config", config, "--estimator", "rloo", "--format", "json").out
+    out = run(
+        "config", "show", "--config", config, "--estimator", "reinforce", "--format", "json"
+    ).out
     values = {row["field"]: row["value"] for row in json.loads(out)}
-    assert (values["estimator"], values["estimator_name"]) == ("rloo", None)
+    assert (values["estimator"], values["estimator_name"]) == ("reinforce", None)
 
 
 def test_outcome_needs_an_estimator_that_has_the_choice(tmp_path):
