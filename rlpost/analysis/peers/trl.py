@@ -429,6 +429,29 @@ def _kl_cases() -> Iterator[Case]:
         )
 
 
+def _overlong_cases() -> Iterator[Case]:
+    lengths, limits = range(1, 13), (8, 4)
+
+    def ours() -> Numbers:
+        masks = [[1, 0] * (length // 2) + [1] * (length % 2) for length in lengths]
+        zeros = [0.0] * len(masks)
+        table = pa.table({"prompt_id": zeros, "reward": zeros, "response_mask": masks})
+        recipe = preset(
+            NAME,
+            estimator="raw",
+            overlong_penalty=(*limits, 1.0),
+            emit=("response_level_rewards",),
+        )
+        written, _ = enrich(table, recipe, _ON_CPU)
+        return {"reward": torch.tensor(written["response_level_rewards"].to_pylist())}
+
+    def theirs() -> Numbers:
+        reward = import_module("trl.rewards").get_soft_overlong_punishment(*limits)
+        return {"reward": torch.tensor(reward([[0] * length for length in lengths]))}
+
+    yield Case("soft overlong punishment", ours, theirs)
+
+
 def _advantage_cases() -> Iterator[Case]:
     def case(kind: str, functions: int, unscored: bool, config: Json, options: Json) -> Case:  # noqa: FBT001
         named = {"GRPO": "grpo", "RLOO": "rloo"}[kind]
@@ -511,7 +534,7 @@ def _loss_cases() -> Iterator[Case]:
 
 
 def _cases() -> list[Case]:
-    return [*_advantage_cases(), *_weight_cases(), *_kl_cases(), *_loss_cases()]
+    return [*_advantage_cases(), *_weight_cases(), *_kl_cases(), *_overlong_cases(), *_loss_cases()]
 
 
 def _uncovered() -> list[str]:
