@@ -32,7 +32,8 @@ class Change:
     full."""
     before: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe (`numerics.NAME` for a detail) that older recipes lack, with the values
-    of the older semantics; without any, the older numbers cannot be computed any more."""
+    of the older semantics, for recipes that the change concerns; without any, the older numbers
+    cannot be computed any more."""
 
     def applies(self, recipe: Recipe, roles: Collection[str]) -> bool:
         """Return whether the change concerns a recipe, on an input with columns for these roles."""
@@ -62,6 +63,7 @@ HISTORY: dict[int, tuple[Change, ...]] = {
         Change(
             "--drop-zero-variance keeps groups of one response",
             ("drop_zero_variance",),
+            {"drop_single": True},
         ),
         Change(
             "rows of a rollout must have equal rewards (--rollout-reward); they were averaged",
@@ -97,6 +99,8 @@ def with_older_defaults(recipe: Mapping[str, Any], number: int) -> dict[str, Any
     fields = dict(recipe)
     details = dict(fields.get("numerics") or {})
     for change in changes_since(number):
+        if all(name in recipe and not recipe[name] for name in change.concerns):
+            continue
         for name, value in change.before.items():
             group, _, detail = name.rpartition(".")
             (details if group else fields).setdefault(detail, value)

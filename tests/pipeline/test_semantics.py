@@ -89,6 +89,7 @@ def test_values_of_older_semantics_fill_in_what_an_older_recipe_lacks(monkeypatc
     }  # fmt: skip
     assert semantics.with_older_defaults({"pass_threshold": 0.7}, 1)["pass_threshold"] == 0.7
     assert semantics.with_older_defaults({"gamma": 0.9}, SEMANTICS) == {"gamma": 0.9}
+    assert semantics.with_older_defaults({"gamma": 0}, 1) == {"gamma": 0}, "it concerns it not"
 
 
 @pytest.mark.parametrize("text", [b"0", b"-1", b"two", b"1.5"])
@@ -124,8 +125,10 @@ def test_verify_prints_the_number_and_what_changed_for_the_recipe(old, name):
     if name == "rollout":  # its rows have different rewards, for which a rule is needed now
         assert "its columns were not recomputed" in ran.out
         assert "--rollout-reward" in ran.out
-    else:
-        assert file["columns"]
+        return
+    other = {one["column"] for one in file["columns"] if one["verdict"] != "identical"}
+    assert other == ({"sample_mask"} if name == "max_len" else set())
+    assert len(file["columns"]) >= 3
 
 
 def test_a_number_that_differs_fails_unless_a_change_explains_it(old):
