@@ -1,0 +1,345 @@
+"""verl's policy losses, as its trainer calls them.
+
+verl's side runs `ppo_loss` of `verl.workers.utils.losses` on one mini-batch, with the counts that
+the trainer passes: the policy loss, the KL loss and the aggregation of both. rlpost's side is
+`rlpost loss` with the preset, and `rlpost.functional.policy_loss` for the gradient. The loss, its
+gradient at each token, and verl's metrics are compared: `pg_clipfrac`, `pg_clipfrac_lower` and
+`ppo_kl`, if `rlpost loss` counts the same.
+
+The grid:
+
+- each loss of `POLICY_LOSS_REGISTRY`, on rollouts without observations, with them, and with
+  responses that have no policy token; with the defaults of `ActorConfig`, and with each option that
+  the loss reads; with importance weights; with log-probs far apart
+- each loss with each of the five aggregations, with a KL loss
+- the aggregations with `loss_scale_factor`, and without the trainer's counts
+- the KL loss by each estimator, near and far
+
+clip_cov selects at random. Its cases select all candidates; `random_clip_cov` is for a test of its
+frequencies.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from rlpost.analysis.loss.run import loss as loss_of_files
+from rlpost.analysis.peers.base import Case
+from rlpost.analysis.peers.rollouts import rollouts
+from rlpost.functional import policy_loss
+from rlpost.losses.config import LossConfig
+from rlpost.pipeline.options import Options
+from rlpost.recipe.loss import AGGREGATIONS
+from rlpost.recipe.presets import loss_preset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.analysis.peers.base import Numbers
+    from rlpost.analysis.peers.rollouts import Rollouts
+
+Json = dict[str, Any]
+NAME = "verl"
+LOSSES = "verl.workers.utils.losses"
+WORKERS = "verl.workers.config"
+TENSORS = "verl.utils.tensordict_utils"
+CORE = "verl.trainer.ppo.core_algos"
+
+KL_ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
+CLIP = ({"pg_clip": 0.1}, {"clip_ratio_low": 0.1, "clip_ratio_high": 0.1})
+SIDES = (
+    {"pg_clip_low": 0.1, "pg_clip_high": 0.3},
+    {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3},
+)
+CANDIDATES = ({"cov_share": 1.0}, {"clip_cov_ratio": 1.0})
+BOUNDS = ({"cov_low": 0.1, "cov_high": 0.8}, {"clip_cov_lb": 0.1, "clip_cov_ub": 0.8})
+
+
+def _both(*pairs: tuple[Json, Json]) -> tuple[Json, Json]:
+    """Return options that are set together."""
+    mine, theirs = zip(*pairs, strict=True)
+    return {k: x for one in mine for k, x in one.items()}, {
+        k: x for one in theirs for k, x in one.items()
+    }
+
+
+GRID: dict[str, list[tuple[Json, Json]]] = {
+    "vanilla": [({}, {}), CLIP, SIDES, ({"dual_clip": 1.2}, {"clip_ratio_c": 1.2})],
+    "gspo": [({}, {}), CLIP, SIDES],
+    "cispo": [({}, {}), CLIP, SIDES],
+    "sapo": [
+        ({}, {}),
+        ({"sapo_tau_pos": 2.0, "sapo_tau_neg": 3.0}, {"tau_pos": 2.0, "tau_neg": 3.0}),
+    ],
+    "geo_mean": [({}, {}), CLIP, SIDES],
+    "gpg": [({}, {})],
+    "dppo_tv": [
+        ({}, {}),
+        (
+            {"prob_mask_low": 0.05, "prob_mask_high": 0.1},
+            {"clip_ratio_low": 0.05, "clip_ratio_high": 0.1},
+        ),
+        ({"tis_high": 1.2}, {"clip_ratio_c": 1.2}),
+    ],
+    "dppo_kl": [
+        ({}, {}),
+        (
+            {"kl_mask_low": 0.01, "kl_mask_high": 0.02},
+            {"clip_ratio_low": 0.01, "clip_ratio_high": 0.02},
+        ),
+        ({"tis_high": 1.2}, {"clip_ratio_c": 1.2}),
+    ],
+    "dro": [({"dro_beta": x}, {"dro_beta": x}) for x in (0.1, 2.0)],
+    "clip_cov": [
+        CANDIDATES,
+        _both(CANDIDATES, BOUNDS),
+        _both(CANDIDATES, BOUNDS, SIDES),
+        ({"cov_low": 50.0, "cov_high": 60.0}, {"clip_cov_lb": 50.0, "clip_cov_ub": 60.0}),
+    ],
+    "kl_cov": [
+        ({}, {}),
+        ({"cov_share": 0.1}, {"kl_cov_ratio": 0.1}),
+        ({"cov_share": 0.25, "kl_cov_coef": 2.0}, {"kl_cov_ratio": 0.25, "ppo_kl_coef": 2.0}),
+    ],
+}
+"""Losses; for each, sets of options: rlpost's, and those of verl's configs."""
+LEFT_OUT = {"bypass_mode": "runs vanilla or REINFORCE after a rollout correction of its own"}
+_OWN_AGGREGATION = ("sapo", "geo_mean")
+_OF_POLICY_LOSS = ("clip_cov", "kl_cov", "ppo_kl_coef", "dro_beta")
+_COUNTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "vanilla": (("low", "high"), ("dual",)),
+    "gspo": (("low", "high"), ()),
+    "cispo": (("low", "high"), ()),
+    "dppo_tv": (("low", "high"), ("dual",)),
+    "dppo_kl": (("low", "high"), ("dual",)),
+    "clip_cov": (("selected",), ()),
+}
+"""The clip states that verl's pg_clipfrac and pg_clipfrac_lower count."""
+_CLAMP = 20.0
+_WITHOUT_KL = ("gpg", "kl_cov")  # no ppo_kl, or of |log r|
+
+
+@cache
+def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> Rollouts:
+    """Return rollouts with advantages, as files store them, and importance weights."""
+    data, rng = rollouts(seed, **options), np.random.default_rng(seed + 1000)
+    advantages = [
+        (rng.normal(size=size) * (rng.random(size) < 0.9)).astype(np.float32)  # noqa: PLR2004
+        for size in data.lengths
+    ]
+    data = data.with_(advantages=advantages)
+    if not weights:
+        return data
+    return data.with_(
+        is_weight=[rng.uniform(0.2, 2.0, size).astype(np.float32) for size in data.lengths]
+    )
+
+
+def ours(data: Rollouts, loss: str, options: Json) -> Numbers:
+    """Return the loss with the preset, its gradient, and what `rlpost loss` counts."""
+    chosen = loss_preset(NAME, loss=loss, **options)
+    with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
+        path = Path(folder, "mini_batch.parquet")
+        pq.write_table(data.table(), path)
+        found = loss_of_files(path, None, None, [LossConfig(chosen)], Options(device="cpu"))
+    setting = found["settings"][0]
+    clip, (batch,) = setting["clip"], setting["batches"]
+    numbers = {"loss": batch["total"]}
+    if _has_kl(data, loss):
+        numbers["ppo_kl"] = found["kl"]["k1"]
+    metrics = ("pg_clipfrac", "pg_clipfrac_lower")
+    for name, states in zip(metrics, _COUNTED.get(loss, ()), strict=False):
+        numbers[name] = sum(clip[state]["fraction"] for state in states)
+    gradient = {"gradient": _gradient(data, chosen)}
+    return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
+
+
+def _gradient(data: Rollouts, chosen: Any) -> torch.Tensor:
+    """Return the gradient of the loss at each token, padded."""
+
+    def flat(name: str) -> torch.Tensor | None:
+        column = data.columns.get(name)
+        return None if column is None else torch.from_numpy(np.concatenate(column)).double()
+
+    new = flat("log_probs")
+    assert new is not None, "rollouts without log-probs"
+    new.requires_grad_()
+    policy_loss(
+        new,
+        flat("old_log_probs"),  # type: ignore[arg-type]
+        flat("advantages"),  # type: ignore[arg-type]
+        torch.tensor([0, *np.cumsum(data.lengths)]),
+        flat("response_mask").bool(),  # type: ignore[union-attr]
+        loss=chosen,
+        ref_log_probs=flat("ref_log_probs"),
+        is_weight=flat("is_weight"),
+    ).loss.backward()
+    assert new.grad is not None, "a loss without a gradient"
+    return data.with_(gradient=[*new.grad.split(data.lengths)]).padded("gradient")
+
+
+def theirs(data: Rollouts, loss: str, config: Json, *, counts: bool = True) -> Numbers:
+    """Return verl's loss of a mini-batch, its gradient and its metrics.
+
+    Args:
+        data: the mini-batch.
+        loss: verl's name of the loss.
+        config: fields of ActorConfig and of PolicyLossConfig.
+        counts: the trainer passes the numbers of tokens and responses.
+    """
+    workers = import_module(WORKERS)
+    of_loss = {k: x for k, x in config.items() if k.startswith(_OF_POLICY_LOSS)}
+    actor = workers.ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=workers.PolicyLossConfig(loss_mode=loss, **of_loss),
+        **{k: x for k, x in config.items() if k not in of_loss},
+    )
+    # The model's log-prob of a token is at the position before it.
+    rows = [torch.cat([x, x.new_zeros(1)]) for x in _rows(data, "log_probs")]
+    log_probs = torch.cat(rows).requires_grad_()
+    batch = _tensors(data, counts=counts)
+    total, metrics = import_module(LOSSES).ppo_loss(actor, {"log_probs": log_probs}, batch)
+    total.backward()
+    assert log_probs.grad is not None, "a loss without a gradient"
+    gradient = [x[:-1] for x in log_probs.grad.split([size + 1 for size in data.lengths])]
+    numbers: Numbers = {
+        "loss": total.detach(),
+        "gradient": data.with_(gradient=gradient).padded("gradient"),
+    }
+    wanted = ("ppo_kl",) if _has_kl(data, loss) else ()
+    wanted += ("pg_clipfrac", "pg_clipfrac_lower")[: 2 * (loss in _COUNTED)]
+    for name in wanted:
+        if f"actor/{name}" in metrics:
+            numbers[name] = torch.tensor(metrics[f"actor/{name}"].values[0], dtype=torch.float64)
+    return numbers
+
+
+def _has_kl(data: Rollouts, loss: str) -> bool:
+    """Return whether verl's ppo_kl is the mean of k1, which it clamps to ±20 for some losses."""
+    far = (data.padded("log_probs") - data.padded("old_log_probs")).abs().max() > _CLAMP
+    return loss not in _WITHOUT_KL and not bool(far)
+
+
+def _rows(data: Rollouts, name: str) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.asarray(row)).double() for row in data.columns[name]]
+
+
+def _tensors(data: Rollouts, *, counts: bool) -> Any:
+    """Return a mini-batch as verl's workers get it, without padding."""
+
+    def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+    columns = {
+        "old_log_probs": "old_log_probs",
+        "advantages": "advantages",
+        "ref_log_prob": "ref_log_probs",
+        "rollout_is_weights": "is_weight",
+        "response_mask": "response_mask",
+    }
+    tensors = {
+        key: nested(_rows(data, name)) for key, name in columns.items() if name in data.columns
+    }
+    tensors["prompts"] = nested([torch.zeros(1, dtype=torch.int64) for _ in data.lengths])
+    tensors["responses"] = nested([torch.zeros(n, dtype=torch.int64) for n in data.lengths])
+    batch = import_module("tensordict").TensorDict(tensors, batch_size=[len(data)])
+    numbers = (int(data.mask.sum()), len(data)) if counts else (None, None)
+    import_module(TENSORS).assign_non_tensor(
+        batch, dp_size=1, batch_num_tokens=numbers[0], global_batch_size=numbers[1]
+    )
+    return batch
+
+
+def _case(
+    what: str, data: Rollouts, loss: str, options: Json, config: Json, *, counts: bool = True
+) -> Case:
+    name = f"loss {loss}: {what}"
+    both = partial(ours, data, loss, options), partial(theirs, data, loss, config, counts=counts)
+    return Case(name, *both, part="loss", variant=loss)
+
+
+def _words(config: Json) -> str:
+    return ", ".join(f"{name} {value}" for name, value in config.items()) or "defaults"
+
+
+def _option_cases() -> Iterator[Case]:
+    kinds: dict[str, Json] = {
+        "text": {},
+        "observations": {"turns": True},
+        "empty responses": {"turns": True, "empty": True},
+        "weights": {"turns": True, "empty": True, "weights": True},
+    }
+    for loss, grid in GRID.items():
+        for seed, (kind, options) in enumerate(kinds.items()):
+            data = mini_batch(seed + 20, **options)
+            for mine, config in grid:
+                yield _case(f"{kind}, {_words(config)}", data, loss, mine, config)
+        far = _apart(mini_batch(30, turns=True))
+        mine, config = grid[0]
+        yield _case(f"far log-probs, {_words(config)}", far, loss, mine, config)
+
+
+def _apart(data: Rollouts) -> Rollouts:
+    """Return rollouts in which some log-ratios exceed 20, and those of whole responses 10."""
+    new, old = ([*data.columns[name]] for name in ("log_probs", "old_log_probs"))
+    for i in range(0, len(new), 3):
+        new[i] = new[i] - 25.0 * (np.arange(len(new[i])) < 1 + i % 2)
+    for i in range(1, len(old), 5):
+        old[i] = old[i] - 12.0
+    return data.with_(log_probs=new, old_log_probs=old)
+
+
+def _aggregation_cases() -> Iterator[Case]:
+    data = mini_batch(40, turns=True, empty=True)
+    for loss, grid in GRID.items():
+        of_kl = loss in _OWN_AGGREGATION
+        for how in AGGREGATIONS:
+            mine = {**grid[0][0], ("kl_loss_aggregation" if of_kl else "aggregation"): how}
+            config = {**grid[0][1], "loss_agg_mode": how}
+            mine |= {"kl_loss_coef": 0.3}
+            config |= {"use_kl_loss": True, "kl_loss_coef": 0.3}
+            yield _case(f"KL loss, {how}", data, loss, mine, config)
+    for how in AGGREGATIONS:
+        mine, config = {"aggregation": how}, {"loss_agg_mode": how}
+        plain = {**mine, "agg_rows": "valid"}
+        yield _case(f"{how} without counts", data, "vanilla", plain, config, counts=False)
+        if how == "seq-mean-token-sum-norm":
+            mine, config = {**mine, "agg_length": 7}, {**config, "loss_scale_factor": 7}
+            yield _case(f"{how}, loss_scale_factor 7", data, "vanilla", mine, config)
+
+
+def _kl_cases() -> Iterator[Case]:
+    for kind, apart in (("near", 1.0), ("far", 60.0)):
+        data = mini_batch(50, turns=True, apart=apart)
+        for estimator, name in KL_ESTIMATORS.items():
+            mine = {"kl_loss_coef": 0.5, "kl_loss_estimator": estimator}
+            config = {"use_kl_loss": True, "kl_loss_coef": 0.5, "kl_loss_type": name}
+            yield _case(f"KL loss {name}, {kind}", data, "vanilla", mine, config)
+
+
+def cases() -> list[Case]:
+    """Return all cases."""
+    return [*_option_cases(), *_aggregation_cases(), *_kl_cases()]
+
+
+def uncovered() -> list[str]:
+    """Return verl's policy losses that no case covers."""
+    names = import_module(CORE).POLICY_LOSS_REGISTRY
+    return [f"policy loss {name}" for name in names if name not in {*GRID, *LEFT_OUT}]
+
+
+def random_clip_cov(data: Rollouts, seed: int) -> tuple[Numbers, Numbers]:
+    """Return rlpost's and verl's clip_cov with a random choice of a tenth of the tokens."""
+    mine, config = _both(({"cov_share": 0.1}, {"clip_cov_ratio": 0.1}), BOUNDS)
+    torch.manual_seed(seed)
+    return ours(data, "clip_cov", {**mine, "cov_seed": seed}), theirs(data, "clip_cov", config)
