@@ -1,14 +1,18 @@
 """Presets against the frameworks that are installed: `python -m tests.peers` runs all of them."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from importlib.util import find_spec
+from operator import getitem
+from typing import get_args
 
+import numpy as np
 import pytest
 
-from rlpost.analysis.peers import PEERS, peer_of
+from rlpost.analysis.peers import PEERS, peer_of, verl_losses
 from rlpost.analysis.peers.base import outcome, quiet
 from rlpost.recipe import presets
+from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import load_toml
 
 INSTALLED = [name for name in PEERS if find_spec(peer_of(name).package)]
@@ -86,21 +90,75 @@ def expected(name, case):
     return cases_of(name)[case].theirs()
 
 
-@pytest.mark.parametrize(("name", "path"), parameters(fields_of))
-def test_a_case_differs_if_a_field_of_the_preset_is_dropped(name, path, monkeypatch):
+def other_value(path, value):
+    """Another valid value of a field of a policy loss; None for fields of the recipe."""
+    if part_of(path) != "loss":
+        return None
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value / 2
+    if value == "never":
+        return 0.5
+    choices = get_args(LossOptions.model_fields[path.rpartition(".")[2]].annotation)
+    flat = [y for x in choices for y in (get_args(x) or (x,))]
+    return next((x for x in flat if isinstance(x, str) and x != value), None)
+
+
+def with_value(table, path, value):
+    """The table with another value of the field at a dotted path."""
+    head, _, rest = path.partition(".")
+    return {**table, head: with_value(table[head], rest, value) if rest else value}
+
+
+def value_at(table, path):
+    return reduce(getitem, path.split("."), table)
+
+
+def noticed(name, path):
+    """Whether a case of the preset that is loaded now differs."""
     variant = path.split(".")[1] if path.startswith(("estimators.", "losses.")) else ""
-    read = presets.load_toml
+    for case in cases_of(name).values():
+        other = part_of(path) != case.part or (variant and case.variant != variant)
+        if case.fault or other:
+            continue
+        found = outcome(replace(case, theirs=lambda key=case.name: expected(name, key)))
+        if not found.equal:
+            return True
+    return False
 
-    def mutated(file):
-        return without(read(file), path) if file == presets.file_of(name) else read(file)
 
-    monkeypatch.setattr(presets, "load_toml", mutated)
+@pytest.mark.parametrize(("name", "path"), parameters(fields_of))
+def test_a_case_differs_without_a_field_of_the_preset_or_with_another_value(
+    name, path, monkeypatch
+):
+    """A field of a loss may be rlpost's default: then another value must be noticed."""
+    read, file = presets.load_toml, presets.file_of(name)
+    table = read(file)
+    mutants = [without(table, path)]
+    if (value := other_value(path, value_at(table, path))) is not None:
+        mutants.append(with_value(table, path, value))
     with quiet():
-        for case in cases_of(name).values():
-            other = part_of(path) != case.part or (variant and case.variant != variant)
-            if case.fault or other:
-                continue
-            found = outcome(replace(case, theirs=lambda key=case.name: expected(name, key)))
-            if not found.equal:
+        for mutant in mutants:
+            loaded = {file: mutant}
+            monkeypatch.setattr(presets, "load_toml", lambda x, own=loaded: own.get(x) or read(x))
+            if noticed(name, path):
                 return
     pytest.fail(f"no case of {name} differs without {path}")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("verl", marks=[] if "verl" in INSTALLED else pytest.mark.skip)]
+)
+def test_random_choices_of_clip_cov_have_the_same_mean_and_spread(name):
+    """The choices are made by other means; over 400 of them the losses agree statistically."""
+    assert name in INSTALLED
+    data = verl_losses.mini_batch(70, turns=True)
+    with quiet():
+        pairs = np.array([verl_losses.random_clip_cov(data, seed) for seed in range(400)])
+    ours, theirs = pairs.T
+    assert len({*ours}) > 100
+    assert len({*theirs}) > 100
+    error = np.sqrt((ours.var() + theirs.var()) / len(pairs))
+    assert abs(ours.mean() - theirs.mean()) < 5 * error
+    assert 0.7 < ours.std() / theirs.std() < 1.4

@@ -1,4 +1,4 @@
-"""verl: its estimators, KL and rollout correction, as its trainer calls them.
+"""verl: its estimators, KL and rollout correction, as its trainer calls them, and its losses.
 
 verl's side runs what `RayPPOTrainer.fit` runs, on padded float64 tensors: `apply_kl_penalty`,
 `compute_rollout_correction_and_add_to_batch`, `compute_advantage`. rlpost's side is `enrich` with
@@ -17,6 +17,7 @@ The grid:
 - rejection by each of the eleven modes, with one bound and with two, and by three modes together
 - every estimator after rejection of tokens, and after rejection of responses
 - `compute_advantage_for_multi_trajectories`: grpo where several rows are one rollout
+- policy losses: see `verl_losses`
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rlpost.analysis.peers import verl_losses
 from rlpost.analysis.peers.base import Case, Peer
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.api import enrich
@@ -405,16 +407,15 @@ def cases() -> list[Case]:
         *_kl_cases(),
         *_adaptive_cases(),
         *_correction_cases(),
+        *verl_losses.cases(),
     ]
 
 
 def uncovered() -> list[str]:
-    """Return verl's estimators that no case covers."""
-    return [
-        f"estimator {name}"
-        for name in import_module(CORE).ADV_ESTIMATOR_REGISTRY
-        if name not in GRID
-    ]
+    """Return verl's estimators and policy losses that no case covers."""
+    estimators = import_module(CORE).ADV_ESTIMATOR_REGISTRY
+    missing = [f"estimator {name}" for name in estimators if name not in GRID]
+    return [*missing, *verl_losses.uncovered()]
 
 
-PEER = Peer(NAME, "verl", (CORE, CORRECTION, TRAINER), cases, uncovered)
+PEER = Peer(NAME, "verl", (CORE, CORRECTION, TRAINER, verl_losses.LOSSES), cases, uncovered)

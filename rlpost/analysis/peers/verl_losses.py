@@ -14,9 +14,10 @@ The grid:
 - each loss with each of the five aggregations, with a KL loss
 - the aggregations with `loss_scale_factor`, and without the trainer's counts
 - the KL loss by each estimator, near and far
+- kl_cov and clip_cov on so many tokens that the default share selects three
 
-clip_cov selects at random. Its cases select all candidates; `random_clip_cov` is for a test of its
-frequencies.
+clip_cov selects at random. In its cases the choice is forced, since all candidates are selected;
+`random_clip_cov` is for a test of the mean over many choices.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.peers.base import Numbers
     from rlpost.analysis.peers.rollouts import Rollouts
+    from rlpost.recipe.loss import LossOptions
 
 Json = dict[str, Any]
 NAME = "verl"
@@ -158,12 +160,12 @@ def ours(data: Rollouts, loss: str, options: Json) -> Numbers:
     metrics = ("pg_clipfrac", "pg_clipfrac_lower")
     for name, states in zip(metrics, _COUNTED.get(loss, ()), strict=False):
         numbers[name] = sum(clip[state]["fraction"] for state in states)
-    gradient = {"gradient": _gradient(data, chosen)}
+    gradient = {"gradient": _differentiated(data, chosen)[1]}
     return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
 
-def _gradient(data: Rollouts, chosen: Any) -> torch.Tensor:
-    """Return the gradient of the loss at each token, padded."""
+def _differentiated(data: Rollouts, chosen: LossOptions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss and its gradient at each token, padded."""
 
     def flat(name: str) -> torch.Tensor | None:
         column = data.columns.get(name)
@@ -172,7 +174,7 @@ def _gradient(data: Rollouts, chosen: Any) -> torch.Tensor:
     new = flat("log_probs")
     assert new is not None, "rollouts without log-probs"
     new.requires_grad_()
-    policy_loss(
+    loss = policy_loss(
         new,
         flat("old_log_probs"),  # type: ignore[arg-type]
         flat("advantages"),  # type: ignore[arg-type]
@@ -181,9 +183,10 @@ def _gradient(data: Rollouts, chosen: Any) -> torch.Tensor:
         loss=chosen,
         ref_log_probs=flat("ref_log_probs"),
         is_weight=flat("is_weight"),
-    ).loss.backward()
-    assert new.grad is not None, "a loss without a gradient"
-    return data.with_(gradient=[*new.grad.split(data.lengths)]).padded("gradient")
+    ).loss
+    (slope,) = torch.autograd.grad(loss, new)
+    rows = [*torch.split(slope, data.lengths)]
+    return loss.detach(), data.with_(gradient=rows).padded("gradient")
 
 
 def theirs(data: Rollouts, loss: str, config: Json, *, counts: bool = True) -> Numbers:
@@ -209,15 +212,14 @@ def theirs(data: Rollouts, loss: str, config: Json, *, counts: bool = True) -> N
     log_probs = torch.cat(rows).requires_grad_()
     batch = _tensors(data, counts=counts)
     total, metrics = import_module(LOSSES).ppo_loss(actor, {"log_probs": log_probs}, batch)
-    total.backward()
-    assert log_probs.grad is not None, "a loss without a gradient"
-    gradient = [x[:-1] for x in log_probs.grad.split([size + 1 for size in data.lengths])]
+    (slope,) = torch.autograd.grad(total, log_probs)
+    gradient = [x[:-1] for x in torch.split(slope, [size + 1 for size in data.lengths])]
     numbers: Numbers = {
         "loss": total.detach(),
         "gradient": data.with_(gradient=gradient).padded("gradient"),
     }
-    wanted = ("ppo_kl",) if _has_kl(data, loss) else ()
-    wanted += ("pg_clipfrac", "pg_clipfrac_lower")[: 2 * (loss in _COUNTED)]
+    wanted = ["ppo_kl"] if _has_kl(data, loss) else []
+    wanted += ["pg_clipfrac", "pg_clipfrac_lower"] if loss in _COUNTED else []
     for name in wanted:
         if f"actor/{name}" in metrics:
             numbers[name] = torch.tensor(metrics[f"actor/{name}"].values[0], dtype=torch.float64)
@@ -272,6 +274,25 @@ def _words(config: Json) -> str:
     return ", ".join(f"{name} {value}" for name, value in config.items()) or "defaults"
 
 
+def _far_cases() -> Iterator[Case]:
+    for loss, grid in GRID.items():
+        mine, config = grid[0]
+        far = _apart(mini_batch(30, turns=True))
+        yield _case(f"far log-probs, {_words(config)}", far, loss, mine, config)
+
+
+def _apart(data: Rollouts) -> Rollouts:
+    """Return rollouts in which log-ratios exceed ±20, and means of responses 10."""
+    new, old = ([*data.columns[name]] for name in ("log_probs", "old_log_probs"))
+    for i in range(0, len(new), 3):
+        new[i] = new[i] - 25.0 * (np.arange(len(new[i])) < 1 + i % 2)
+    for i in range(1, len(old), 5):
+        old[i] = old[i] - 12.0
+    for i in range(2, len(old), 7):
+        old[i] = old[i] - 22.0 * (np.arange(len(old[i])) < 1)
+    return data.with_(log_probs=new, old_log_probs=old)
+
+
 def _option_cases() -> Iterator[Case]:
     kinds: dict[str, Json] = {
         "text": {},
@@ -284,31 +305,42 @@ def _option_cases() -> Iterator[Case]:
             data = mini_batch(seed + 20, **options)
             for mine, config in grid:
                 yield _case(f"{kind}, {_words(config)}", data, loss, mine, config)
-        far = _apart(mini_batch(30, turns=True))
-        mine, config = grid[0]
-        yield _case(f"far log-probs, {_words(config)}", far, loss, mine, config)
 
 
-def _apart(data: Rollouts) -> Rollouts:
-    """Return rollouts in which some log-ratios exceed 20, and those of whole responses 10."""
-    new, old = ([*data.columns[name]] for name in ("log_probs", "old_log_probs"))
-    for i in range(0, len(new), 3):
-        new[i] = new[i] - 25.0 * (np.arange(len(new[i])) < 1 + i % 2)
-    for i in range(1, len(old), 5):
-        old[i] = old[i] - 12.0
-    return data.with_(log_probs=new, old_log_probs=old)
+def _large_cases() -> Iterator[Case]:
+    """Yield cases of so many tokens that the default share selects several of them."""
+    data = mini_batch(60, turns=True, steps=160).with_(step=None)
+    strong = {"kl_cov_coef": 1000.0}, {"ppo_kl_coef": 1000.0}  # the share alone is the default
+    yield _case("15,000 tokens, default share", data, "kl_cov", *strong)
+    yield _case("15,000 tokens, all candidates", data, "clip_cov", *CANDIDATES)
+    low, high = _around(data, 3)
+    bounds = {"cov_low": low, "cov_high": high}, {"clip_cov_lb": low, "clip_cov_ub": high}
+    yield _case("15,000 tokens, 3 candidates", data, "clip_cov", *bounds)
+
+
+def _around(data: Rollouts, count: int) -> tuple[float, float]:
+    """Return bounds between which so many tokens that verl does not clip have their covariance."""
+    inside = data.mask.bool()
+    columns = [data.padded(name)[inside] for name in ("advantages", "log_probs", "old_log_probs")]
+    advantages, new, old = columns
+    covariance = (advantages - advantages.mean()) * (new - new.mean())
+    free = ((new - old).exp() - 1).abs() < 0.2  # noqa: PLR2004 - its clip range
+    ranks = covariance[free].sort(descending=True).values
+    ends = (ranks[[place, place + 1]].mean() for place in (count + 4, 4))
+    low, high = (round(float(end), 9) for end in ends)
+    return low, high
 
 
 def _aggregation_cases() -> Iterator[Case]:
     data = mini_batch(40, turns=True, empty=True)
     for loss, grid in GRID.items():
-        of_kl = loss in _OWN_AGGREGATION
+        mine = {**grid[0][0], "kl_loss_coef": 0.3}
+        config = {**grid[0][1], "use_kl_loss": True, "kl_loss_coef": 0.3}
+        yield _case("KL loss", data, loss, mine, config)
+        option = "kl_loss_aggregation" if loss in _OWN_AGGREGATION else "aggregation"
         for how in AGGREGATIONS:
-            mine = {**grid[0][0], ("kl_loss_aggregation" if of_kl else "aggregation"): how}
-            config = {**grid[0][1], "loss_agg_mode": how}
-            mine |= {"kl_loss_coef": 0.3}
-            config |= {"use_kl_loss": True, "kl_loss_coef": 0.3}
-            yield _case(f"KL loss, {how}", data, loss, mine, config)
+            both = {**mine, option: how}, {**config, "loss_agg_mode": how}
+            yield _case(f"KL loss, {how}", data, loss, *both)
     for how in AGGREGATIONS:
         mine, config = {"aggregation": how}, {"loss_agg_mode": how}
         plain = {**mine, "agg_rows": "valid"}
@@ -329,7 +361,13 @@ def _kl_cases() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all cases."""
-    return [*_option_cases(), *_aggregation_cases(), *_kl_cases()]
+    return [
+        *_far_cases(),
+        *_kl_cases(),
+        *_aggregation_cases(),
+        *_large_cases(),
+        *_option_cases(),
+    ]
 
 
 def uncovered() -> list[str]:
@@ -338,8 +376,10 @@ def uncovered() -> list[str]:
     return [f"policy loss {name}" for name in names if name not in {*GRID, *LEFT_OUT}]
 
 
-def random_clip_cov(data: Rollouts, seed: int) -> tuple[Numbers, Numbers]:
-    """Return rlpost's and verl's clip_cov with a random choice of a tenth of the tokens."""
+def random_clip_cov(data: Rollouts, seed: int) -> tuple[float, float]:
+    """Return rlpost's and verl's loss with a random choice of a tenth of the tokens."""
     mine, config = _both(({"cov_share": 0.1}, {"clip_cov_ratio": 0.1}), BOUNDS)
     torch.manual_seed(seed)
-    return ours(data, "clip_cov", {**mine, "cov_seed": seed}), theirs(data, "clip_cov", config)
+    expected = theirs(data, "clip_cov", config)["loss"]
+    chosen = loss_preset(NAME, loss="clip_cov", **mine, cov_seed=seed)
+    return float(_differentiated(data, chosen)[0]), float(expected)
