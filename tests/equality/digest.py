@@ -33,6 +33,8 @@ RENAMED: dict[str, str] = {
 # reason beside it.
 ADDED = {
     "process_reward",  # statistics of process rewards, and how they are added
+    "numerics.process_rewards",  # the option for that
+    "recipe.rollout_reward",  # the reward of a rollout of several rows
     "seconds.start_up",  # `seconds` is the time of the whole process
     "seconds.publishing",  # likewise
     "html.checks",  # a page says how many checks found nothing
