@@ -16,6 +16,7 @@ The grid:
 - importance weights of tokens and sequences: truncated, masked, divided by their mean
 - rejection by each of the eleven modes, with one bound and with two, and by three modes together
 - every estimator after rejection of tokens, and after rejection of responses
+- optimal token baselines with importance weights of tokens
 - `compute_advantage_for_multi_trajectories`: grpo where several rows are one rollout
 - policy losses: see `verl_losses`
 """
@@ -257,6 +258,16 @@ def _rejection_cases() -> Iterator[Case]:
             yield step_case(f"after rejection of {what}", step, fault=fault)
 
 
+def _weighted_baseline_cases() -> Iterator[Case]:
+    """Yield cases of optimal token baselines that are weighed by truncated importance weights."""
+    for estimator in ("optimal_token_baseline", "tir_optimal_token_baseline"):
+        for cap in (2.0, 1.1):
+            options = {"is_weight": "token", "is_cap": cap, "otb_is_cap": cap}
+            config = {"rollout_is": "token", "rollout_is_threshold": cap}
+            step = Step(estimator, _rollouts(estimator)["text"], options, correction=config)
+            yield step_case(f"importance weights up to {cap}", step)
+
+
 def _rollout_cases() -> Iterator[Case]:
     """Yield the case of rollouts with several rows; the reward of the last one counts."""
     data = rollouts(16)
@@ -403,6 +414,7 @@ def cases() -> list[Case]:
     return [
         *_estimator_cases(),
         *_rejection_cases(),
+        *_weighted_baseline_cases(),
         *_rollout_cases(),
         *_kl_cases(),
         *_adaptive_cases(),
