@@ -221,6 +221,18 @@ def test_a_bundle_of_which_nothing_is_left_is_no_error():
     check(table, recipe, files=2, count=2, rows_a_bucket=1)
 
 
+@pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
+@pytest.mark.parametrize("options", [{}, {"drop_zero_variance": True, "replace": True}], ids=str)
+def test_a_sample_mask_of_the_input_gives_the_same(name, options):
+    mask = pa.array([float(i % 3 > 0) for i in range(60)])
+    table = steps_table().append_column(name, mask)
+    check(table, rlpost.Recipe(**options), files=2, count=2, rows_a_bucket=5)
+    computed = table.replace_schema_metadata({"rlpost.sample_mask": "computed"})
+    check(computed, rlpost.Recipe(replace=True), files=2, count=2, rows_a_bucket=5)
+    nothing = table.set_column(table.num_columns - 1, name, pa.array([0] * 60))
+    check(nothing, rlpost.Recipe(**options), files=2, count=2, rows_a_bucket=5)
+
+
 @pytest.fixture
 def planned(tmp_path):
     """A folder with files that are planned, but not written."""
