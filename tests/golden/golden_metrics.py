@@ -61,8 +61,15 @@ def _running(records, state) -> dict[str, tuple[float, float]]:
     return {name: (records[-1][name], value) for name, value in ours.items()}
 
 
+def _drops(fact):
+    """Whether responses are dropped: ROLL counts their clipped rewards, and rlpost does not."""
+    return fact["masked"]["all"]["responses"] > 0
+
+
 def _clip(name):
     def fraction(fact, _table, _recipe):
+        if _drops(fact):
+            return None
         return fact[name]["fraction"] if fact[name] else 0.0
 
     return fraction
@@ -75,7 +82,7 @@ def _padded_clip(name):
     """
 
     def fraction(fact, table, _recipe):
-        if name == "token_reward_clip" and has_observations(table):
+        if name == "token_reward_clip" and (has_observations(table) or _drops(fact)):
             return None
         count = fact[name]["count"] if fact[name] else 0
         return count / (fact["responses"] * (width(table) + 1))
