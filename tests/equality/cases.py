@@ -112,6 +112,7 @@ OTB = "--estimator optimal_token_baseline"
 # Values of numerics, an input and a recipe in which each of them matters.
 NUMERICS = (
     ("batch", "step_domain all", "steps", f"{GAE} {BATCH}"),
+    ("outcome", "response", "multiturn", MASKED),
     ("penalty_length", "row", "multiturn", "--overlong-penalty 20 10 1"),
     ("penalty_floor", "factor", "multiturn", "--overlong-penalty 8 4 1"),
     ("norm_eps", "0.1", "ragged_groups", ""),
