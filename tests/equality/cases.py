@@ -144,6 +144,8 @@ NUMERICS = (
     ("episodes", "row", "agentic", "--estimator gigpo"),
     ("states", "batch", "agentic", "--estimator gigpo"),
     ("rae_order", "group", "shuffled", "--estimator rae"),
+    ("gdpo_batch", "tokens", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("correction", "first", "wild", f"{GAE} --is-filter token:k1:-0.3:0.3"),
     ("is_clamp", "0.05 never", "wild", WEIGHED),
     ("is_clamp_at", "token", "multiturn", f"{WEIGHED} --numerics is_clamp=0.05"),
     ("is_filter_clamp", "0.05", "wild", "--is-filter token:k1::20"),
