@@ -17,7 +17,7 @@ import tomllib
 import venv
 from pathlib import Path
 
-from rlpost.recipe.presets import source_of
+from rlpost.recipe.presets import PRESETS, source_of
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".peers"
@@ -43,7 +43,7 @@ def constraints(name: str, *, newest: bool) -> list[str]:
     own = {distribution(one) for one in PROJECT["dependencies"]}
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pinned = [line for line in lines if line.partition("==")[0] in own]
-    release = source_of(name).release.removeprefix("v")
+    release = source_of(name).release.removeprefix("v") if name in PRESETS else ""
     return pinned if newest or not release else [*pinned, f"{name}=={release}"]
 
 
