@@ -63,4 +63,4 @@ leave()
 def test_ci_runs_both_commands_as_they_are_written():
     lines = [line.strip() for line in CI.splitlines()]
     assert COMMANDS[0].strip() in lines
-    assert COMMANDS[1].strip() == lines[-1]
+    assert COMMANDS[1].strip() == lines[-2]  # the last line exits with 1 if a preset differs
