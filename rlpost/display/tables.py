@@ -153,7 +153,8 @@ class TextTable:
         for i, row in enumerate(self.rows):
             yield from self._row(row, widths, gap, out)
             if i in self.row_notes:
-                yield Text(f"  {printable_line(self.row_notes[i])}", style="dim")
+                note = wrap(printable_line(self.row_notes[i]), options.max_width - 2)
+                yield from (Text(f"  {line}", style="dim") for line in note.split("\n"))
 
     def _row(self, row: Row, widths: Sequence[int], gap: int, out: Console) -> Iterator[Text]:
         """Yield the lines of a row: more than one if a text wraps."""

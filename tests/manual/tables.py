@@ -138,8 +138,8 @@ def aggregations() -> str:
 
 def presets() -> str:
     listed = json.loads(run(["presets", "--format", "json"]).out)
-    headings = tuple(listed[0])
-    rows = [(code(first), *others) for first, *others in (tuple(x.values()) for x in listed)]
+    headings = tuple(listed[0])[:-1]
+    rows = [(code(first), *others) for first, *others, _ in (tuple(x.values()) for x in listed)]
     return table(headings, rows)
 
 

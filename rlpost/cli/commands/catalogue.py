@@ -117,18 +117,9 @@ def presets(
     if verify is not None:
         _verify(verify, how)
         return
-    from rlpost.display.tables import show_list  # noqa: PLC0415
+    from rlpost.cli.render.catalogue import show_presets  # noqa: PLC0415
 
-    rows = []
-    for name in frameworks.PRESETS:
-        source, earlier = frameworks.source_of(name), ", ".join(frameworks.earlier(name))
-        version = (source.release, source.date, source.commit)
-        rows.append((name, source.repository, *version, _variants(name), earlier))
-    headings = (
-        *("preset", "repository", "release", "date", "commit"),
-        *("estimators and losses of its own", "earlier code"),
-    )
-    show_list(headings, rows, how.value)
+    show_presets(how.value)
 
 
 def _verify(name: str, how: Format) -> None:
@@ -140,13 +131,6 @@ def _verify(name: str, how: Format) -> None:
     show_verdict(verdict, how.value)
     if not verdict.agree:
         raise typer.Exit(DIFFERENT)
-
-
-def _variants(name: str) -> str:
-    """Return the estimators and losses for which a preset has values of its own."""
-    own = ", ".join(frameworks.variants(name))
-    losses = ", ".join(frameworks.loss_variants(name))
-    return "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
 
 
 @command(presets_app)

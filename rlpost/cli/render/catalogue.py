@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import show_json, show_list, show_markdown
+from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
+from rlpost.recipe import presets
 from rlpost.recipe.loss import DEFAULTS, word
 
 if TYPE_CHECKING:
@@ -58,6 +59,42 @@ def _distinct(options: Mapping[str, Any]) -> list[str]:
         if options.get(name.removesuffix("_low").removesuffix("_high")) != value
         or not name.endswith(("_low", "_high"))
     ]
+
+
+def show_presets(how: str) -> None:
+    """Print the presets on stdout: the code that each reproduces, and names of the framework."""
+    headings = ("preset", "release", "date", "commit", "earlier code")
+    rows: list[tuple[str, ...]] = []
+    records: list[dict[str, str]] = []
+    notes: dict[int, str] = {}
+    for name in presets.PRESETS:
+        source, earlier = presets.source_of(name), ", ".join(presets.earlier(name))
+        own = ", ".join(presets.variants(name))
+        losses = ", ".join(presets.loss_variants(name))
+        both = "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
+        notes[len(rows)] = f"{source.repository}: {both}"
+        rows.append((name, source.release, source.date, source.commit, earlier))
+        records.append(
+            {
+                "preset": name,
+                "repository": source.repository,
+                "release": source.release,
+                "date": source.date,
+                "commit": source.commit,
+                "estimators and losses of its own": both,
+                "earlier code": earlier,
+                "framework": str(source),
+            }
+        )
+    if how == "json":
+        show_json(records)
+    elif how == "markdown":
+        shown = [tuple(record.values())[:-1] for record in records]
+        show_markdown(tuple(records[0])[:-1], shown)
+    else:
+        own = "Below each: the repository, and the estimators and losses that the preset sets"
+        table = TextTable(headings, rows, text=range(5), row_notes=notes, notes=(own,))
+        console(sys.stdout).print(table)
 
 
 def show_differences(names: tuple[str, str], differences: Sequence[Difference], how: str) -> None:
