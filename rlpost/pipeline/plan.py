@@ -338,10 +338,11 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         f"--kl-coef {recipe.kl_coef}; 0 subtracts no KL",
         "the off-policy correction",
     )
+    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
     asked = (
         (policy, "--teacher", bool(recipe.teachers)),
-        (policy, penalty, recipe.kl_coef > 0),
-        ("ref_log_probs", penalty, recipe.kl_coef > 0),
+        (policy, penalty, charged),
+        ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),

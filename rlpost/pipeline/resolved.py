@@ -149,13 +149,14 @@ def estimator_of(recipe: Recipe) -> Estimator:
     return replace(estimator, function=raw, undiscounted_is_constant=False, returns="advantages")
 
 
-_REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
+REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
+"""Columns of an estimator that have rewards, and so the KL penalty that is subtracted from them."""
 _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
     """Return how an estimator gets process rewards; None if it reads no rewards to add them to."""
-    if _REWARDS.isdisjoint(estimator.needs):
+    if REWARDS.isdisjoint(estimator.needs):
         return None
     if recipe.numerics.process_rewards != "auto":
         return recipe.numerics.process_rewards

@@ -18,7 +18,7 @@ from rlpost.display.text import counted
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
-from rlpost.pipeline.resolved import compares_rows
+from rlpost.pipeline.resolved import REWARDS, compares_rows
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.totals import cells_of
@@ -248,6 +248,7 @@ def summary_of(
         *_over_limit(plan, facts),
         *_turns(plan, facts),
         *_positive(plan, every),
+        *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *correction_warnings(summary),
     ]
@@ -316,7 +317,6 @@ def warnings_of(
             f"old and infer log-probs are the same column, `{old}`",
         ),
         (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
-        (_misses_kl(plan.resolved), _missed_kl(plan.resolved)),
         (groups.get("zero_variance", 0) > 0 and _divides_kl(plan.resolved), _kl_noise(groups)),
         (
             "token_rewards" in columns and plan.resolved.process is None,
@@ -347,25 +347,29 @@ def _summed_kl(resolved: ResolvedRecipe) -> str:
     )
 
 
-def _misses_kl(resolved: ResolvedRecipe) -> bool:
-    """Return whether a KL penalty changes no advantage, since components alone make them."""
-    recipe = resolved.recipe
-    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "token"
-    return charged and "components" in resolved.estimator.columns
-
-
-def _missed_kl(resolved: ResolvedRecipe) -> str:
-    return (
-        f"--kl-coef has no effect: estimator {resolved.estimator.name} makes advantages of reward "
-        "components alone; --numerics kl_credit=token subtracts it from the advantage of each token"
-    )
+def _missed_kl(resolved: ResolvedRecipe) -> list[str]:
+    """Return the warning of a KL penalty that changes no advantage."""
+    recipe, estimator = resolved.recipe, resolved.estimator
+    credit = recipe.numerics.kl_credit
+    if recipe.kl_coef == 0 or credit == "token":
+        return []
+    advice = "--numerics kl_credit=token subtracts it from the advantage of each token"
+    if REWARDS.isdisjoint(estimator.needs):
+        components = "components" in estimator.columns
+        what = "reads reward components alone" if components else "reads no reward"
+        return [f"--kl-coef has no effect: estimator {estimator.name} {what}; {advice}"]
+    if credit == "none":
+        why = f"kl_credit is none for {estimator.name}, so no KL penalty is subtracted"
+        advice = "--numerics kl_credit=return subtracts it from token rewards"
+        return [f"--kl-coef has no effect: {why}; {advice}"]
+    return []
 
 
 def _divides_kl(resolved: ResolvedRecipe) -> bool:
     """Return whether rewards minus their KL penalty are divided by a group's deviation."""
     recipe = resolved.recipe
     early = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "response"
-    return early and resolved.norm[1] in ("group", "others")
+    return early and not resolved.estimator.rewards and resolved.norm[1] in ("group", "others")
 
 
 def _kl_noise(groups: Json) -> str:

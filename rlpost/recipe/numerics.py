@@ -52,9 +52,10 @@ class Numerics(OptionModel):
     """KL estimators to which kl_clamp applies."""
     kl_policy: Literal["old", "current"] = "old"
     """Policy whose KL from the reference is computed: old (before the update) or current."""
-    kl_credit: Literal["return", "token", "response"] = "return"
-    """Where the KL penalty is subtracted: from token rewards, so from all earlier returns (return),
-    from the advantage of its token (token), or from the reward before normalisation (response)."""
+    kl_credit: Literal["return", "token", "response", "none"] = "return"
+    """Where the KL penalty is subtracted: token rewards, so all earlier returns (return), its
+    token's advantage (token), the reward, or step score, before normalisation (response), nowhere
+    (none)."""
 
     process_rewards: Literal["auto", "response", "token"] = "auto"
     """Process rewards: their sum is added to the response's reward before its baseline (response),

@@ -28,8 +28,8 @@ class Change:
     """What is computed now."""
     concerns: tuple[str, ...] = ()
     """Fields of the recipe that are set, `numerics.NAME=VALUE`, or roles that have a column, if
-    numbers change; without any, the change is in a recipe's values, which the metadata have in
-    full."""
+    numbers change, those joined by `&` only together; without any, the change is in a recipe's
+    values, which the metadata have in full."""
     before: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe (`numerics.NAME` for a detail) that older recipes lack, with the values
     of the older semantics, for recipes that the change concerns; without any, the older numbers
@@ -37,7 +37,10 @@ class Change:
 
     def applies(self, recipe: Recipe, roles: Collection[str]) -> bool:
         """Return whether the change concerns a recipe, on an input with columns for these roles."""
-        return any(name in roles or _is_set(recipe, name) for name in self.concerns)
+        return any(
+            all(name in roles or _is_set(recipe, name) for name in together.split("&"))
+            for together in self.concerns
+        )
 
 
 def _is_set(recipe: Recipe, name: str) -> bool:
@@ -76,6 +79,10 @@ HISTORY: dict[int, tuple[Change, ...]] = {
         Change(
             "responses whose sample_mask in the input is 0 are left out; it was not read",
             ("sample_mask",),
+        ),
+        Change(
+            "a KL penalty in the reward (kl_credit=response) changes gigpo and step_reinforce",
+            ("kl_coef&numerics.kl_credit=response&step_score",),
         ),
         Change("presets follow current releases of their frameworks"),
         Change("clip fractions in the summary are of kept responses and their policy tokens"),

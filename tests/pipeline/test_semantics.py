@@ -63,8 +63,9 @@ def with_first_advantage(path, value):
 def test_every_number_since_the_first_has_its_changes():
     assert sorted(HISTORY) == list(range(2, SEMANTICS + 1))
     for change in semantics.changes_since(1):
-        details = {name for name in change.concerns if name.startswith("numerics.")}
-        assert set(change.concerns) - details <= {*Recipe.model_fields, *ROLES}
+        concerns = {name for together in change.concerns for name in together.split("&")}
+        details = {name for name in concerns if name.startswith("numerics.")}
+        assert concerns - details <= {*Recipe.model_fields, *ROLES}
         for detail in details:
             name, _, value = detail.removeprefix("numerics.").partition("=")
             assert value in get_args(Numerics.model_fields[name].annotation)
@@ -242,3 +243,17 @@ def test_running_statistics_of_two_definitions_of_the_reward_are_not_mixed(old, 
         assert warning.endswith("nothing that concerns the recipe")
     assert run(*words, "--state", state, "--overwrite").code == 0
     assert not any("semantics" in text for text in strict_json(told.read_text())["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "roles", "concerned"),
+    [
+        ({"kl_coef": 0.1, "numerics": {"kl_credit": "response"}}, ["reward", "step_score"], True),
+        ({"kl_coef": 0.1, "numerics": {"kl_credit": "response"}}, ["reward"], False),
+        ({"numerics": {"kl_credit": "response"}}, ["reward", "step_score"], False),
+        ({"kl_coef": 0.1}, ["reward", "step_score"], False),
+    ],
+)
+def test_a_change_may_concern_fields_and_roles_only_together(options, roles, concerned):
+    changes = semantics.applying(1, Recipe(estimator="gigpo", **options), roles)
+    assert any("kl_credit=response" in change.text for change in changes) == concerned

@@ -284,3 +284,74 @@ def test_a_kl_penalty_changes_gdpo_only_token_by_token(credit):
     assert bool(warned) == (credit != "token")
     charged = written(rows, "gdpo", kl_coef=0.1, **options)[0]
     close(charged, free - 0.1 if credit == "token" else free)
+
+
+def steps():
+    """Turns of trajectories with a score, in groups in which states occur again."""
+    return [
+        replace(
+            r,
+            group=f"g{i // 4}",
+            old=[-1.0] * 2,
+            ref=[-1.0 - shift, -1.5],
+            traj_id=f"t{i // 2}",
+            turn=i % 2,
+            state_id=f"s{i % 2}",
+            step_score=score,
+            episode_score=float(i // 2),
+        )
+        for i, (r, score, shift) in enumerate(
+            zip(
+                responses([0.0] * 8, masks=[[1, 1]] * 8),
+                (0.0, 1.0, 3.0, 0.5, 2.0, 2.0, 1.0, 0.0),
+                (1.0, 0.5, 2.0, 0.0, 3.0, 1.0, 0.0, 0.5),
+                strict=True,
+            )
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", ["gigpo", "step_reinforce"])
+@pytest.mark.parametrize("options", [{}, {"kl_target": 0.5, "kl_horizon": 10.0}], ids=str)
+def test_a_kl_penalty_in_the_reward_is_subtracted_from_the_score_of_its_step(name, options):
+    charge = {"kl_coef": 0.1, "step_gamma": 0.5, "numerics": {"kl_credit": "response"}, **options}
+    kl = [sum(a - b for a, b in zip(r.old, r.ref, strict=True)) for r in steps()]
+    rows = [replace(r, step_score=r.step_score - 0.1 * x) for r, x in zip(steps(), kl, strict=True)]
+    found = written(steps(), name, **charge)
+    assert not np.allclose(found[0], written(steps(), name, step_gamma=0.5)[0])
+    for got, want in zip(found, written(rows, name, step_gamma=0.5), strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gae", "reinforce", "gigpo", "gdpo", "opd"])
+def test_no_kl_penalty_is_subtracted_with_kl_credit_none_and_a_warning_names_the_option(name):
+    options = {
+        "gdpo": {"reward_components": ("right", "form")},
+        "opd": {"teachers": {"ref_log_probs": 1.0}},
+    }.get(name, {})
+    rows = [
+        replace(r, values=[0.5, 0.25], components={"right": 1.0, "form": r.step_score})
+        for r in steps()
+    ]
+    none = {**options, "kl_coef": 0.1, "numerics": {"kl_credit": "none"}}
+    for got, want in zip(written(rows, name, **none), written(rows, name, **options), strict=True):
+        close(got, want)
+    _, summary = rlpost.enrich(to_table(rows), rlpost.Recipe(estimator=name, **none))
+    assert summary["kl"]["credit"] == "none"
+    texts = [text for text in summary["warnings"] if text.startswith("--kl-coef has no effect")]
+    assert len(texts) == 1
+    assert "--numerics kl_credit=" in texts[0]
+    _, free = rlpost.enrich(
+        to_table(rows), rlpost.Recipe(estimator=name, **{**none, "kl_coef": 0.0})
+    )
+    assert not [text for text in free["warnings"] if "--kl-coef" in text]
+
+
+@pytest.mark.parametrize("credit", ["return", "response", "token"])
+def test_a_kl_penalty_changes_opd_only_token_by_token(credit):
+    options = {"teachers": {"ref_log_probs": 1.0}}
+    charged = {**options, "kl_coef": 0.1, "numerics": {"kl_credit": credit}}
+    same = np.allclose(written(steps(), "opd", **charged)[0], written(steps(), "opd", **options)[0])
+    assert same == (credit != "token")
+    _, summary = rlpost.enrich(to_table(steps()), rlpost.Recipe(estimator="opd", **charged))
+    assert any("--kl-coef has no effect" in text for text in summary["warnings"]) == same

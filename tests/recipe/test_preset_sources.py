@@ -103,10 +103,13 @@ FAR, NEAR, FULL = {"far": True}, {"near": True}, {"kind": "full"}
 
 case("nemo-rl", "grpo", source.nemo_grpo)
 case("nemo-rl", "grpo", source.nemo_grpo, gamma=0.5)  # which it does not use
+case("nemo-rl", "grpo", source.nemo_grpo, FAR, kl_coef=0.25)  # its KL is in the loss
 case("nemo-rl", "grpo", partial(source.nemo_overlong, limit=6, buffer=3, factor=0.5),
      overlong_penalty=(6, 3, 0.5))  # fmt: skip
 case("nemo-rl", "gdpo", partial(source.nemo_gdpo, weights={"c0": 1.0, "c1": 0.5}),
      reward_components=("c0", "c1"), component_weights=(1.0, 0.5))  # fmt: skip
+case("nemo-rl", "gdpo", partial(source.nemo_gdpo, weights={"c0": 1.0, "c1": 1.0}), FAR,
+     reward_components=("c0", "c1"), kl_coef=0.25)  # fmt: skip
 for one in ("reinforce_plus_plus", "reinforce_pp"):
     case("nemo-rl", one, source.nemo_reinforce_plus_plus)
     case("nemo-rl", one, source.nemo_reinforce_plus_plus, gamma=0.5)
@@ -116,10 +119,12 @@ for one in ("reinforce_plus_plus", "reinforce_pp"):
 case("nemo-rl", "raw_reward", source.nemo_raw_reward)
 case("nemo-rl", "raw_reward", source.nemo_raw_reward, gamma=0.5)
 case("nemo-rl", "raw_reward", source.nemo_raw_reward, NEAR)
+case("nemo-rl", "raw_reward", source.nemo_raw_reward, FAR, kl_coef=0.25)
 case("nemo-rl", "gae", source.nemo_gae)
 case("nemo-rl", "gae", source.nemo_gae, NEAR)
 case("nemo-rl", "gae", partial(source.nemo_gae, beta=0.25), FAR, kl_coef=0.25)
 case("nemo-rl", "opd", source.nemo_opd, FAR, teachers={"ref_log_probs": 1.0})
+case("nemo-rl", "opd", source.nemo_opd, FAR, teachers={"ref_log_probs": 1.0}, kl_coef=0.25)
 for preset, estimator in (
     ("nemo-rl", "grpo"),
     ("openrlhf", "dr_grpo"),
@@ -158,6 +163,7 @@ case("openrlhf", "dr_grpo", partial(source.openrlhf_truncated, coefficient=0.5),
 for one in ("grpo", "gspo", "cispo"):
     case("slime", one, partial(source.slime, name=one))
     case("slime", one, partial(source.slime, name=one), gamma=0.5)  # which it does not use
+    case("slime", one, partial(source.slime, name=one), FAR, kl_coef=0.25)  # its KL is in the loss
     case("slime", one, partial(source.slime, name=one), NEAR)
 for one, of in (("reinforce_plus_plus", "reinforce_plus_plus"), ("ppo", "ppo"), ("gae", "ppo"),
                 ("reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline"),
@@ -171,12 +177,14 @@ for one, of in (("reinforce_plus_plus", "reinforce_plus_plus"), ("ppo", "ppo"), 
 
 for one in ("grpo", "max_rl", "rae"):
     case("prime-rl", one, partial(source.prime_rl, name=one), {"apart": True})
+    case("prime-rl", one, partial(source.prime_rl, name=one), FAR, kl_coef=0.25)
 
 for one, of in (("grpo", "centered"), ("centered", "centered"), ("standard", "standard"),
                 ("grpo_standard", "standard")):  # fmt: skip
     case("open-instruct", one, partial(source.open_instruct, name=of))
     case("open-instruct", one, partial(source.open_instruct, name=of), gamma=0.5)
     case("open-instruct", one, partial(source.open_instruct, name=of), NEAR)
+    case("open-instruct", one, partial(source.open_instruct, name=of), FAR, kl_coef=0.25)
 case("open-instruct", "gae", partial(source.open_instruct_gae, gamma=0.9, lam=0.8),
      gamma=0.9, lam=0.8)  # fmt: skip
 case("open-instruct", "grpo", source.open_instruct_kl, FAR, emit=("kl",))

@@ -167,6 +167,7 @@ _CREDITED = {
     "return": "subtracted from token rewards",
     "token": "subtracted from token advantages",
     "response": "subtracted from rewards before normalisation",
+    "none": "KL measured, not subtracted",
 }
 
 
@@ -179,7 +180,7 @@ def _coefficient(coefficient: float | list[Json], credit: str) -> tuple[str, str
     """
     where = _CREDITED[credit]
     if isinstance(coefficient, float | int):
-        note = "KL measured, not subtracted" if coefficient == 0 else where
+        note = _CREDITED["none"] if coefficient == 0 else where
         return number(coefficient), note
     first, last = coefficient[0]["coefficient"], coefficient[-1]["coefficient"]
     return number(last), f"adaptive, from {number(first)}; {where}"

@@ -125,13 +125,16 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     )
     if resolved.process is None:
         return [shape]
-    summed = resolved.process == "response"
+    column = on_rewards.reward_column(resolved.estimator)
     process = Stage(
         f"process rewards per {resolved.process}",
         frozenset({"token_rewards"}),
         map=on_tokens.sum_process_rewards,
         in_first_pass=True,
-        reduce=partial(on_rewards.add_process_rewards, summed=summed),
+        reduce=partial(
+            on_rewards.add_process_rewards,
+            column=column if resolved.process == "response" else None,
+        ),
     )
     return [shape, process]
 
@@ -155,14 +158,15 @@ def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
-    reduce = on_responses.charge_kl if early else on_responses.kl_coefficients
+    column = on_rewards.reward_column(resolved.estimator)
+    charge = partial(on_responses.charge_kl, recipe=recipe, column=column)
     return [
         Stage(
             "kl",
             resolved.kl_reads,
             map=partial(on_tokens.map_kl, recipe=recipe) if maps else None,
             in_first_pass=True,
-            reduce=partial(reduce, recipe=recipe),
+            reduce=charge if early else partial(on_responses.kl_coefficients, recipe=recipe),
             apply=partial(on_tokens.add_kl, recipe=recipe),
         )
     ]

@@ -161,12 +161,12 @@ def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(beta=beta[responses["batch"]])
 
 
-def charge_kl(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Add `beta`, and subtract β times the KL of a whole response from its `rewards`."""
+def charge_kl(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
+    """Add `beta`, and subtract β times the KL of a whole response from a column of rewards."""
     responses = kl_coefficients(responses, recipe=recipe)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
     charge = torch.where(responses["valid"], charge, 0.0)
-    return responses.with_(rewards=responses["rewards"] - charge)
+    return responses.with_(**{column: responses[column] - charge})
 
 
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:

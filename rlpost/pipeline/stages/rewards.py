@@ -28,6 +28,7 @@ from rlpost.kernels.segments import segment_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rlpost.estimators import Estimator
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -94,23 +95,26 @@ def _group_length_penalty(responses: Responses, shaped: Tensor, recipe: Recipe) 
     return per_group(responses, columns, penalty, rows=counted(responses, recipe))
 
 
-def add_process_rewards(responses: Responses, *, summed: bool) -> Responses:
-    """Set `process` to 0 for responses that are left out; if `summed`, add it to `rewards`."""
+def reward_column(estimator: Estimator) -> str:
+    """Return the column of Responses with the reward from which an estimator's rewards are made.
+
+    It is `step_score` for an estimator that computes its rewards from the scores of steps.
+    """
+    return "step_score" if "step_score" in estimator.reward_columns else "rewards"
+
+
+def add_process_rewards(responses: Responses, *, column: str | None) -> Responses:
+    """Set `process` to 0 for responses that are left out; add it to a column, if one is named."""
     process = torch.where(responses["valid"], responses["process"], 0.0)
-    rewards = responses["rewards"] + process if summed else responses["rewards"]
-    return responses.with_(process=process, rewards=rewards)
+    summed = {column: responses[column] + process} if column else {}
+    return responses.with_(process=process, **summed)
 
 
 def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
-    """Replace `rewards` by those that the estimator computes from columns of steps.
-
-    The process rewards of a step, if they are summed, are part of its `step_score`.
-    """
+    """Replace `rewards` by those that the estimator computes from columns of steps."""
     recipe, estimator = resolved.recipe, resolved.estimator
     rows = counted(responses, recipe)
     columns = {name: responses[name][rows] for name in estimator.reward_columns}
-    if resolved.process == "response":
-        columns["step_score"] = columns["step_score"] + responses["process"][rows]
     computed = torch.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
