@@ -248,6 +248,7 @@ def whiten(
 
     Raises:
         UsageError: a shape or a dtype is wrong.
+        DataError: a value is NaN or infinite where the mask is not 0; its mean would make all NaN.
 
     OpenRLHF divides by n and uses ε as the lower bound of the variance.
 
@@ -257,6 +258,7 @@ def whiten(
     numbers(whiten_eps=whiten_eps, whiten_ddof=whiten_ddof)
     (values,) = floats(values=values)
     kept = mask_of(values, mask)
+    finite_tokens(kept, values=values.detach())
     inside = values[kept].to(torch.float64)
     if inside.numel() <= 1:
         return torch.where(kept, values, 0.0)

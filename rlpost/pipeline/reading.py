@@ -194,11 +194,10 @@ class Decoder:
         if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
             row = int((~torch.isfinite(numbers)).nonzero()[0])
             value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
-            raise location.error(
-                row,
-                value,
-                "a finite number is needed; `--nonfinite mask` leaves such responses out",
-            )
+            advice = "a finite number is needed; `--nonfinite mask` leaves such responses out"
+            if role.startswith("component:"):
+                advice += ", `--numerics missing_components=skip` leaves out the component alone"
+            raise location.error(row, value, advice)
         if role == "sample_mask":
             _check_flags(numbers, location)
         return numbers

@@ -324,7 +324,7 @@ def warnings_of(
         ),
         (
             empty > 0,
-            f"{counted(empty, 'response')} without policy tokens, which get no advantage",
+            f"{counted(empty, 'response')} without policy tokens, so without an advantage",
         ),
     ]
     return [
@@ -375,7 +375,7 @@ def _divides_kl(resolved: ResolvedRecipe) -> bool:
 def _kl_noise(groups: Json) -> str:
     number = groups.get("zero_variance", 0)
     return (
-        f"{counted(number, 'group')} of {groups['count']:,} with equal raw rewards: the KL penalty "
+        f"{number:,} of {counted(groups['count'], 'group')} with equal raw rewards: the KL penalty "
         "is subtracted before normalisation, so their advantages are differences in KL alone, "
         "scaled to deviation 1; --drop-zero-variance drops them"
     )

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 _SIMILAR = 0.6  # similarity of two names from which one is suggested for the other
+_FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
 Kind = Literal["key", "number", "flag", "tokens"]
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
@@ -175,7 +177,11 @@ def resolve(
         if column not in available:
             absent.append((f"--map {role}={column}: ", column))
         columns[role], how[role] = column, "map"
-    absent += [("", column) for column in (more or {}).values() if column not in available]
+    absent += [
+        (f"{flag_of(_FIELDS[role.partition(':')[0]])} {column}: ", column)
+        for role, column in (more or {}).items()
+        if column not in available
+    ]
     if absent:
         raise _absent_columns(absent, available, where)
     for name, meaning in ROLES.items():

@@ -33,6 +33,7 @@ CALLS = {
     "policy_loss": (F.policy_loss, {"offsets": OFFSETS, "mask": MASK, "kl_loss_coef": 0.1},
                     ("log_probs", "old_log_probs", "advantages", "infer_log_probs",
                      "ref_log_probs", "is_weight")),
+    "whiten": (F.whiten, {"mask": MASK}, ("values",)),
     "padded.kl": (P.kl, {"mask": WIDE}, ("log_probs", "ref_log_probs")),
     "padded.importance_weights": (P.importance_weights, {"mask": WIDE},
                                   ("old_log_probs", "infer_log_probs")),
@@ -67,7 +68,7 @@ def test_a_number_that_is_not_finite_is_named_with_its_place(name, column, bad):
     if flat:  # position 3 is an observation token
         function(**tensors, **options)
     tensors[column].view(-1)[4 if flat else 5] = bad
-    place = "index" if name.endswith("kl") else "token 2 of response 1"
+    place = "index" if name.endswith(("kl", "whiten")) else "token 2 of response 1"
     with pytest.raises(DataError, match=f"^{column}: is {bad} at {place}.*; finite numbers"):
         function(**tensors, **options)
 

@@ -39,8 +39,9 @@ def test_a_component_that_is_never_scored_is_skipped(estimator):
 @pytest.mark.parametrize("name", ["reward", "form"])
 def test_without_skip_the_first_null_is_named(name):
     options = {"reward_components": ("right", "form")} if name == "form" else {}
-    with pytest.raises(DataError, match=f"row 0: `{name}` is null; a finite number is needed"):
+    with pytest.raises(DataError, match=f"row 0: `{name}` is null; a finite number is needed") as e:
         rlpost.enrich(table(**{name: pa.nulls(4)}), rlpost.Recipe(**options))
+    assert ("--numerics missing_components=skip" in str(e.value)) == (name == "form")
 
 
 def test_a_file_is_read_like_a_table(tmp_path):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
 from strategies import rollouts, to_table
+from test_cli import run
 from test_left_out import close, flat, written
 
 import rlpost
@@ -101,7 +102,7 @@ def test_a_rollout_in_three_rows_by_hand():
 
 
 def test_the_rollout_column_has_to_be_there():
-    with pytest.raises(DataError, match=r"no column 'rolout'"):
+    with pytest.raises(DataError, match=r"--rollout-id rolout: no column 'rolout'"):
         rlpost.enrich(
             to_table([Response(group="p", reward=1.0, mask=[1])]),
             rlpost.Recipe(rollout_id="rolout"),
@@ -133,6 +134,27 @@ def test_rules_by_hand(rule, rewards):
     got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo", **options))
     half = (rewards[0] - rewards[2]) / 2
     assert flat(written(got, "advantages")) == [half, half, -half, -half]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("equal", "that of each of its rows, which agree"),
+        ("last", "that of its last row"),
+        ("sum", "the sum over its rows"),
+        ("mean", "the mean over its rows"),
+    ],
+)
+def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
+    pq.write_table(turns([2.0, 2.0, 1.0, 1.0], ["a", "a", "b", "b"]), tmp_path / "in.parquet")
+    words = ("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
+    printed = run(*words, "--rollout-id", "traj", "--rollout-reward", rule).err
+    assert "1 prompt group of 2 rollouts, by " in printed
+    assert "0 single-rollout groups" in printed
+    assert f"reward of a rollout (`traj`): {text}\n" in printed
+    alone = run(*words, "--overwrite").err
+    assert "1 prompt group of 4, by " in alone
+    assert "reward of a rollout" not in alone
 
 
 def test_last_is_the_last_row_of_the_input_whatever_the_chunks():

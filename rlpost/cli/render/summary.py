@@ -11,7 +11,16 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import counted, number, percent, role_columns, run_time, size, time_parts
+from rlpost.display.text import (
+    counted,
+    number,
+    percent,
+    plural,
+    role_columns,
+    run_time,
+    size,
+    time_parts,
+)
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -32,6 +41,12 @@ _MASK_LABELS = {
 _PROCESS = {
     "response": "process rewards: summed, part of the response's reward (before any baseline)",
     "token": "process rewards: added to their tokens (after reward normalisation)",
+}
+_ROLLOUT_REWARD = {
+    "equal": "that of each of its rows, which agree",
+    "last": "that of its last row",
+    "sum": "the sum over its rows",
+    "mean": "the mean over its rows",
 }
 
 
@@ -92,13 +107,25 @@ def _overview(summary: Json) -> Text:
         low, high = sizes["min"], sizes["max"]
         span = str(low) if low == high else f"{low} to {high}"
         by = " and ".join(groups["by"])
-        lines.append(f"{counted(groups['count'], 'prompt group')} of {span}, by {by}")
-        single = counted(groups["single"], "single-response group")
+        rule = _rollout_rule(summary)
+        unit = "rollout" if rule else "response"
+        of = f"{span} {plural(unit)}" if rule else span
+        lines.append(f"{counted(groups['count'], 'prompt group')} of {of}, by {by}")
+        single = counted(groups["single"], f"single-{unit} group")
         constant = counted(groups["zero_variance"], "group")
         lines.append(f"  {single}, {constant} with zero reward variance")
+        lines += [rule] if rule else []
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
     return Text("\n".join(lines))
+
+
+def _rollout_rule(summary: Json) -> str:
+    """Return the line about rewards of rollouts; empty if each row counts as a response."""
+    if "rollout" not in summary["roles"]:
+        return ""
+    rule = _ROLLOUT_REWARD[summary["recipe"]["rollout_reward"]]
+    return f"reward of a rollout (`{summary['roles']['rollout']['column']}`): {rule}"
 
 
 def _first_paths(paths: list[str]) -> str:

@@ -62,6 +62,8 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
     if "included" in responses:
         counts = {"sample_mask": responses["included"], **flags}
     advice = "loosen a mask" if flags else "correct the file"
+    if "included" in responses and not bool(responses["included"].any()):
+        advice = "correct the column, or leave it unread with --map sample_mask=none"
     return some_left(responses, kept, counts, advice).with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
     )
