@@ -2,7 +2,8 @@
 
 It sees the libraries of the environment that runs this, so that only the framework and what it
 needs are installed. What rlpost itself depends on stays at the versions of requirements.lock, torch
-among it; a framework that excludes one of them is not installed, and pip prints why.
+among it; a framework that excludes one of them is not installed, and pip prints why. Those of
+`ALONE` are installed without their dependencies: the extra has what the tested modules import.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ EXTRA = "peers-"
 FRAMEWORKS = tuple(
     name.removeprefix(EXTRA) for name in PROJECT["optional-dependencies"] if name.startswith(EXTRA)
 )
+ALONE = {"areal": ["areal>=1.0.4"], "skyrl": ["skyrl>=0.3.0"]}
+"""areal excludes rlpost's torch; skyrl needs gigabytes for an engine."""
 DONE = "installed.json"
 
 
@@ -57,10 +60,11 @@ def environment(name: str, *, newest: bool = False) -> Path:
     """
     home = HOME / (f"{name}-newest" if newest else name)
     python, done, pins = home / "bin" / "python", home / DONE, constraints(name, newest=newest)
-    asked = {"requirements": requirements(name), "constraints": pins, "python": sys.version}
+    needed, alone = requirements(name), ALONE.get(name, [])
+    asked = {"requirements": [*alone, *needed], "constraints": pins, "python": sys.version}
     if not newest and done.exists() and json.loads(done.read_text()) == asked:
         return python
-    print(f"{home.relative_to(ROOT)}: installing {', '.join(requirements(name))}", flush=True)
+    print(f"{home.relative_to(ROOT)}: installing {', '.join(asked['requirements'])}", flush=True)
     venv.create(home, with_pip=True, clear=True)
     site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     shared = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
@@ -68,8 +72,10 @@ def environment(name: str, *, newest: bool = False) -> Path:
     limits = home / "constraints.txt"
     limits.write_text("".join(f"{pin}\n" for pin in pins))
     words = ["-qq", "--disable-pip-version-check", "--constraint", str(limits)]
-    install = [python, "-m", "pip", "install", *words, *requirements(name)]
-    subprocess.run(install, check=True)
+    install = [python, "-m", "pip", "install", *words]
+    subprocess.run([*install, *needed], check=True)
+    if alone:
+        subprocess.run([*install, "--no-deps", *alone], check=True)
     done.write_text(json.dumps(asked))
     return python
 
