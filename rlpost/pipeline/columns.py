@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind
-from rlpost.io.parquet.inputs import COMBINED, MASK_KEY
+from rlpost.io.parquet.inputs import COMBINED
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.roles import LOG_PROBS, missing, resolve
 
@@ -37,7 +37,8 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
 
     Raises:
         UsageError: as `rlpost.recipe.roles.resolve`; or a run replaced the input's sample mask by
-            one that combines it with its own masks, so that neither can be used alone.
+            one that combines it with its own masks, so that neither can be used alone; or a run
+            computed the sample mask of some files only.
         DataError: as `rlpost.recipe.roles.resolve`.
     """
     columns = _resolved(source, recipe, results=results)
@@ -52,19 +53,36 @@ def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) ->
     named |= {f"teacher:{name}": name for name in recipe.teachers}
     if recipe.rollout_id is not None:
         named["rollout"] = recipe.rollout_id
-    computed = source.metadata.get(MASK_KEY, b"").decode(errors="replace")
     absent = "sample_mask" not in source.columns or "sample_mask" in recipe.columns
-    if results or absent or not computed:
+    if results or absent or not _is_computed(source):
         return resolve(source.columns, recipe.columns, source.name, named)
-    if computed == COMBINED:
-        raise UsageError(
-            f"{source.name}: `sample_mask` is false for responses that the input of an earlier run "
-            "left out and for those that its masks dropped, which cannot be separated: "
-            "--map sample_mask=sample_mask leaves both out, --map sample_mask=none neither"
-        )
     others = [name for name in source.columns if name != "sample_mask"]
     columns = resolve(others, recipe.columns, source.name, named)
     return replace(columns, ignored={**columns.ignored, "sample_mask": ["sample_mask"]})
+
+
+def _is_computed(source: Source | TableSource) -> bool:
+    """Return whether an earlier run of rlpost computed the column `sample_mask` of every file.
+
+    Raises:
+        UsageError: that run combined it with a mask of its input, or some files have their own.
+    """
+    origins = {name.decode(errors="replace"): file for name, file in source.mask_origins.items()}
+    if COMBINED in origins:
+        raise UsageError(
+            f"{origins[COMBINED]}: `sample_mask` is false for responses that the input of an "
+            "earlier run left out and for those that its masks dropped, which cannot be separated: "
+            "--map sample_mask=sample_mask leaves both out, --map sample_mask=none neither"
+        )
+    own = origins.pop("", None)
+    computed = next(iter(origins.values()), None)
+    if own and computed:
+        raise UsageError(
+            f"{computed}: an earlier run of rlpost computed `sample_mask`, but in {own} it is the "
+            "input's own; one meaning for all files is needed: --map sample_mask=sample_mask "
+            "leaves out the responses of both, --map sample_mask=none of neither"
+        )
+    return computed is not None
 
 
 def content_of(source: Source | TableSource, name: str) -> str:

@@ -424,13 +424,23 @@ def _unwhitened(number: int) -> list[str]:
 
 
 def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
-    """Return the warning of a generation limit that responses exceed, which is then another."""
-    limit, longer = plan.resolved.recipe.max_response_length, facts.over_limit
-    text = (
-        f"--max-response-length {limit}: {counted(longer, 'response')} longer, up to "
-        f"{facts.longest:,} policy tokens; is this the limit of generation?"
-    )
-    return [text] if longer else []
+    """Return the warnings of a generation limit: it drops nothing, or responses exceed it."""
+    recipe, longer = plan.resolved.recipe, facts.over_limit
+    limit = recipe.max_response_length
+    likely = [
+        (
+            limit is not None and not recipe.max_len_mask,
+            f"--max-response-length {limit} drops no response without --max-len-mask",
+        ),
+        (
+            longer > 0,
+            (
+                f"--max-response-length {limit}: {counted(longer, 'response')} longer, up to "
+                f"{facts.longest:,} policy tokens; is this the limit of generation?"
+            ),
+        ),
+    ]
+    return [text for applies, text in likely if applies]
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:

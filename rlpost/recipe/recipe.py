@@ -308,7 +308,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     max_len_mask: bool = False
     """Drop responses of --max-response-length policy tokens or more."""
     max_response_length: Count | None = None
-    """Generation limit, in tokens."""
+    """Limit of generation for --max-len-mask, in policy tokens."""
     difficulty_mask: bool = False
     """Drop prompt groups that are too easy or too hard."""
     difficulty_low: Finite = 0.1

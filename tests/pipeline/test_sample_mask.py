@@ -183,6 +183,29 @@ def test_masks_that_cannot_be_separated_are_an_error(tmp_path):
         verify([tmp_path / "one.parquet"])
 
 
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_mask_that_a_run_computed_in_some_files_only_is_an_error(tmp_path, order):
+    enriched, own = (tmp_path / "in" / f"{name}.parquet" for name in order)
+    pq.write_table(to_table(responses()), tmp_path / "one.parquet")
+    rlpost.advantages(tmp_path / "one.parquet", enriched, rlpost.Recipe(**OWN))
+    pq.write_table(masked(pq.read_table(tmp_path / "one.parquet"), [True, False, True, True]), own)
+    options = {"replace": True}
+    with pytest.raises(UsageError, match=f"{enriched}.*{own}.*--map sample_mask=none"):
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe(**options))
+    for column, dropped in (("sample_mask", 2), ("none", 0)):
+        recipe = rlpost.Recipe(**options, columns={"sample_mask": column})
+        summary = rlpost.advantages(tmp_path / "in", tmp_path / column, recipe)
+        assert summary["masked"]["all"]["responses"] == dropped
+
+
+def test_a_length_limit_without_its_mask_is_warned_of():
+    options = {"max_response_length": 4}
+    text = "--max-response-length 4 drops no response without --max-len-mask"
+    assert text in rlpost.enrich(to_table(responses()), rlpost.Recipe(**options))[1]["warnings"]
+    masked_too = rlpost.Recipe(**options, max_len_mask=True)
+    assert text not in rlpost.enrich(to_table(responses()), masked_too)[1]["warnings"]
+
+
 def test_in_memory_it_is_the_same():
     one, _ = rlpost.enrich(to_table(responses()), rlpost.Recipe(**OWN))
     two, _ = rlpost.enrich(one, rlpost.Recipe(**OWN, replace=True))

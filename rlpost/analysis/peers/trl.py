@@ -6,8 +6,8 @@ weights, rewards are random. rlpost's side reads what the trainer saw, with the 
 The grid:
 
 - advantages of a step of GRPOTrainer: each value of `scale_rewards`, one and two reward functions,
-  weights, both orders of `multi_objective_aggregation`; components that are None for some
-  completions, and completions that no function scores
+  weights, both orders of `multi_objective_aggregation`, with and without KL in the loss; components
+  that are None for some completions, and completions that no function scores
 - advantages of a step of RLOOTrainer, with and without KL in the reward
 - importance ratios of each `vllm_importance_sampling_mode`, with one bound and with two, on random
   log-probs of the rollout engine and with tool masks
@@ -472,9 +472,12 @@ def _advantage_cases() -> Iterator[Case]:
         for scale, options in SCALES.items():
             yield case("GRPO", 1, unscored, {"scale_rewards": scale}, dict(options))
         yield case("GRPO", 2, unscored, _frozen(weights), dict(ours))
+        yield case("GRPO", 1, unscored, {"beta": 0.5}, {"kl_coef": 0.5})
         yield case("GRPO", 2, unscored, dict(separate), {"estimator": "gdpo"})
         both = _frozen({**separate, **weights})
         yield case("GRPO", 2, unscored, both, {"estimator": "gdpo", **ours})
+        charged = {**separate, "beta": 0.5}
+        yield case("GRPO", 2, unscored, charged, {"estimator": "gdpo", "kl_coef": 0.5})
         for beta in (0.0, 0.5):
             config = {"beta": beta}
             yield case("RLOO", 1, unscored, config, {"kl_coef": beta} if beta else {})

@@ -22,7 +22,7 @@ from rlpost.io.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -131,6 +131,8 @@ class InputMetadata:
     """Names that every file has, with hive partitions, in the first file's order."""
     metadata: dict[bytes, bytes] = field(default_factory=dict)
     """The entries of the key-value metadata that a plan reads."""
+    mask_origins: dict[bytes, str] = field(default_factory=dict)
+    """As `mask_origins_of`."""
 
     @cached_property
     def name(self) -> str:
@@ -164,7 +166,26 @@ def join_metadata(parts: Sequence[InputMetadata]) -> InputMetadata:
         share_schemas([schema for part in parts for schema in part.schemas]),
         [name for name in first.columns if name in shared],
         metadata,
+        {key: name for part in reversed(parts) for key, name in part.mask_origins.items()},
     )
+
+
+def mask_origins_of(
+    files: Sequence[InputFile], entries: Sequence[Mapping[bytes, bytes] | None]
+) -> dict[bytes, str]:
+    """Return what the column `sample_mask` is in some files, each with the first such file.
+
+    Args:
+        files: of an input.
+        entries: the key-value metadata of each.
+
+    Returns:
+        COMPUTED, COMBINED, or nothing if no run of rlpost computed the column, as bytes.
+    """
+    origins: dict[bytes, str] = {}
+    for file, metadata in zip(files, entries, strict=True):
+        origins.setdefault((metadata or {}).get(MASK_KEY, b""), str(file.path))
+    return origins
 
 
 def share_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:

@@ -24,10 +24,10 @@ from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
 from rlpost.io.parquet.inputs import (
-    MASK_KEY,
     MISSING_ROLES,
     InputFile,
     InputMetadata,
+    mask_origins_of,
     share_schemas,
 )
 from rlpost.io.parquet.reader import ParquetReader, column_extents
@@ -174,6 +174,11 @@ class Source:
         for footer in reversed(self.footers):
             metadata |= footer.metadata or {}
         return metadata
+
+    @cached_property
+    def mask_origins(self) -> dict[bytes, str]:
+        """What the column `sample_mask` is, as `mask_origins_of`."""
+        return mask_origins_of(self.files, [footer.metadata for footer in self.footers])
 
     @cached_property
     def rows(self) -> int:
@@ -421,6 +426,7 @@ class TableSource:
         self.rows = table.num_rows
         self.columns = list(table.schema.names)
         self.metadata: dict[bytes, bytes] = dict(table.schema.metadata or {})
+        self.mask_origins = mask_origins_of(self.files, [self.metadata])
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
@@ -466,5 +472,6 @@ def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
         source.fingerprints,
         share_schemas(source.schemas),
         source.columns,
-        {key: value for key, value in source.metadata.items() if key in (MISSING_ROLES, MASK_KEY)},
+        {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
+        source.mask_origins,
     )
