@@ -39,6 +39,19 @@ class Setting(NamedTuple):
         return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
+_BOUNDS = ("difficulty_mask", "no prompt group is dropped by its mean reward without a mask")
+EFFECTS = {
+    "rollout_reward": (
+        "rollout_id",
+        "rows are no rollouts without --rollout-id COLUMN, which names the column of rollout ids",
+    ),
+    "difficulty_low": _BOUNDS,
+    "difficulty_high": _BOUNDS,
+    "kl_horizon": ("kl_target", "the KL coefficient is constant without a target"),
+}
+"""Options without effect unless another one is set: that one, and why."""
+
+
 def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | None = None) -> Recipe:
     """Return the recipe of a command: its options beat the file, which beats the preset.
 
@@ -73,24 +86,23 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
         own.pop("estimator_name", None)
     resolved = own if preset is None else values_of(preset, own)
     try:
-        _check_rollouts(values, resolved, origins)
-        return Recipe.of(resolved, COMMAND_LINE, origins)
+        recipe = Recipe.of(resolved, COMMAND_LINE, origins)
+        _check_effects(values, recipe, origins)
     except UsageError as error:
         raise UsageError(_with_flags(str(error), origins)) from None
+    return recipe
 
 
-def _check_rollouts(
-    values: Mapping[str, Any], resolved: Mapping[str, Any], origins: Mapping[str, str]
-) -> None:
-    """Raise UsageError if a flag or a variable sets the reward of rollouts without rollouts.
+def _check_effects(values: Mapping[str, Any], recipe: Recipe, origins: Mapping[str, str]) -> None:
+    """Raise UsageError if a flag or a variable sets an option of another one that is off.
 
-    Presets and recipe files may have that field for every input.
+    Presets and recipe files may have such a field for every input.
     """
-    if "rollout_reward" in values and resolved.get("rollout_id") is None:
-        raise UsageError(
-            f"{origins['rollout_reward']}: rows are no rollouts without --rollout-id COLUMN, which "
-            "names the column of rollout ids; add it, or leave --rollout-reward out"
-        )
+    for name, (other, why) in EFFECTS.items():
+        if name in values and getattr(recipe, other) in (None, False):
+            raise UsageError(
+                f"{origins[name]}: {why}; add {flag_of(other)}, or leave {flag_of(name)} out"
+            )
 
 
 def _with_flags(text: str, origins: Mapping[str, str]) -> str:

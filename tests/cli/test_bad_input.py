@@ -151,9 +151,10 @@ BAD_TABLES = {
         ["no column for reward", "no column for mask", "bad.parquet: Columns here: prompt_id"]),
     "several unknown columns": (rollout(), "--map reward=rewrd --map mask=m --reward-components a",
         ["--map reward=rewrd: no column 'rewrd'; did you mean reward?\n",
-         "--map mask=m: no column 'm'\n", "bad.parquet: no column 'a'\n", "Columns here: "]),
+         "--map mask=m: no column 'm'\n", "--reward-components a: no column 'a'\n",
+         "Columns here: "]),
     "unknown rollout": (rollout(), "--rollout-id promt_id",
-        ["no column 'promt_id'; did you mean prompt_id?"]),
+        ["--rollout-id promt_id: no column 'promt_id'; did you mean prompt_id?"]),
     "two of one name": (with_column("x", [1.0] * 12).rename_columns([*NAMES, "reward"]), "",
         ["reward"]),
 }  # fmt: skip

@@ -46,8 +46,8 @@ CASES = {
     "max_len_mask": ("--max-len-mask", True, "--max-response-length 8"),
     "max_response_length": ("--max-response-length 8", 8, ""),
     "difficulty_mask": ("--difficulty-mask", True, ""),
-    "difficulty_low": ("--difficulty-low 0.2", 0.2, ""),
-    "difficulty_high": ("--difficulty-high 0.9", 0.9, ""),
+    "difficulty_low": ("--difficulty-low 0.2", 0.2, "--difficulty-mask"),
+    "difficulty_high": ("--difficulty-high 0.9", 0.9, "--difficulty-mask"),
     "error_max_len_clip": ("--error-max-len-clip 64", 64, ""),
     "drop_zero_variance": ("--drop-zero-variance", True, ""),
     "drop_single": ("--drop-single", True, ""),
@@ -60,7 +60,7 @@ CASES = {
     "kl_coef": ("--kl-coef 0.125", 0.125, ""),
     "kl_estimator": ("--kl-estimator k3", "k3", ""),
     "kl_target": ("--kl-target 0.5", 0.5, "--kl-coef 0.1"),
-    "kl_horizon": ("--kl-horizon 100", 100.0, ""),
+    "kl_horizon": ("--kl-horizon 100", 100.0, "--kl-coef 0.1 --kl-target 1"),
     "whiten_rewards": ("--whiten-rewards", True, ""),
     "whiten_advantages": ("--whiten-advantages", True, ""),
     "advantage_clip": ("--advantage-clip 2.5", 2.5, ""),
@@ -155,6 +155,26 @@ def test_a_reward_of_rollouts_needs_their_ids():
         err.split()
     )
     assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
+
+
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [
+        ("--difficulty-low 0.2", "--difficulty-mask"),
+        ("--difficulty-high 0.9", "--difficulty-mask"),
+        ("--kl-coef 0.1 --kl-horizon 100", "--kl-target"),
+    ],
+)
+def test_an_option_of_another_one_that_is_off_is_an_error(asked, tmp_path, words, other):
+    ran = run("advantages", "in.parquet", "out.parquet", *words.split())
+    name, value = words.split()[-2:]
+    assert ran.code == 2
+    text = " ".join(ran.err.split())
+    assert text.startswith(f"rlpost: {name}: ")
+    assert text.endswith(f"; add {other}, or leave {name} out")
+    config = tmp_path / "recipe.toml"
+    config.write_text(f"kl-coef = 0.1\n{name.removeprefix('--')} = {value}\n")
+    assert asked("--config", config)  # a file may have it for every input
 
 
 def test_without_any_option_the_recipe_is_the_default(asked):
@@ -352,10 +372,13 @@ def test_kl_estimators_have_synonyms_of_other_frameworks(name, means):
         ({"columns": 3}, ["columns is 3", "dictionary"]),
         ({"overlong_penalty": [100, 20]}, ["overlong_penalty"]),
         ({"overlong_penalty": [10, 20, 1]}, ["BUFFER", "MAX_LEN"]),
-        ({"max_len_mask": True}, ["max_len_mask", "max_response_length"]),
-        ({"kl_target": 1}, ["kl_target", "kl_coef"]),
-        ({"difficulty_low": 0.9, "difficulty_high": 0.5}, ["difficulty_low", "difficulty_high"]),
-        ({"emit_only": True, "replace": True}, ["emit_only", "replace"]),
+        ({"max_len_mask": True}, ["--max-len-mask", "--max-response-length"]),
+        ({"kl_target": 1}, ["--kl-target", "--kl-coef"]),
+        (
+            {"difficulty_low": 0.9, "difficulty_high": 0.5},
+            ["--difficulty-low", "--difficulty-high"],
+        ),
+        ({"emit_only": True, "replace": True}, ["--emit-only", "--replace"]),
         ({"emit": ["advantage"]}, ["no column 'advantage'", "did you mean", "advantages"]),
         ({"emit": ["kl", "kl"]}, ["emit", "kl", "twice"]),
     ],
