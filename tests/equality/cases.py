@@ -129,7 +129,7 @@ NUMERICS = (
     ("kl_clamp", "0.01 never", "wild", f"{MASKED} --numerics log_ratio_clamp=20"),
     ("kl_clamps", "all", "wild", K1),
     ("kl_policy", "current", "multiturn", MASKED),
-    ("kl_credit", "token response", "multiturn", GAE),
+    ("kl_credit", "token response none", "multiturn", GAE),
     ("terminal_reward", "last_token", "multiturn", GAE),
     ("observations", "states zero_states policy restart cut", "multiturn", f"{GAE} --gamma 0.9"),
     ("segment_reward", "last", "multiturn", "--estimator agentic_reinforce --kl-coef 0.1"),
