@@ -156,7 +156,8 @@ def test_rates_are_those_of_the_runs(pair, tmp_path):
 
 def test_the_rows_that_differ_most_are_those(pair):
     means, _ = plain(pair)
-    scaled = [one / np.sqrt(np.nanmean(np.square(one))) for one in means]
+    both = np.isfinite(means[0]) & np.isfinite(means[1])
+    scaled = [one / np.sqrt(np.mean(np.square(one[both]))) for one in means]
     apart = np.nan_to_num(np.abs(scaled[0] - scaled[1]))
     frame = pl.read_parquet(CALCULATOR)
     listed = compared(*pair, count=7)["pairs"][0]["most_different"]
@@ -180,6 +181,17 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
     (facts,) = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")["pairs"]
     assert facts["most_different"] == []
     assert facts["responses"]["pearson"] == pytest.approx(1)
+
+
+def test_a_mask_of_one_side_makes_no_row_differ(tmp_path):
+    for name, recipe in (
+        ("all", rlpost.Recipe()),
+        ("varied", rlpost.Recipe(drop_zero_variance=True)),
+    ):
+        rlpost.advantages(ARITHMETIC, tmp_path / f"{name}.parquet", recipe)
+    (facts,) = compared(tmp_path / "all.parquet", tmp_path / "varied.parquet")["pairs"]
+    assert facts["tokens"]["identical"] == facts["tokens"]["count"] > 0
+    assert facts["most_different"] == []
 
 
 def test_a_file_equals_itself(pair):

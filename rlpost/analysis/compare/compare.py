@@ -129,8 +129,8 @@ def compare(
         policy tokens of kept responses; in a pair, those that both sides keep. `sides`: statistics
         of the advantages, clip and mask rates. `pairs`: for responses (their mean advantage)
         Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs and differences;
-        and the responses that differ the most after each side is divided by its root mean square,
-        so that a different scale is not a difference.
+        and the responses that differ the most after each side is divided by its root mean square
+        over the responses that both keep, so that a different scale is not a difference.
 
     Raises:
         DataError: the rows do not match; or as the sides' inputs.
@@ -242,7 +242,8 @@ def _most_different(
     left: Numbers, right: Numbers, rows: NDArray[np.int64], keys: RowKeys, count: int
 ) -> list[Json]:
     """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
-    differences = np.abs(_divided_by_rms(left) - _divided_by_rms(right))
+    both = np.isfinite(left) & np.isfinite(right)
+    differences = np.abs(_divided_by_rms(left, both) - _divided_by_rms(right, both))
     differing = np.flatnonzero(differences > _ROUNDING)
     order = differing[np.argsort(-differences[differing], kind="stable")][:count]
     return [
@@ -259,9 +260,9 @@ def _most_different(
     ]
 
 
-def _divided_by_rms(values: Numbers) -> Numbers:
-    finite = values[np.isfinite(values)]
-    rms = float(np.sqrt(np.square(finite).mean())) if len(finite) else 0.0
+def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
+    """Return the values divided by the root mean square of the chosen ones."""
+    rms = float(np.sqrt(np.square(values[chosen]).mean())) if chosen.any() else 0.0
     return values / rms if rms else values
 
 

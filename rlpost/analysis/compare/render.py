@@ -22,7 +22,7 @@ _NOTE = (
     "Advantages are those of policy tokens of kept responses; in a pair, of responses that both "
     "sides keep. The advantage of a response is their mean. Same sign: share of pairs "
     "that are not both 0. To find the responses that differ the most, each side is divided by its "
-    "root mean square."
+    "root mean square over those responses."
 )
 _RATE_NAMES = {
     "masked: all": "masked responses",
