@@ -458,7 +458,7 @@ def test_only_policy_tokens_count(made):
     assert (whole.count, whole.min, whole.max) == (len(own), own.min(), own.max())
     assert (whole.mean, whole.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
     assert advantages.left_out == counts.left_out == int((~table["sample_mask"].to_numpy()).sum())
-    assert counts.states.tolist() == np.bincount(states, minlength=4).tolist()
+    assert counts.states.tolist() == np.bincount(states, minlength=5).tolist()
 
 
 def test_the_page_has_the_advantages_of_inspect(made, tmp_path):

@@ -91,7 +91,9 @@ def test_an_estimator_that_compares_rows_itself_rejects_rollout_id(file):
         columns = dict.fromkeys(("step_score", "episode_score", "turn"), "reward")
         columns |= dict.fromkeys(("traj_id", "state_id", "domain", "group"), "fork")
         recipe = rlpost.Recipe(estimator=name, rollout_id="fork", columns=columns)
-        with pytest.raises(UsageError, match=r"rollout_id fork: estimator .* compares rows itself"):
+        with pytest.raises(
+            UsageError, match=r"--rollout-id fork: estimator .* compares rows itself"
+        ):
             rlpost.enrich(table, recipe)
 
 

@@ -655,7 +655,7 @@ def test_an_error_names_the_closest_loss():
         ({"pg_clip": 0}, "pg_clip is 0: input should be greater than 0"),
         ({"dual_clip": 0.5}, "dual_clip is 0.5: input should be greater than 1"),
         ({"dual_clip": "often"}, "dual_clip is 'often'"),
-        ({"tis_low": 2.0}, r"tis_low \(2.0\) must not exceed tis_high \(1.0\)"),
+        ({"tis_low": 2.0}, r"--tis-low 2.0 must not exceed --tis-high 1.0"),
         ({"aggregation": "sum"}, "aggregation is 'sum': input should be 'token-mean'"),
         ({"kl_loss_estimator": "k9"}, "kl_loss_estimator is 'k9'"),
         ({"prob_mask": 1.5}, "prob_mask is 1.5"),

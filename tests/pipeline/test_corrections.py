@@ -355,12 +355,15 @@ def test_equal_log_probs_are_warned_of():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"is_cap": 2}, "is_cap without is_weight"),
-        ({"is_mask": (1, 2), "is_normalise": True}, "is_mask and is_normalise without is_weight"),
-        ({"is_weight": "token", "is_cap": 1, "is_floor": 2}, "is_floor"),
+        ({"is_cap": 2}, "--is-cap without --is-weight"),
+        (
+            {"is_mask": (1, 2), "is_normalise": True},
+            "--is-mask and --is-normalise without --is-weight",
+        ),
+        ({"is_weight": "token", "is_cap": 1, "is_floor": 2}, "--is-floor"),
         ({"is_weight": "token", "is_mask": (2, 1)}, "LOW must be under HIGH"),
         ({"is_weight": "tokens"}, "is_weight"),
-        ({"is_filter_where": "negative"}, "is_filter_where negative"),
+        ({"is_filter_where": "negative"}, "--is-filter-where negative"),
         ({"is_filter": ["token:ratio:1"]}, "LEVEL:MEASURE:LOW:HIGH"),
         ({"is_filter": ["tokens:ratio:1:2"]}, "none of token"),
         ({"is_filter": ["token:k4:1:2"]}, "none of ratio"),
