@@ -225,9 +225,13 @@ def test_a_wrong_name_is_answered_with_the_closest():
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("gdpo", {"reward_components": None}, "gdpo needs reward_components"),
-        ("opd", {"teachers": {}}, "opd needs teachers"),
-        ("gdpo", {"norm_std": "batch"}, "norm_std batch: estimator gdpo normalises within groups"),
+        ("gdpo", {"reward_components": None}, "gdpo needs --reward-components"),
+        ("opd", {"teachers": {}}, "opd needs --teacher"),
+        (
+            "gdpo",
+            {"norm_std": "batch"},
+            "--norm-std batch: estimator gdpo normalises within groups",
+        ),
     ],
 )
 def test_an_estimator_without_a_needed_column_is_an_error(name, options, says):
