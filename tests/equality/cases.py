@@ -64,12 +64,12 @@ ESTIMATORS = {
 }
 # The estimators that a preset sets anything for, and one more that it does not.
 PRESETS = {
-    "nemo-rl": "grpo gdpo reinforce_pp gae opd rloo",
-    "open-instruct": "grpo grpo_standard raw",
-    "openrlhf": "gae reinforce reinforce_baseline rloo dr_grpo group_norm",
+    "nemo-rl": "grpo gdpo reinforce_plus_plus raw_reward gae opd rloo",
+    "open-instruct": "grpo centered standard grpo_standard raw",
+    "openrlhf": "gae reinforce reinforce_baseline rloo dr_grpo group_norm flash_reinforce",
     "prime-rl": "grpo rae raw",
     "roll": "grpo gae agentic_reinforce gigpo step_reinforce reinforce",
-    "slime": "grpo reinforce_pp_baseline gae reinforce_pp",
+    "slime": "grpo reinforce_plus_plus_baseline gae reinforce_plus_plus",
     "trl": "grpo dr_grpo",
     "verl": "grpo grpo_vectorized rloo_vectorized gae reinforce_pp remax optimal_token_baseline "
     "tir_optimal_token_baseline gpg opo",
@@ -77,8 +77,8 @@ PRESETS = {
 PRESET_LOSSES = {
     "open-instruct": "ppo cispo", "openrlhf": "ppo gspo", "prime-rl": "dppo",
     "roll": "ppo cispo", "slime": "ppo cispo", "nemo-rl": "ppo",
-    "trl": "grpo bnpo dapo dr_grpo gspo sapo cispo", "verl": "ppo vanilla gspo cispo geo_mean "
-    "sapo gpg dppo_tv dppo_kl dro clip_cov kl_cov",
+    "trl": "grpo bnpo dapo dr_grpo gspo luspo sapo cispo",
+    "verl": "ppo vanilla gspo cispo geo_mean sapo gpg dppo_tv dppo_kl dro clip_cov kl_cov",
 }  # fmt: skip
 LOSSES = (
     "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl dppo_tv dppo_kl dro "
@@ -113,6 +113,7 @@ OTB = "--estimator optimal_token_baseline"
 NUMERICS = (
     ("batch", "step_domain all", "steps", f"{GAE} {BATCH}"),
     ("outcome", "response", "multiturn", MASKED),
+    ("process_rewards", "response token", "rich", ""),
     ("penalty_length", "row", "multiturn", "--overlong-penalty 20 10 1"),
     ("penalty_floor", "factor", "multiturn", "--overlong-penalty 8 4 1"),
     ("norm_eps", "0.1", "ragged_groups", ""),
