@@ -158,7 +158,8 @@ def test_a_framework_that_is_missing_or_broken_is_exit_code_5(framework, monkeyp
 def test_a_preset_without_a_comparison_is_exit_code_2():
     ran = run("presets", "--verify", "prime-rl")
     assert (ran.code, ran.out) == (2, "")
-    assert "no live comparison for this preset; there are trl, verl" in ran.err
+    assert "only trl and verl are compared with the installed package" in " ".join(ran.err.split())
+    assert "did you mean verl" in run("presets", "--verify", "verll").err
 
 
 def test_rollouts_are_the_same_in_a_table_and_padded():

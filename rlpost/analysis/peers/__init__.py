@@ -11,6 +11,7 @@ from importlib import import_module
 
 from rlpost.analysis.peers.base import Case, Outcome, Peer, Verdict, run
 from rlpost.errors import UsageError
+from rlpost.recipe.presets import source_of
 
 __all__ = ["PEERS", "Case", "Outcome", "Peer", "Verdict", "peer_of", "verify"]
 
@@ -21,8 +22,10 @@ PEERS = ("trl", "verl")
 def peer_of(name: str) -> Peer:
     """Return the comparison of a preset; raises UsageError if there is none."""
     if name not in PEERS:
+        source = source_of(name)
         raise UsageError(
-            f"--verify {name}: no live comparison for this preset; there are {', '.join(PEERS)}"
+            f"--verify {name}: only {' and '.join(PEERS)} are compared with the installed package; "
+            f"rlpost's tests compare {name} with numbers of {source.framework}'s source"
         )
     module = import_module(f"rlpost.analysis.peers.{name.replace('-', '_')}")
     peer: Peer = module.PEER

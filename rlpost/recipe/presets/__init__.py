@@ -74,7 +74,9 @@ def source_of(name: str) -> FrameworkSource:
 
 def earlier(name: str) -> tuple[str, ...]:
     """Return the presets of earlier code of the same framework, as NAME@COMMIT."""
-    return tuple(one for one in SUPERSEDED if one.partition("@")[0] == name)
+    own = tuple(one for one in SUPERSEDED if one.partition("@")[0] == name)
+    current = source_of(name).commit if name in PRESETS else ""
+    return tuple(one for one in own if one.partition("@")[2] != current)
 
 
 def about(name: str) -> str:

@@ -241,8 +241,8 @@ def unequal_lengths(data: CheckInput) -> Result:
     return Problem(
         96,
         f"lists are not as long as `{lists}` in {count:,} of {counted(data.count, 'response')} "
-        f"({columns}); token statistics leave these responses out, or the column where it differs "
-        "in most",
+        f"({columns}); token statistics do not count them. A column that differs in most responses "
+        "is left out instead",
         "every list of a response needs one entry per response token: cut the prompt, drop the "
         f"padding{f' (or check `{lists}`, which differs from all others)' if all_differ else ''}",
         count, data.count, _lengths(data, flags, [*unequal]),
