@@ -187,6 +187,19 @@ def test_differences_of_two_frameworks_have_a_description():
     assert max(map(len, lines)) <= 120
 
 
+def test_differences_include_the_policy_loss():
+    words = ("presets", "diff", "nemo-rl", "default", "--loss", "gspo", "--format", "json")
+    found = {row["field"]: row for row in json.loads(run(*words).out)}
+    assert (found["loss.pg_clip_low"]["nemo-rl"], found["loss.pg_clip_low"]["default"]) == (
+        0.2,
+        3e-4,
+    )
+    assert found["loss.pg_clip_low"]["why"]
+    usual = json.loads(run("presets", "diff", "prime-rl", "verl", "--format", "json").out)
+    (loss,) = [row for row in usual if row["field"] == "loss.loss"]
+    assert (loss["prime-rl"], loss["verl"]) == ("ipo", "ppo")
+
+
 @pytest.mark.parametrize("how", ["json", "markdown"])
 def test_differences_are_available_as_json(how):
     out = run("presets", "diff", "slime", "default", "--estimator", "gae", "--format", how).out

@@ -175,11 +175,16 @@ def diff(
         ),
     ],
     estimator: Annotated[str, ESTIMATOR] = "grpo",
+    loss: Annotated[str | None, LOSS] = None,
     how: declared.Output = Format.table,
 ) -> None:
-    """Print the numerics in which two frameworks differ; `default` is rlpost's own."""
+    """Print where two frameworks differ: the recipe, and the policy loss.
+
+    `default` is rlpost's own. Without --loss, the usual loss of each framework is compared.
+    """
     from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
     from rlpost.estimators import estimator_named  # noqa: PLC0415
+    from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     recipes = [frameworks.preset(name, estimator=estimator) for name in (left, right)]
     usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
@@ -187,4 +192,9 @@ def diff(
         recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
         for recipe, own in zip(recipes, usual, strict=True)
     ]
-    show_differences((left, right), frameworks.differences(*effective), how.value)
+    named = {"loss": loss} if loss else {}
+    losses = [
+        LossConfig(frameworks.loss_preset(name, **named)).resolved() for name in (left, right)
+    ]
+    found = [*frameworks.differences(*effective), *frameworks.loss_differences(*losses)]
+    show_differences((left, right), found, how.value)

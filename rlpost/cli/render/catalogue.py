@@ -112,7 +112,7 @@ def show_differences(names: tuple[str, str], differences: Sequence[Difference], 
 def _print_differences(names: tuple[str, str], differences: Sequence[Difference]) -> None:
     out = console(sys.stdout)
     if not differences:
-        out.print(f"{names[0]} and {names[1]} have equal numerics")
+        out.print(f"{names[0]} and {names[1]} have equal options")
         return
     width = max(len(one.field) for one in differences) + 2
     value = max(len(word) for one in differences for word in (_word(one.left), names[0])) + 2

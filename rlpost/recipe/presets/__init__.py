@@ -203,6 +203,22 @@ def differences(left: Recipe, right: Recipe) -> list[Difference]:
     return fields
 
 
+def loss_differences(left: Values, right: Values) -> list[Difference]:
+    """Return the values in which two policy losses differ, as `loss.FIELD`.
+
+    Args:
+        left: values by field of LossOptions, as a loss resolves them; None if it has none.
+        right: those of the other loss.
+    """
+    found = []
+    for name, info in LossOptions.model_fields.items():
+        pair = left.get(name), right.get(name)
+        if pair[0] != pair[1]:
+            why = " ".join((info.description or "").split())
+            found.append(Difference(f"loss.{name}", *pair, why))
+    return found
+
+
 def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False) -> Values:
     """Return the fields of a recipe, and of a loss, that differ from the defaults, as plain data.
 
