@@ -335,7 +335,7 @@ def test_a_changed_number_of_a_kept_column_is_found_although_it_decodes(tmp_path
     where = f"row group 2, bytes {begin:,} to {begin + size - 1:,}, and 1 more row group"
     assert ran.code == 1
     assert "48 responses, grpo: changed since it was written" in ran.out
-    assert re.search(rf"kept +CHANGED since it was written: {where}", ran.out)
+    assert f"kept CHANGED since it was written: {where}" in " ".join(ran.out.split())
     (file,) = strict_json(run("verify", path, "--format", "json").out)["files"]
     assert file["checksums"] is False
     verdicts = {one["column"]: one for one in file["columns"]}
