@@ -59,6 +59,14 @@ ADDED = {
     "needs",  # of a check, in `inspect --checks`
     "clip.selected",  # tokens that clip_cov and kl_cov select, of any loss
     "options.kl_loss_aggregation",  # the KL loss may be aggregated otherwise
+    "loss.kl_loss_aggregation",  # likewise in metadata
+    "recipe.estimator_name",  # the framework's name of an estimator
+    "recipe.drop_single",  # a mask of single responses
+    "numerics.outcome",  # details in which frameworks differ
+    "numerics.gdpo_batch",  # likewise
+    "numerics.correction",  # likewise
+    "kl.credit",  # where the KL penalty is subtracted
+    "rlpost.sample_mask",  # where a written sample mask comes from
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
