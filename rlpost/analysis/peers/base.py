@@ -58,7 +58,7 @@ class Peer:
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
     left_out: tuple[str, ...] = ()
-    """What of it is known to be lacking."""
+    """What the preset lacks on purpose: the same texts."""
 
     @property
     def extra(self) -> str:

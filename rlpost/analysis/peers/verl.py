@@ -214,8 +214,8 @@ GAPS = (
 
 
 UNREAD = (
-    "compute_advantage does not hand norm_adv_by_std_in_grpo to grpo_vectorized, which divides by "
-    "the standard deviation all the same"
+    "compute_advantage does not pass norm_adv_by_std_in_grpo to grpo_vectorized, which divides by "
+    "the standard deviation in any case"
 )
 
 
@@ -354,7 +354,7 @@ BOUNDS = {
     "k2": ("0.1", "0.01", "300"),
     "k3": ("0.1", "0.01", "1e9"),
 }
-"""The last bounds are beyond what verl's clamp of ±20 lets a token reach."""
+"""No token reaches the last bounds: verl clamps to ±20."""
 
 
 def our_filter(mode: str, bound: str) -> str:

@@ -184,7 +184,7 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
 
 
 def _in_batch(batch: Batch) -> InBatch | None:
-    """Return what connects the responses with their batches; None before the means are known."""
+    """Return what connects the responses with their batches; None before the means are computed."""
     if f"{_PREFIX}key" not in batch.responses:
         return None
     own = {

@@ -277,7 +277,7 @@ def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Respons
 
     With `equal`, the first row whose reward differs from that of its rollout's first row is noted
     in `rows_differ`, with that row. With `last` and `sum`, a rollout with a row that is left out
-    has no known reward, so all its rows are left out.
+    has no reward, so all its rows are left out.
     """
     rule, valid = resolved.recipe.rollout_reward, responses["valid"]
     if rule in ("last", "sum"):

@@ -41,7 +41,7 @@ class FrameworkSource(NamedTuple):
     covers: str
     """The modules that the preset reproduces."""
     commit: str = ""
-    """The first digits of the commit that was read; empty if only the release is known."""
+    """The first digits of the commit that was read; empty if the package does not name it."""
     release: str = ""
     """The release that has this code; empty if it was not released."""
     date: str = ""
@@ -49,7 +49,7 @@ class FrameworkSource(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Release, commit and date, as far as they are known."""
+        """Release, commit and date, without those that are empty."""
         return ", ".join(part for part in (self.release, self.commit, self.date) if part)
 
     def __str__(self) -> str:

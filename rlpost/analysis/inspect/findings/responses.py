@@ -124,7 +124,7 @@ def _differing(data: CheckInput) -> pl.DataFrame:
 
 @check("error", "group", "reward")
 def differing_rollout_rewards(data: CheckInput) -> Result:
-    """Rows of one rollout have different rewards, and no option says which one counts."""
+    """Rows of one rollout have different rewards, and no option selects the one that counts."""
     if data.reading.selection.rollout is None:
         return NotRun("no column for rollout ids")
     if not data.reading.selection.rollout_counts:
