@@ -62,7 +62,7 @@ def marked(mark: str) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " ")[:80])
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
     return found
 
 
