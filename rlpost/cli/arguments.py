@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlpost.cli.environment import variable_of
 from rlpost.cli.options import LISTS
 from rlpost.errors import UsageError
+from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.flags import FLAGS, field_of, flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
@@ -94,14 +97,28 @@ def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | Non
 
 
 def _check_effects(values: Mapping[str, Any], recipe: Recipe, origins: Mapping[str, str]) -> None:
-    """Raise UsageError if a flag or a variable sets an option of another one that is off.
+    """Raise UsageError if a flag sets an option without effect.
 
-    Presets and recipe files may have such a field for every input.
+    Either another option is off, where variables are checked as well, or the estimator reads none
+    of the kind. Presets and recipe files may have such a field for every input.
     """
     for name, (other, why) in EFFECTS.items():
         if name in values and getattr(recipe, other) in (None, False):
             raise UsageError(
                 f"{origins[name]}: {why}; add {flag_of(other)}, or leave {flag_of(name)} out"
+            )
+    if recipe.estimator not in NAMES:  # the user's own may read every field
+        return
+    for name in values.keys() & READERS.keys():
+        changed = getattr(recipe, name) != Recipe.model_fields[name].default
+        if (
+            changed
+            and recipe.estimator not in READERS[name]
+            and variable_of(name) not in os.environ
+        ):
+            raise UsageError(
+                f"{origins[name]}: estimator {recipe.estimator} does not read it; leave it out, or "
+                f"choose an --estimator that does: {', '.join(READERS[name])}"
             )
 
 

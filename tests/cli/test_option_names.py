@@ -96,6 +96,8 @@ CONFLICTS = {
     "--component-weights 1,2": "--component-weights: as many are needed",
     "--kl-target 1": "--kl-target needs --kl-coef above 0",
     "--difficulty-low 0.99": "--difficulty-low 0.99 must be under --difficulty-high 0.95",
+    "--lam 0.9": "--lam: estimator grpo does not read it; leave it out, or choose an --estimator",
+    "--estimator rloo --gamma 0.9": "--gamma: estimator rloo does not read it",
     "--emit-only --replace": "--emit-only and --replace exclude each other",
     "--estimator gdpo": "--estimator gdpo needs --reward-components",
     "--estimator opd": "--estimator opd needs --teacher COLUMN=WEIGHT",
@@ -117,6 +119,21 @@ def test_options_that_exclude_each_other_are_named_by_their_flags(words, path, t
     for name in FIELDS["advantages"]:
         if "_" in name and name != "sample_weight":
             assert not re.search(rf"(?<![\w-]){name}\b", text), text
+
+
+def test_an_option_of_other_estimators_may_stand_where_every_run_reads_it(
+    path, tmp_path, monkeypatch
+):
+    config = tmp_path / "recipe.toml"
+    config.write_text("lam = 0.9\n")
+    out = tmp_path / "out.parquet"
+    ran = run("advantages", path, out, "--config", config)
+    assert ran.code == 0, ran.err
+    ran = run("advantages", path, out, "--overwrite", "--lam", "0.95")  # the default
+    assert ran.code == 0, ran.err
+    monkeypatch.setenv("RLPOST_LAM", "0.9")
+    ran = run("advantages", path, out, "--overwrite")
+    assert ran.code == 0, ran.err
 
 
 def test_an_error_of_a_file_has_its_name(path, tmp_path):

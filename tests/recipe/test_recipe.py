@@ -13,6 +13,7 @@ from test_cli import run
 from rlpost import api
 from rlpost.cli.options import RECIPE
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 
 # Words, environment and file to Recipe
@@ -21,17 +22,21 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 CASES = {
     "estimator": ("--estimator rloo", "rloo", ""),
     "gamma": ("--gamma 0.5", 0.5, ""),
-    "lam": ("--lam 0.25", 0.25, ""),
-    "lambda_policy": ("--lambda-policy 0.5", 0.5, ""),
-    "lambda_value": ("--lambda-value 1", 1.0, ""),
-    "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, ""),
-    "step_gamma": ("--step-gamma 0.9", 0.9, ""),
-    "episode_weight": ("--episode-weight 2", 2.0, ""),
-    "step_weight": ("--step-weight 0.5", 0.5, ""),
-    "f_norm": ("--f-norm 2", 2.0, ""),
-    "ema_decay": ("--ema-decay 0.5", 0.5, ""),
-    "otb_is_cap": ("--otb-is-cap 2", 2.0, ""),
-    "episode_domains": ("--episode-domains math,code", ("math", "code"), ""),
+    "lam": ("--lam 0.25", 0.25, "--estimator gae"),
+    "lambda_policy": ("--lambda-policy 0.5", 0.5, "--estimator gae"),
+    "lambda_value": ("--lambda-value 1", 1.0, "--estimator gae"),
+    "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, "--estimator gae"),
+    "step_gamma": ("--step-gamma 0.9", 0.9, "--estimator gigpo"),
+    "episode_weight": ("--episode-weight 2", 2.0, "--estimator gigpo"),
+    "step_weight": ("--step-weight 0.5", 0.5, "--estimator gigpo"),
+    "f_norm": ("--f-norm 2", 2.0, "--estimator gpg"),
+    "ema_decay": ("--ema-decay 0.5", 0.5, "--estimator rae"),
+    "otb_is_cap": ("--otb-is-cap 2", 2.0, "--estimator optimal_token_baseline"),
+    "episode_domains": (
+        "--episode-domains math,code",
+        ("math", "code"),
+        "--estimator hierarchical_grpo",
+    ),
     "teachers": ("--teacher large=0.5 --teacher ref=1", {"large": 0.5, "ref": 1.0}, ""),
     "reward_components": ("--reward-components right,form", ("right", "form"), ""),
     "component_weights": (
@@ -424,9 +429,22 @@ def test_emit_accepts_every_column_that_can_be_written(name):
 
 def test_the_names_of_estimators_are_those_that_exist():
     from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
-    from rlpost.recipe.estimators import NAMES  # noqa: PLC0415
 
     assert tuple(ESTIMATORS) == NAMES
+
+
+def test_the_fields_that_only_estimators_read_are_listed_with_all_their_readers():
+    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
+
+    read: dict[str, list[str]] = {}
+    for name, estimator in ESTIMATORS.items():
+        for field in estimator.options:
+            read.setdefault(field, []).append(name)
+    elsewhere = {"norm_mean", "norm_std", "component_weights"}  # stages read these as well
+    cohorts = [name for name, each in ESTIMATORS.items() if "cohort" in each.columns]
+    own = {name: tuple(names) for name, names in read.items() if name in Recipe.model_fields}
+    want = own | {"episode_domains": tuple(cohorts)}
+    assert {name: names for name, names in want.items() if name not in elsewhere} == READERS
 
 
 def test_an_unknown_estimator_is_no_recipe():
