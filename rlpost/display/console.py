@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PIPED_WIDTH = 120
-_UNLIMITED = 100_000
+UNLIMITED = 100_000
 
 
 class Pipe(Console):
@@ -34,7 +34,7 @@ class Pipe(Console):
         columns = os.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns):
             objects = tuple(_wrapped(one, int(columns)) for one in objects)
-        width, self.width = self.width, _UNLIMITED
+        width, self.width = self.width, UNLIMITED
         try:
             with self.capture() as captured:
                 super().print(*objects, **options)
@@ -50,10 +50,24 @@ def _wrapped(renderable: Any, columns: int) -> Any:
     return renderable.wrapped(columns) if hasattr(renderable, "wrapped") else renderable
 
 
-def wrap(text: str, columns: int) -> str:
-    """Return a text in lines of at most so many columns, with whole words."""
-    wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(map(wrapper.fill, text.split("\n")))
+def wrap(text: str, columns: int, indent: int = 0) -> str:
+    """Return a text in lines of at most so many columns, with whole words.
+
+    Args:
+        text: paragraphs.
+        columns: of a line.
+        indent: of the further lines of a paragraph, beyond its own indentation.
+    """
+    return "\n".join(
+        textwrap.fill(
+            line,
+            columns,
+            subsequent_indent=" " * (indent and len(line) - len(line.lstrip()) + indent),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 def console(stream: TextIO) -> Console:

@@ -4,29 +4,32 @@ A `TextTable` prints itself on any console:
 
     console(sys.stdout).print(TextTable(("metric", "mean"), [("reward", "0.25")]))
 
-On a terminal, columns of text wrap and columns of numbers are never cut: if the numbers do not fit,
-each one gets a line of its own. In a pipe nothing wraps and nothing is cut.
+On a terminal, columns of text wrap; texts that would wrap to many lines are printed below their
+row. Columns of numbers are never cut: if the numbers do not fit, each one gets a line of its own.
+In a pipe nothing wraps and nothing is cut.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.measure import Measurement
+from rich.measure import Measurement, measure_renderables
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from rlpost.display.console import console, wrap
+from rlpost.display.console import UNLIMITED, console, wrap
 from rlpost.display.text import EIGHTHS, LEVELS
 from rlpost.io.text import escape_json, printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 
     Cell = str | Text
     Row = Sequence[Cell]
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12  # of a table by step or domain
 _GAPS = (2, 1)  # blanks between columns; the second if the first has no room
-_LEAST_TEXT = 10  # characters that a column of text may shrink to
+_MOST_LINES = 2  # of a cell; longer texts are printed below the row
+_LEAST_TEXT = 10  # characters that the first column may shrink to
+_INDENT = 2  # of what is below a row, and of the further lines of a sentence
 _BLOCKS = frozenset(EIGHTHS + LEVELS)
 _CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
 
@@ -62,7 +67,7 @@ class TextTable:
     def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
         """Return the width that the table needs, and the width that it can use."""
         texts = [self.title, *self.lines, *self.notes]
-        widths = self._natural_widths()
+        widths = [size.maximum for size in self._sizes(out)]
         widest = max((sum(widths) + _GAPS[0] * (len(widths) - 1), *map(len, texts)))
         return Measurement(min(widest, 1), widest).with_maximum(options.max_width)
 
@@ -70,7 +75,7 @@ class TextTable:
         """Yield the lines of the table."""
         if self.title:
             yield Text(printable_line(self.title), style="bold cyan")
-        yield from map(_text, self.lines)
+        yield from (hanging(_text(line)) for line in self.lines)
         if self.rows:
             if self.lines:
                 yield Text("")
@@ -79,7 +84,7 @@ class TextTable:
 
     def wrapped(self, columns: int) -> TextTable:
         """Return the table with its lines and notes in lines of at most so many columns."""
-        lines = [part for line in self.lines for part in wrap(line, columns).split("\n")]
+        lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
         return replace(self, lines=lines, notes=[wrap(note, columns) for note in self.notes])
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
@@ -100,91 +105,100 @@ class TextTable:
         ]
         return "\n".join(part for part in parts if part)
 
-    def _natural_widths(self) -> list[int]:
-        if not self.headings:
-            return [0]
-        columns = zip(self.headings, *self.rows, strict=True)
-        return [max(_text(cell).cell_len for cell in column) for column in columns]
-
     def _is_text(self, column: int) -> bool:
         """Whether a column may wrap: text that is no chart."""
         return column in self.text and not any(
             row[column] and set(str(row[column])) <= _BLOCKS for row in self.rows
         )
 
-    def _widths(self, width: int, gap: int) -> list[int] | None:
-        """Return the width of each column; None if the numbers do not fit."""
-        widths = self._natural_widths()
-        room = width - gap * (len(widths) - 1)
-        if sum(widths) <= room:
-            return widths
-        wrapped = [column for column in range(len(widths)) if self._is_text(column)]
-        room -= sum(own for column, own in enumerate(widths) if column not in wrapped)
-        for words in (self._longest_words(), [0] * len(widths)):  # words break only if they must
-            for most in range(max((widths[column] for column in wrapped), default=0), 0, -1):
-                fits = [max(min(own, most), word) for own, word in zip(widths, words, strict=True)]
-                if sum(fits[column] for column in wrapped) <= room:
-                    if most < _LEAST_TEXT:
-                        break
-                    return [fits[i] if i in wrapped else own for i, own in enumerate(widths)]
-        return None
-
-    def _longest_words(self) -> list[int]:
+    def _sizes(self, out: Console) -> list[Measurement]:
+        """Return the least and the natural width of each column."""
+        options = out.options.update_width(UNLIMITED)
         columns = zip(self.headings, *self.rows, strict=True)
-        return [
-            max(
-                (cell_len(word) for cell in column for word in _text(cell).plain.split()), default=0
-            )
-            for column in columns
-        ]
+        sizes = [measure_renderables(out, options, [*map(_text, cells)]) for cells in columns]
+        for i, (word, whole) in enumerate(sizes):
+            least = max(word, -(-whole // _MOST_LINES) if i else 0)
+            sizes[i] = Measurement(least if self._is_text(i) else whole, whole)
+        return sizes
 
-    def _body(self, out: Console, options: ConsoleOptions) -> Iterator[Text]:
-        for gap in _GAPS:
-            widths = self._widths(options.max_width, gap)
-            if widths is not None:
-                break
-        else:
-            yield from self._stacked()
-            return
+    def _layout(self, out: Console, options: ConsoleOptions) -> tuple[dict[int, int], int]:
+        """Return the widths of the columns that are side by side, and the gap between them.
+
+        The others are printed below their row: first the longest texts, at last all columns.
+        """
+        sizes = self._sizes(out)
+        texts = [column for column in range(1, len(sizes)) if self._is_text(column)]
+        texts.sort(key=lambda column: sizes[column].maximum)
+        # Words of the first column break only if they must.
+        for first in (sizes[0].minimum, min(sizes[0].minimum, _LEAST_TEXT)):
+            if self._is_text(0):
+                sizes[0] = Measurement(first, sizes[0].maximum)
+            for below in range(len(texts) + 1):
+                beside = {*range(len(sizes))} - {*texts[len(texts) - below :]}
+                for gap in _GAPS:
+                    room = options.max_width - gap * (len(beside) - 1)
+                    if widths := _fitted({i: sizes[i] for i in sorted(beside)}, room):
+                        return widths, gap
+        return {}, 0
+
+    def _body(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        widths, gap = self._layout(out, options)
         headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
-        yield from self._row(headings, widths, gap, out)
-        whole = sum(widths) + gap * (len(widths) - 1)
-        yield Text(("-" if options.ascii_only else "─") * whole)
+        below = [column for column in range(1, len(headings)) if column not in widths]
+        if widths:
+            yield self._row(headings, widths, gap)
+            whole = sum(widths.values()) + gap * (len(widths) - 1)
+            yield Text(("-" if options.ascii_only else "─") * whole)
         for i, row in enumerate(self.rows):
-            yield from self._row(row, widths, gap, out)
+            if widths:
+                yield self._row(row, widths, gap)
+            else:
+                yield Text(f"{headings[0]} {printable_line(str(row[0]))}".strip())
+            yield self._below(row, below, label=len(below) > 1 or not widths)
             if i in self.row_notes:
-                note = wrap(printable_line(self.row_notes[i]), options.max_width - 2)
-                yield from (Text(f"  {line}", style="dim") for line in note.split("\n"))
+                note = Text(printable_line(self.row_notes[i]), style="dim")
+                yield Padding(note, (0, 0, 0, _INDENT), expand=False)
 
-    def _row(self, row: Row, widths: Sequence[int], gap: int, out: Console) -> Iterator[Text]:
-        """Yield the lines of a row: more than one if a text wraps."""
-        wrapped = [
-            list(_text(cell).wrap(out, width, overflow="fold")) or [Text()]
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        for line in range(max(map(len, wrapped))):
-            parts = []
-            for column, lines in enumerate(wrapped):
-                part = lines[line].copy() if line < len(lines) else Text()
-                part.rstrip()
-                align: JustifyMethod = "left" if column in self.text else "right"
-                part.align(align, widths[column])  # type: ignore[arg-type]
-                parts.append(part)
-            whole = Text(" " * gap).join(parts)
-            whole.rstrip()
-            yield whole
+    def _row(self, row: Row, widths: Mapping[int, int], gap: int) -> Table:
+        """Return the cells of a row that are side by side."""
+        grid = Table.grid(padding=(0, gap, 0, 0))
+        for column, width in widths.items():
+            justify: JustifyMethod = "left" if column in self.text else "right"
+            grid.add_column(width=width, justify=justify, overflow="fold")
+        grid.add_row(*(_text(row[column]) for column in widths))
+        return grid
 
-    def _stacked(self) -> Iterator[Text]:
-        """Yield the rows below one another, one value a line."""
-        first, *headings = (printable_line(str(heading)) for heading in self.headings)
-        width = max(map(len, headings), default=0)
-        for i, (label, *values) in enumerate(self.rows):
-            yield Text(f"{first} {printable_line(str(label))}".strip())
-            for heading, value in zip(headings, values, strict=True):
-                if value:
-                    yield Text.assemble(f"  {heading:<{width}}  ", _text(value))
-            if i in self.row_notes:
-                yield Text(f"  {printable_line(self.row_notes[i])}", style="dim")
+    def _below(self, row: Row, columns: Sequence[int], *, label: bool) -> Padding:
+        """Return the cells of a row that are below it, after their headings."""
+        grid = Table.grid(padding=(0, _GAPS[0], 0, 0))
+        for _ in range(1 + label):
+            grid.add_column(overflow="fold")
+        for column in columns:
+            heading = Text(printable_line(str(self.headings[column])), style="dim")
+            if row[column]:
+                grid.add_row(*[heading] * label, _text(row[column]))
+        return Padding(grid, (0, 0, 0, _INDENT), expand=False)
+
+
+def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
+    """Return widths that fit the room, the widest columns shrunk to one width; none if none fit."""
+
+    def widths(most: int) -> dict[int, int]:
+        return {i: max(min(size.maximum, most), size.minimum) for i, size in sizes.items()}
+
+    widest = max(size.maximum for size in sizes.values())
+    most = bisect_right(range(widest + 1), room, key=lambda most: sum(widths(most).values()))
+    return widths(most - 1) if most else {}
+
+
+def hanging(text: Text, indent: int = _INDENT) -> Table:
+    """Return text whose further lines are indented, beyond its own indentation."""
+    indent += len(text.plain) - len(text.plain.lstrip())
+    grid = Table.grid()
+    grid.add_column(width=text[:indent].cell_len, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(text[:indent], text[indent:])
+    return grid
 
 
 def _text(cell: Cell) -> Text:

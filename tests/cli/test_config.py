@@ -235,6 +235,7 @@ def test_recipes_of_presets_fit(name):
         recipe = preset(name, **asked)
         text = "\n".join(toml_lines(recipe, loss_preset(name)))
         assert problems(text) == []
+        assert max(map(len, text.split("\n"))) <= 80
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,60 @@ def test_numbers_that_do_not_fit_get_a_line_each():
     ]
 
 
+LOSSES = TextTable(
+    ("loss", "needs", "formula", "clips"),
+    [
+        (
+            "ppo",
+            "advantages, old_log_probs",
+            "max(-A·r, -A·clip(r, 1-ε, 1+ε)); A < 0: at most -c·A",
+            "1,234,567,890",
+        )
+    ],
+    text=range(3),
+)
+
+
+def test_a_text_of_many_lines_is_below_its_row():
+    assert on_terminal(LOSSES, 46) == [
+        "loss  needs                              clips",
+        "──────────────────────────────────────────────",
+        "ppo   advantages, old_log_probs  1,234,567,890",
+        "  max(-A·r, -A·clip(r, 1-ε, 1+ε)); A < 0: at",
+        "  most -c·A",
+    ]
+
+
+def test_several_texts_below_a_row_have_their_headings():
+    assert on_terminal(LOSSES, 30) == [
+        "loss          clips",
+        "───────────────────",
+        "ppo   1,234,567,890",
+        "  needs    advantages,",
+        "           old_log_probs",
+        "  formula  max(-A·r,",
+        "           -A·clip(r, 1-ε,",
+        "           1+ε)); A < 0: at",
+        "           most -c·A",
+    ]
+
+
+@pytest.mark.parametrize("width", range(30, 121, 6))
+def test_a_terminal_breaks_no_word_that_has_room(width):
+    words = {word for row in LOSSES.rows for cell in row for word in cell.split()}
+    assert words <= {word for line in on_terminal(LOSSES, width) for word in line.split()}
+
+
+def test_further_lines_of_a_sentence_are_indented(monkeypatch):
+    table = TextTable(
+        title="Checks", lines=["2 ran: no_rows, no_reward", "  one file: mixed_types"]
+    )
+    hanging = ["Checks", "2 ran: no_rows,", "  no_reward", "  one file:", "    mixed_types"]
+    assert on_terminal(table, 16) == hanging
+    monkeypatch.setenv("COLUMNS", "16")
+    assert piped(table).splitlines() == hanging
+
+
 def test_a_chart_is_never_cut():
     table = TextTable(("value", ""), [("reward " * 8, "█" * 20)], text=(0, 1))
     assert any("█" * 20 in line for line in on_terminal(table, 40))

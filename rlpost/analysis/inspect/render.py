@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.console import console, print_page
-from rlpost.display.tables import TextTable, elided, show_json, show_list
+from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
 from rlpost.display.text import bar, counted, number, percent, share, size, spark
 from rlpost.io.text import printable_line
 
@@ -148,20 +147,11 @@ def _findings(facts: Facts) -> RenderableType:
         head = Text.assemble(
             (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.said)}"
         )
-        parts.append(_hanging(head, 2))
+        parts.append(hanging(head))
         parts.append(Padding(Text(f"→ {printable_line(one.advice)}"), (0, 0, 0, 4), expand=False))
         if one.evidence:
             parts.append(Padding(Text(evidence(one), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
-
-
-def _hanging(text: Text, indent: int) -> Table:
-    """Return text whose further lines are indented."""
-    grid = Table.grid(padding=0)
-    grid.add_column(width=indent, no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(text[:indent], text[indent:])
-    return grid
 
 
 def evidence(finding: Finding) -> str:

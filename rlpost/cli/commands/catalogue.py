@@ -154,7 +154,8 @@ def show(
     recipe = frameworks.preset(name, **({"estimator": estimator} if estimator else {}))
     options = frameworks.loss_preset(name, **({"loss": loss} if loss else {}))
     every = name == frameworks.DEFAULT
-    lines = [f"# {frameworks.about(name)}", *frameworks.toml_lines(recipe, options, every=every)]
+    lines = frameworks.toml_comment(frameworks.about(name))
+    lines += frameworks.toml_lines(recipe, options, every=every)
     show_recipe(lines, frameworks.changed(recipe, options, every=every), how.value)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
+from rlpost.display.text import counted
 from rlpost.recipe import presets
 from rlpost.recipe.loss import DEFAULTS, word
 
@@ -114,19 +114,19 @@ def _print_differences(names: tuple[str, str], differences: Sequence[Difference]
     if not differences:
         out.print(f"{names[0]} and {names[1]} have equal options")
         return
-    width = max(len(one.field) for one in differences) + 2
-    value = max(len(word) for one in differences for word in (_word(one.left), names[0])) + 2
-    out.print(Text(" " * width + names[0].ljust(value) + names[1], style="bold"))
-    for one in differences:
-        line = Text(one.field.ljust(width), style="bold")
-        line.append(_word(one.left).ljust(value), style="not bold cyan")
-        line.append(_word(one.right), style="not bold magenta")
-        out.print(line)
-        for part in textwrap.wrap(one.why, out.width - 6):
-            out.print(Text(f"    {part}", style="dim"))
-    number = len(differences)
-    fields = "1 field differs" if number == 1 else f"{number} fields differ"
-    out.print(f"\n{fields}; equal fields are omitted")
+    rows = [
+        (
+            Text(one.field, "bold"),
+            Text(_word(one.left), "cyan"),
+            Text(_word(one.right), "magenta"),
+        )
+        for one in differences
+    ]
+    verb = "differs" if len(differences) == 1 else "differ"
+    ending = f"{counted(len(differences), 'field')} {verb}; equal fields are omitted"
+    whys = {i: one.why for i, one in enumerate(differences)}
+    headings = ("field", *names)
+    out.print(TextTable(headings, rows, text=range(3), row_notes=whys, notes=(ending,)))
 
 
 def _word(value: Any) -> str:
@@ -225,5 +225,5 @@ def _print_settings(settings: Sequence[Setting]) -> None:
         )
     out.print(table)
     number = sum(one.is_set for one in settings)
-    fields = "1 field is set" if number == 1 else f"{number} fields are set"
-    out.print(Text(f"\n{fields}; the others are defaults", "dim"))
+    verb = "is" if number == 1 else "are"
+    out.print(Text(f"\n{counted(number, 'field')} {verb} set; the others are defaults", "dim"))

@@ -11,6 +11,7 @@ estimator, if that is another one. `[loss]` and `[losses.NAME]` are the same for
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ SUPERSEDED = tuple(name for name in ALL_PRESETS if "@" in name)
 """Presets of earlier code, as NAME@COMMIT."""
 _TABLES = ("numerics", "columns", "teachers")
 _LOSS_TABLES = ("loss", "losses")
+_TOML_WIDTH = 80  # characters of a comment
 
 
 class FrameworkSource(NamedTuple):
@@ -234,7 +236,7 @@ def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = Fa
 def toml_lines(
     recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False
 ) -> list[str]:
-    """Return the fields of `changed` as lines of a TOML file, with the descriptions of numerics."""
+    """Return the fields of `changed` as lines of a TOML file, each below its description."""
     values = changed(recipe, loss, every=every)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
     fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
@@ -243,7 +245,13 @@ def toml_lines(
         lines += ["", f"[{title}]"]
         for name, value in table.items():
             info = fields.get(title, {}).get(name)
-            why = f"  # {' '.join(info.description.split())}" if info and info.description else ""
+            if info and info.description:
+                lines += toml_comment(" ".join(info.description.split()))
             key = name if name.isidentifier() else json.dumps(name)
-            lines.append(f"{key} = {json.dumps(value)}{why}")
+            lines.append(f"{key} = {json.dumps(value)}")
     return lines
+
+
+def toml_comment(text: str) -> list[str]:
+    """Return a text as lines of a TOML comment."""
+    return textwrap.wrap(f"# {text}", _TOML_WIDTH, subsequent_indent="# ")
