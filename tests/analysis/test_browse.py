@@ -333,14 +333,31 @@ def test_moving_by_pages_and_to_the_ends():
             await press(app, pilot, "a")
             view = app.query_one(RowList)
             await press(app, pilot, "G")
-            assert view.cursor == len(view) - 1
+            assert view.cursor == len(view.listing) - 1
             assert view.scroll_offset.y > 0
             await press(app, pilot, "k", "k", "ctrl+u")
-            assert view.cursor < len(view) - 3
+            assert view.cursor < len(view.listing) - 3
             await press(app, pilot, "g", "ctrl+d", "j")
             assert view.cursor > 2
             await press(app, pilot, "home")
             assert (view.cursor, view.scroll_offset.y) == (0, 0)
+
+    asyncio.run(drive())
+
+
+def test_only_the_row_of_the_cursor_is_marked():
+    """A move draws two rows again; the screen is the same as if it drew all."""
+
+    async def drive():
+        async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
+            await press(app, pilot, "a")
+            view = app.query_one(RowList)
+            for keys in (["j"], ["j"] * 5, ["k"], ["ctrl+d"], ["G"], ["k"], ["ctrl+u"], ["g"]):
+                await press(app, pilot, *keys)
+                seen = app.screen._compositor.render_strips()
+                view.refresh()
+                await settle(app, pilot)
+                assert seen == app.screen._compositor.render_strips()
 
     asyncio.run(drive())
 

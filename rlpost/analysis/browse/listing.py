@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.io.text import printable, printable_line
+from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
     from textual.events import Click
@@ -86,6 +86,11 @@ class Listing:
         positions = np.flatnonzero(self.ids[self.order] == item)
         return int(positions[0]) if len(positions) else None
 
+    def headings(self) -> list[str | Text]:
+        """Return the names of the columns, with an arrow at the one that orders the rows."""
+        mark = "↓" if self.descending else "↑"
+        return [column.name + mark * (column.name == self.by) for column in self.columns]
+
     def cells(self, place: int) -> list[str | Text]:
         """Return the texts of a row."""
         at = self.order[place]
@@ -145,8 +150,8 @@ class RowList(ScrollView, can_focus=True):
         Binding("k,up", "move(-1)", "up", show=False),
         Binding("ctrl+d,pagedown", "page(1)", "page down", show=False),
         Binding("ctrl+u,pageup", "page(-1)", "page up", show=False),
-        Binding("g,home", "jump(0)", "first", show=False),
-        Binding("G,end", "jump(-1)", "last", show=False),
+        Binding("g,home", "first", "first", show=False),
+        Binding("G,end", "last", "last", show=False),
         Binding("H", "scroll_left", "left", show=False),
         Binding("L", "scroll_right", "right", show=False),
         Binding("enter,l,right", "open", "open", key_display="⏎"),
@@ -167,7 +172,7 @@ class RowList(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's name
         super().__init__(id=id)
-        self.listing: Listing | None = None
+        self.listing = Listing.of("", np.zeros(0, dtype=np.int64), [])
         self.cursor = 0
         self._widths: list[int] = []
 
@@ -175,15 +180,32 @@ class RowList(ScrollView, can_focus=True):
         """Show a listing, with the cursor on one of its rows."""
         self.listing = listing
         self._widths = [column.width() for column in listing.columns]
-        self.cursor = max(0, min(cursor, len(listing) - 1))
+        self.cursor = self._closest(cursor)
         self.virtual_size = Size(sum(self._widths) + _GAP * len(self._widths), len(listing) + 1)
         self.refresh(layout=True)
         self._follow()
         self.post_message(self.Moved())
 
-    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
-        """Return the width of all columns."""
-        return self.virtual_size.width
+    def _closest(self, place: int) -> int:
+        return max(0, min(place, len(self.listing) - 1))
+
+    def move_to(self, place: int) -> None:
+        """Move the cursor to a row, or the closest one."""
+        old, self.cursor = self.cursor, self._closest(place)
+        if self.cursor != old:
+            self.refresh_line(old + 1)
+            self.refresh_line(self.cursor + 1)
+            self._follow()
+            self.post_message(self.Moved())
+
+    def _follow(self) -> None:
+        """Scroll to the cursor; the heading covers the first line."""
+        row = Region(0, self.cursor + 1, 1, 1)
+        self.scroll_to_region(row, spacing=Spacing(top=1), animate=False, x_axis=False)
+
+    def on_resize(self) -> None:
+        """Scroll to the cursor."""
+        self._follow()
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by this number of rows."""
@@ -193,108 +215,55 @@ class RowList(ScrollView, can_focus=True):
         """Move the cursor by half a screen."""
         self.move_to(self.cursor + pages * max(1, self.size.height // 2))
 
-    def action_jump(self, place: int) -> None:
-        """Go to the first row, or with -1 to the last."""
-        self.move_to(place if place >= 0 else len(self))
+    def action_first(self) -> None:
+        """Go to the first row."""
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        """Go to the last row."""
+        self.move_to(len(self.listing) - 1)
 
     def action_open(self) -> None:
         """Open the row under the cursor."""
-        if len(self):
+        if len(self.listing):
             self.post_message(self.Opened())
-
-    def __len__(self) -> int:
-        return 0 if self.listing is None else len(self.listing)
-
-    def __bool__(self) -> bool:
-        return True  # a widget exists even without rows
-
-    def move_to(self, place: int) -> None:
-        """Move the cursor to a row, or the closest one."""
-        place = max(0, min(place, len(self) - 1))
-        if place != self.cursor:
-            self.cursor = place
-            self._follow()
-            self.refresh()
-            self.post_message(self.Moved())
-
-    def _follow(self) -> None:
-        """Scroll to the cursor; one line is the heading."""
-        seen = max(1, self.size.height - 1)
-        top = int(self.scroll_offset.y)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False)
-        elif self.cursor >= top + seen:
-            self.scroll_to(y=self.cursor - seen + 1, animate=False)
-
-    def on_resize(self) -> None:
-        """Scroll to the cursor."""
-        self._follow()
 
     def on_click(self, event: Click) -> None:
         """Move the cursor to the row, open the row under the cursor, or sort by a heading."""
+        left, top = self.scroll_offset
+        place = event.y - 1 + top
         if event.y == 0:
-            name = self._column_at(event.x + int(self.scroll_offset.x))
-            if name is not None:
-                self.post_message(self.HeadClicked(name))
-            return
-        place = event.y - 1 + int(self.scroll_offset.y)
-        if place >= len(self):
-            return
-        if place == self.cursor:
+            ends = accumulate(width + _GAP for width in self._widths)
+            columns = zip(self.listing.columns, ends, strict=True)
+            clicked = next((column for column, end in columns if event.x + left < end), None)
+            if clicked is not None:
+                self.post_message(self.HeadClicked(clicked.name))
+        elif place == self.cursor:
             self.action_open()
-        self.move_to(place)
-
-    def _column_at(self, x: int) -> str | None:
-        end = 0
-        for column, width in zip(
-            self.listing.columns if self.listing else (), self._widths, strict=False
-        ):
-            end += width + _GAP
-            if x < end:
-                return column.name
-        return None
+        elif place < len(self.listing):
+            self.move_to(place)
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the widget: the heading or a row."""
-        place = y - 1 + int(self.scroll_offset.y)
-        base = self.rich_style
-        if self.listing is None or place >= len(self.listing):
-            return Strip.blank(self.size.width, base)
+        left, top = self.scroll_offset
+        place = y - 1 + top
+        width = self.scrollable_content_region.width
         if y == 0:
-            line, style = self._heading(), self.get_component_rich_style("rowlist--head")
+            line, style = self.listing.headings(), "rowlist--head"
+        elif place < len(self.listing):
+            line, style = self.listing.cells(place), "rowlist--cursor" * (place == self.cursor)
         else:
-            line, style = self._line(self.listing.cells(place)), base
-            if place == self.cursor:
-                style = self.get_component_rich_style("rowlist--cursor")
-        segments = [
-            segment._replace(text=printable(segment.text))
-            for segment in line.render(self.app.console)
-        ]
-        strip = Strip(segments).crop(int(self.scroll_offset.x)).apply_style(Style.null())
-        width = self.size.width
-        strip = strip.extend_cell_length(width).crop(0, width)
-        seen = self.scrollable_content_region.width
-        if y == 0 and int(self.scroll_offset.x) + seen < self.virtual_size.width - _GAP:
-            strip = Strip([*strip.crop(0, seen - 1), Segment(_MORE)])  # L scrolls to the others
-            strip = strip.extend_cell_length(width)
-        return strip.apply_style(style)
+            return Strip.blank(width, self.rich_style)
+        strip = self._strip(line).crop_extend(left, left + width, None)
+        if y == 0 and left + width < self.virtual_size.width - _GAP:
+            strip = Strip([*strip.crop(0, width - 1), Segment(_MORE)])  # L scrolls to the others
+        return strip.apply_style(self.get_component_rich_style(style) if style else self.rich_style)
 
-    def _heading(self) -> Text:
-        assert self.listing is not None
-        mark = "↓" if self.listing.descending else "↑"
-        names = [
-            column.name + (mark if column.name == self.listing.by else "")
-            for column in self.listing.columns
-        ]
-        return self._line([*names])
-
-    def _line(self, cells: list[str | Text]) -> Text:
-        assert self.listing is not None
+    def _strip(self, cells: Sequence[str | Text]) -> Strip:
         line = Text(no_wrap=True)
         for cell, width, column in zip(cells, self._widths, self.listing.columns, strict=True):
             text = cell.copy() if isinstance(cell, Text) else Text(printable_line(cell))
             text.truncate(width, overflow="ellipsis")
-            room = " " * (width - text.cell_len)
-            line.append_text(Text(room) + text if column.right else text + Text(room))
-            line.append(" " * _GAP)
-        return line
+            text.align("right" if column.right else "left", width)
+            line.append_text(text).append(" " * _GAP)
+        return Strip(line.render(self.app.console))
