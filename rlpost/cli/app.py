@@ -114,12 +114,11 @@ class Commands(Group):
 
 def _variable(error: typer.BadParameter) -> str | None:
     """Return the environment variable that set a wrong value, if it was one."""
+    from rlpost.cli.environment import variable_behind  # noqa: PLC0415 - only errors need it
+
     if error.ctx is None or error.param is None:
         return None
-    source = error.ctx.get_parameter_source(str(error.param.name))
-    if source is None or source.name != "ENVIRONMENT":
-        return None
-    return str(error.param.envvar)
+    return variable_behind(error.ctx, str(error.param.name))
 
 
 def _value(error: typer.BadParameter) -> str | None:

@@ -1,31 +1,37 @@
-"""The recipe and the losses that flags, RLPOST_* variables, a recipe file and a preset give."""
+"""Settings: the recipe and the losses of options, a recipe file and a preset, with sources."""
 
 from __future__ import annotations
 
-import os
-import re
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.cli.environment import variable_of
-from rlpost.cli.options import LISTS
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES, READERS
-from rlpost.recipe.flags import FLAGS, field_of, flag_of
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import DEFAULT, loss_values_of, usual_estimator, values_of
-from rlpost.recipe.recipe import Recipe, load_toml, without_loss
+from rlpost.recipe.presets import (
+    DEFAULT,
+    file_of,
+    loss_values_of,
+    merged,
+    usual_estimator,
+    values_of,
+)
+from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from rlpost.recipe.base import OptionModel
 
 
 MOST_SETTINGS = 1000
-COMMAND_LINE = "command line"
 UNSET = "default"
+LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
+"""Options with a list of words, separated by commas."""
 Values = dict[str, Any]
 
 
@@ -55,138 +61,178 @@ EFFECTS = {
 """Options without effect unless another one is set: that one, and why."""
 
 
-def recipe_of(options: Mapping[str, Any], config: Path | None, preset: str | None = None) -> Recipe:
-    """Return the recipe of a command: its options beat the file, which beats the preset.
+class Settings:
+    """The values of a command's options, of its recipe file and of its preset, and their sources.
 
-    Args:
-        options: by field, as typed or as RLPOST_* variables set them; None where nothing did.
-            Others than those of a recipe are ignored.
-        config: the recipe file.
-        preset: the framework; None: the file's.
+    Options, as typed or as variables set them, override the file, which overrides the preset, which
+    overrides the defaults. Tables are merged. The file is read when a value of it is needed.
 
-    Raises:
-        UsageError: as `Recipe.of`; or a pair is not NAME=VALUE; or the preset is unknown.
+    Raises (all members):
+        UsageError: a name or a value is wrong; the first words name its source.
+        ReadWriteError: the file cannot be read.
     """
-    table = without_loss(_load(config))
-    preset = table.pop("preset", None) if preset is None else preset
-    values = _set(options, Recipe.model_fields)
-    for name in LISTS:
-        if name in values:
-            values[name] = [word.strip() for word in values[name].split(",") if word.strip()]
-    for name in ("columns", "teachers"):
-        if name in values:
-            values[name] = _table(table, name, config) | name_values(values[name], FLAGS[name])
-    if "numerics" in values:
-        pairs = name_values(values["numerics"], "--numerics")
-        for name in pairs:
-            if name not in Numerics.model_fields:
-                hint = closest(name, Numerics.model_fields)
-                raise UsageError(f"--numerics {name}: no such field{hint}")
-        values["numerics"] = _table(table, "numerics", config) | pairs
-    origins = dict.fromkeys(table, str(config)) | {name: flag_of(name) for name in values}
-    own = {**table, **values}
-    if "estimator" in values:
-        own.pop("estimator_name", None)
-    resolved = own if preset is None else values_of(preset, own)
-    try:
-        recipe = Recipe.of(resolved, COMMAND_LINE, origins)
-        _check_effects(values, recipe, origins)
-    except UsageError as error:
-        raise UsageError(_with_flags(str(error), origins)) from None
-    return recipe
 
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        config: Path | None = None,
+        preset: str | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Store what was set, without any check.
 
-def _check_effects(values: Mapping[str, Any], recipe: Recipe, origins: Mapping[str, str]) -> None:
-    """Raise UsageError if a flag sets an option without effect.
+        Args:
+            options: by field of Recipe or LossOptions; None if unset. Others are ignored.
+            config: the recipe file.
+            preset: the framework; None: the file's.
+            variables: the RLPOST_* variables of the options that they, and no flags, set.
+        """
+        self._options = {name: x for name, x in options.items() if x not in (None, [], ())}
+        self._config = config
+        self._preset = preset
+        self._variables = variables or {}
 
-    Either another option is off, where variables are checked as well, or the estimator reads none
-    of the kind. Presets and recipe files may have such a field for every input.
-    """
-    for name, (other, why) in EFFECTS.items():
-        if name in values and getattr(recipe, other) in (None, False):
-            raise UsageError(
-                f"{origins[name]}: {why}; add {flag_of(other)}, or leave {flag_of(name)} out"
-            )
-    if recipe.estimator not in NAMES:  # the user's own may read every field
-        return
-    for name in values.keys() & READERS.keys():
-        changed = getattr(recipe, name) != Recipe.model_fields[name].default
-        if (
-            changed
-            and recipe.estimator not in READERS[name]
-            and variable_of(name) not in os.environ
-        ):
-            raise UsageError(
-                f"{origins[name]}: estimator {recipe.estimator} does not read it; leave it out, or "
-                f"choose an --estimator that does: {', '.join(READERS[name])}"
-            )
+    @cached_property
+    def _file(self) -> Values:
+        """The recipe file's table."""
+        file = {} if self._config is None else load_toml(self._config)
+        for name in (*TABLES, "loss"):
+            if not isinstance(file.get(name, {}), dict):
+                text = f"{name} is {file[name]!r}: a table [{name}] is needed"
+                raise UsageError(f"{self._config}: {text}")
+        return file
 
+    @cached_property
+    def _recipe_file(self) -> Values:
+        """The file's fields of the recipe."""
+        return {name: x for name, x in self._file.items() if name not in ("preset", "loss")}
 
-def _with_flags(text: str, origins: Mapping[str, str]) -> str:
-    """Return errors about how options fit together, with the file that sets the first one."""
+    @cached_property
+    def _recipe_options(self) -> Values:
+        """The options of the recipe that are set, with their lists and pairs parsed."""
+        values = self._set(Recipe)
+        for name, value in values.items():
+            if name in LISTS:
+                values[name] = [word.strip() for word in value.split(",") if word.strip()]
+            elif name in TABLES:
+                values[name] = name_values(value, flag_of(name))
+        return values
 
-    def origin(found: re.Match[str]) -> str:
-        source = origins.get(field_of(found[1]), found[1])
-        return found[1] if source == found[1] else f"{source}: {found[1]}"
+    def _set(self, model: type[OptionModel]) -> Values:
+        """Return the options of a model's fields that are set."""
+        return {name: x for name, x in self._options.items() if name in model.model_fields}
 
-    return re.sub(rf"^{COMMAND_LINE}: (--[\w-]+)", origin, text, flags=re.MULTILINE)
-
-
-def requested(
-    options: Mapping[str, Any], config: Path | None, preset: str | None
-) -> dict[str, Any]:
-    """Return the preset and the estimator that were requested, by the names used for them.
-
-    A preset may replace the requested estimator by another one with other norms.
-    """
-    table = _load(config)
-    preset = table.get("preset") if preset is None else preset
-    name = options["estimator"] or table.get("estimator") or usual_estimator(preset or DEFAULT)
-    return {"preset": preset, "asked_estimator": name}
-
-
-def loss_settings_of(
-    options: Mapping[str, Any], sweep: Sequence[str], config: Path | None, preset: str | None
-) -> list[tuple[LossOptions, Values]]:
-    """Return the losses of a command, each with the values that distinguish it from the others.
-
-    Options beat the file's [loss] table, which beats the preset's. A sweep beats all, and gives
-    the product of all its values; the values of the last name vary fastest.
-
-    Raises:
-        UsageError: a name or a value is wrong, or there are too many settings.
-    """
-    file = _load(config)
-    preset = file.get("preset") if preset is None else preset
-    table = _table(file, "loss", config)
-    values = _set(options, LossOptions.model_fields)
-    axes = _axes(sweep)
-    points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
-    if len(points) > MOST_SETTINGS:
-        raise UsageError(f"--sweep: {len(points)} settings; at most {MOST_SETTINGS} are possible")
-    settings = []
-    for point in points:
-        swept = {name: None if text == "none" else text for name, text in point.items()}
-        own = {**table, **values, **swept}
-        origins = dict.fromkeys(table, f"{config}, [loss]") | {x: flag_of(x) for x in values}
-        where = COMMAND_LINE
-        if point:
-            where = f"--sweep {' '.join(f'{name}={x}' for name, x in point.items())}"
-            origins = {name: x for name, x in origins.items() if name not in swept}
+    @cached_property
+    def preset(self) -> str | None:
+        """The name of the preset that --preset, else the file names; None without one."""
+        name, source = self._preset, "--preset"
+        if name is None:
+            name, source = self._file.get("preset"), str(self._config)
+        if name in (None, DEFAULT):
+            return name
+        if not isinstance(name, str):
+            text = f"preset is {name!r}: a name is needed, see `rlpost presets`"
+            raise UsageError(f"{source}: {text}")
         try:
-            loss = LossOptions.of(loss_values_of(preset or DEFAULT, own), where, origins)
+            file_of(name)
         except UsageError as error:
-            raise UsageError(_with_flags(str(error), origins)) from None
-        settings.append((loss, _values_of_point(loss, point)))
-    return settings
+            raise UsageError(f"{source}: {error}") from None
+        return name
 
+    @property
+    def requested(self) -> dict[str, Any]:
+        """The preset, None without one, and the estimator that were requested, by these names.
 
-def fields_set(options: Mapping[str, Any], config: Path | None) -> tuple[set[str], set[str]]:
-    """Return the fields of Recipe, and those of LossOptions, that options or the file set."""
-    file = _load(config)
-    of_recipe = {*_set(options, Recipe.model_fields), *file} & {*Recipe.model_fields}
-    of_loss = {*_set(options, LossOptions.model_fields), *_table(file, "loss", config)}
-    return of_recipe, of_loss & {*LossOptions.model_fields}
+        A preset may replace the requested estimator by another one with other norms.
+        """
+        name = self._requested_estimator or usual_estimator(self.preset or DEFAULT)
+        return {"preset": self.preset, "asked_estimator": name}
+
+    @property
+    def _requested_estimator(self) -> str | None:
+        return self._options.get("estimator") or self._file.get("estimator")
+
+    @property
+    def fields_set(self) -> tuple[set[str], set[str]]:
+        """The fields of Recipe, and those of LossOptions, that options or the file set."""
+        of_recipe = {*self._set(Recipe), *self._recipe_file}
+        of_loss = {*self._set(LossOptions), *self._file.get("loss", {})}
+        return of_recipe & {*Recipe.model_fields}, of_loss & {*LossOptions.model_fields}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The flag, variable, file or preset of each field that is set; TABLE.NAME in tables."""
+        requested = self._requested_estimator
+        own = {"estimator": requested} if requested else {}
+        values = values_of(self.preset or DEFAULT, own)
+        estimator = values.pop("estimator")  # see below: a preset may replace it
+        sources = dict.fromkeys(_keys(values), f"preset {self.preset}")
+        sources |= dict.fromkeys(_keys(self._recipe_file), str(self._config))
+        for name, value in self._recipe_options.items():
+            flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
+            sources |= dict.fromkeys(_keys({name: value}), self._variables.get(name, flag))
+        if estimator != (requested or Recipe().estimator):
+            why = f", for {requested}" if requested else ""
+            sources["estimator"] = f"preset {self.preset}{why}"
+        return sources
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        own = merged(self._recipe_file, self._recipe_options)
+        if "estimator" in self._recipe_options:
+            own.pop("estimator_name", None)
+        recipe = Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources)
+        self._check_effects(recipe)
+        return recipe
+
+    def _check_effects(self, recipe: Recipe) -> None:
+        """Raise UsageError if a flag sets an option without effect.
+
+        Either another option is off, where variables are checked as well, or the estimator reads
+        none of the kind. Presets and recipe files may have such a field for every input.
+        """
+        set_ = self._recipe_options.keys()
+        for name, (other, why) in EFFECTS.items():
+            if name in set_ and getattr(recipe, other) in (None, False):
+                flag = flag_of(name)
+                raise UsageError(f"{flag}: {why}; add {flag_of(other)}, or leave {flag} out")
+        if recipe.estimator not in NAMES:  # the user's own may read every field
+            return
+        for name in (set_ & READERS.keys()) - self._variables.keys():
+            changed = getattr(recipe, name) != Recipe.model_fields[name].default
+            if changed and recipe.estimator not in READERS[name]:
+                raise UsageError(
+                    f"{flag_of(name)}: estimator {recipe.estimator} does not read it; leave it out, "
+                    f"or choose an --estimator that does: {', '.join(READERS[name])}"
+                )
+
+    def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values]]:
+        """Return the losses, each with the values that distinguish it from the others.
+
+        A sweep overrides all, and gives the product of all its values; the values of the last name
+        vary fastest.
+        """
+        axes = _axes(sweep)
+        points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
+        if len(points) > MOST_SETTINGS:
+            text = f"{len(points)} settings; at most {MOST_SETTINGS} are possible"
+            raise UsageError(f"--sweep: {text}")
+        table, options = self._file.get("loss", {}), self._set(LossOptions)
+        sources = dict.fromkeys(table, f"{self._config}, [loss]")
+        sources |= {name: flag_of(name) for name in options}
+        settings = []
+        for point in points:
+            swept = {name: None if text == "none" else text for name, text in point.items()}
+            words = [f"{name}={text}" for name, text in point.items()]
+            values = loss_values_of(self.preset or DEFAULT, {**table, **options, **swept})
+            loss = LossOptions.of(
+                values,
+                " ".join(["--sweep", *words]) if point else "",
+                {name: source for name, source in sources.items() if name not in swept},
+            )
+            settings.append((loss, _values_of_point(loss, point)))
+        return settings
 
 
 def name_values(words: Sequence[str], flag: str) -> dict[str, str]:
@@ -200,21 +246,12 @@ def name_values(words: Sequence[str], flag: str) -> dict[str, str]:
     return pairs
 
 
-def _load(config: Path | None) -> Values:
-    return {} if config is None else load_toml(config)
-
-
-def _set(options: Mapping[str, Any], fields: Iterable[str]) -> Values:
-    """Return the options of these fields that are set."""
-    return {name: options[name] for name in fields if options.get(name) not in (None, [], ())}
-
-
-def _table(file: Mapping[str, Any], name: str, config: Path | None) -> Values:
-    """Return a table of the recipe file; raises UsageError if it is something else."""
-    table = file.get(name, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{config}: {name} is {table!r}: a table [{name}] is needed")
-    return table
+def _keys(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of fields; of tables also the names in them, as TABLE.NAME."""
+    for name, value in values.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{key}" for key in value)
 
 
 def _values_of_point(loss: LossOptions, point: Mapping[str, str]) -> Values:

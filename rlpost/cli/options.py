@@ -24,7 +24,8 @@ from typing import (
 import typer
 
 from rlpost.cli import completion
-from rlpost.cli.environment import naming_options, unknown_variables, variable_of
+from rlpost.cli.arguments import LISTS, Settings
+from rlpost.cli.environment import naming_variables, unknown_variables, variable_behind
 from rlpost.cli.help_screen import (
     ADVANTAGES,
     CORRECTION,
@@ -40,9 +41,9 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import echo, silence_warnings
 from rlpost.recipe.base import Bound
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.flags import flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, defaults_of, word
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import TABLES, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -135,9 +136,9 @@ LOSS_OPTIONS: dict[str, Declared] = {
 }
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
-PAIRS = ("columns", "numerics", "teachers")
-REPEATED = (*PAIRS, "is_filter")
-LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
+REPEATED = (*TABLES, "is_filter")
+RUN = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
+"""Options that environment variables set, beside those of the recipe and the loss."""
 _METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
 
 
@@ -289,24 +290,27 @@ PassThreshold = Annotated[
 
 
 def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the `**options` of a command by an option for each field of Recipe.
+    """Replace the `settings` of a command by --preset, --config and an option for each field.
 
     The command first warns about RLPOST_* variables that set nothing.
     """
     own = inspect.signature(function, eval_str=True).parameters
-    passes_context = "context" in own
 
     @wraps(function)
-    def run(context: typer.Context, **values: Any) -> None:
+    def run(context: typer.Context, preset: str | None, config: Path | None, **values: Any) -> None:
         if values.get("quiet"):
             silence_warnings()
         else:
-            for text in unknown_variables(os.environ):
+            for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
                 echo(f"rlpost: {text}")
-        with naming_options(context):
-            function(**({"context": context} if passes_context else {}), **values)
+        variables = {name: by for name in values if (by := variable_behind(context, name))}
+        settings = Settings(values, config, preset, variables)
+        every = {"context": context, "settings": settings, **values}
+        with naming_variables(context):
+            function(**{name: every[name] for name in own})
 
-    _replace_signature(run, function, _fields(Recipe, RECIPE))
+    shared = [_parameter("preset", Preset), _parameter("config", Config)]
+    _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])
     return run
 
 
@@ -330,20 +334,18 @@ def _replace_signature(
 
     Args:
         target: the function whose signature is set.
-        source: the function whose parameters it has, except `**options`.
+        source: the function whose parameters it has, except `settings`.
         options: its other parameters.
         uncommon: panels of `source` that the short help leaves out.
     """
     own = [
         _uncommon(parameter, uncommon).replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(source, eval_str=True).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.name != "settings"
     ]
     common = {"context": (typer.Context, inspect.Parameter.empty), "help_all": (HelpAll, False)}
     extra = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
+        _parameter(name, annotation, default)
         for name, (annotation, default) in common.items()
         if name not in {parameter.name for parameter in own}
     ]
@@ -380,12 +382,12 @@ def _field(model: type[BaseModel], name: str, hint: Any, shown: Declared) -> ins
         metavar=metavar,
         autocompletion=shown.complete or completion.choices_of(metavar),
     )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, declaration],
-    )
+    return _parameter(name, Annotated[kind | None, declaration])
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _help(model: type[BaseModel], name: str) -> str:

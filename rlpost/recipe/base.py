@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from rlpost.errors import UsageError
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.flags import field_of, flag_of, variable_of
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -81,6 +81,25 @@ def _takes_bool(annotation: Any) -> bool:
     return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 
+def _option_of(
+    loc: tuple[int | str, ...], text: str, where: str, origins: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the flag of the option that an error is about, and the source of its value.
+
+    An error about several options has no location; its text begins with the flag of one. The source
+    is the flag for a variable, too.
+    """
+    if loc:
+        field = str(loc[0])
+        flag = flag_of(field)
+        source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
+    else:
+        flag = text.split(maxsplit=1)[0].rstrip(":")
+        field = field_of(flag)
+        source = where or origins.get(field, flag)
+    return flag, flag if source == variable_of(field) else source
+
+
 class OptionModel(BaseModel):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
 
@@ -119,8 +138,8 @@ class OptionModel(BaseModel):
 
         Args:
             values: by field.
-            where: the source of the values, for errors.
-            origins: the sources of single fields, if they differ.
+            where: the source of the values, for errors; empty on the command line.
+            origins: the sources of single fields, or of TABLE.NAME, if they differ.
 
         Raises:
             UsageError: a name is unknown (with the closest ones), a value is out of range, or two
@@ -139,24 +158,27 @@ class OptionModel(BaseModel):
 
         Args:
             error: of this model.
-            where: the source of the values.
-            origins: the sources of single fields, if they differ.
+            where: the source of the values; empty on the command line.
+            origins: the sources of single fields, or of TABLE.NAME, if they differ.
         """
         lines = []
         for item in error.errors():
-            loc = item["loc"]
-            source = (origins or {}).get(str(loc[0]), where) if loc else where
+            loc, text = item["loc"], item["msg"].removeprefix("Value error, ")
             name = cls.called(loc)
+            flag, source = _option_of(loc, text, where, origins or {})
+            typed = source == flag
+            prefix = "" if typed or not source else f"{source}: "
             if item["type"] == "extra_forbidden":
-                lines.append(f"{source}: no option {name!r}{cls._owner(*loc[:-1]).hint(loc[-1])}")
+                hint = cls._owner(*loc[:-1]).hint(loc[-1])
+                what = f"{flag} {loc[-1]}: no such field" if typed else f"no option {name!r}"
+                lines.append(f"{prefix}{what}{hint}")
             elif item["type"] == "value_error":
-                text = item["msg"].removeprefix("Value error, ")
-                lines.append(text if text.startswith(f"{source} ") else f"{source}: {text}")
+                named = text.startswith(flag) or not typed
+                lines.append(f"{prefix}{text}" if named else f"{flag}: {text}")
             else:
-                named = f"{source}: {name}"
-                if source.startswith("--") and source == flag_of(str(loc[0])):
-                    named = f"{source}{name.removeprefix(str(loc[0])).replace('.', ' ', 1)}"
-                lines.append(f"{named} is {item['input']!r}: {item['msg'].lower()}")
+                if typed:
+                    name = f"{flag}{name.removeprefix(str(loc[0])).replace('.', ' ', 1)}"
+                lines.append(f"{prefix}{name} is {item['input']!r}: {text.lower()}")
         return list(dict.fromkeys(lines))
 
     @classmethod

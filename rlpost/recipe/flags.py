@@ -1,9 +1,11 @@
-"""The command-line option of each field: errors and warnings name options as they are typed."""
+"""The flag and the environment variable of each field, by which errors name an option."""
 
 from __future__ import annotations
 
 FLAGS = {"columns": "--map", "teachers": "--teacher"}
 """Options that are not called like their field."""
+PREFIX = "RLPOST_"
+"""How the names of environment variables begin."""
 
 
 def flag_of(name: str) -> str:
@@ -13,6 +15,15 @@ def flag_of(name: str) -> str:
     ('--kl-coef', '--map')
     """
     return FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field, or of another option.
+
+    >>> variable_of("kl_coef"), variable_of("columns")
+    ('RLPOST_KL_COEF', 'RLPOST_MAP')
+    """
+    return PREFIX + flag_of(name)[2:].upper().replace("-", "_")
 
 
 def field_of(flag: str) -> str:

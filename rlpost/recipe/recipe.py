@@ -51,6 +51,9 @@ EXTRA = (
 )
 """Columns that are written only if `emit` names them."""
 
+TABLES = ("columns", "teachers", "numerics")
+"""Fields that are tables of a recipe file, and NAME=VALUE on the command line."""
+
 
 class EstimatorOptions(OptionModel):
     """The estimator and its options."""

@@ -13,10 +13,11 @@ from typer.main import get_command
 
 from rlpost.cli.app import COMMANDS, Commands, app_of
 from rlpost.cli.commands.config import json_schema
-from rlpost.cli.environment import unknown_variables, variable_of
+from rlpost.cli.environment import unknown_variables
+from rlpost.cli.options import LOSS_OPTIONS, RECIPE, RUN
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.losses import LOSSES
-from rlpost.recipe.flags import FLAGS
+from rlpost.recipe.flags import FLAGS, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import PRESETS, file_of, loss_preset, preset, toml_lines
@@ -150,7 +151,7 @@ def test_every_variable_that_an_option_reads_is_known():
         for variable in ([one.envvar] if isinstance(one.envvar, str) else one.envvar or [])
     }
     assert {"RLPOST_GAMMA", "RLPOST_MAP", "RLPOST_PG_CLIP", "RLPOST_DEVICE"} <= read
-    assert unknown_variables(dict.fromkeys(read, "1")) == []
+    assert unknown_variables(dict.fromkeys(read, "1"), (*RECIPE, *LOSS_OPTIONS, *RUN)) == []
     assert variable_of("columns") == "RLPOST_MAP"
     assert FLAGS["columns"] == "--map"
 

@@ -146,6 +146,50 @@ def test_an_error_of_a_file_has_its_name(path, tmp_path):
     assert f"{config}, [loss]: --tis-low 3.0 must not exceed" in " ".join(ran.err.split())
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "error"),
+    [
+        ('preset = "verll"', "", "no preset 'verll'; did you mean verl"),
+        ("preset = 3", "", "preset is 3: a name is needed, see `rlpost presets`"),
+        ('preset = ["verl"]', "", "preset is ['verl']: a name is needed"),
+        (
+            'preset = "verl"\nestimator = [1]',
+            "",
+            "estimator is [1]: input should be a valid string",
+        ),
+        ("[numerics]\nnorm_eps = -1", "--numerics single=raw", "numerics.norm_eps is -1: "),
+        ('[teachers]\nbig = "x"', "--teacher small=1", "teachers.big is 'x': "),
+        ("columns = 3", "--map reward=score", "columns is 3: a table [columns] is needed"),
+        ("numerics = 3", "", "numerics is 3: a table [numerics] is needed"),
+        ("loss = 3", "", "loss is 3: a table [loss] is needed"),
+        ("[loss]\nloss = [1]", "", "[loss]: loss is [1]: input should be a valid string"),
+    ],
+)
+def test_an_error_of_a_file_has_its_name_beside_flags_of_the_same_table(
+    text, words, error, path, tmp_path
+):
+    config = tmp_path / "recipe.toml"
+    config.write_text(text)
+    ran = run("loss", path, "--config", config, *words.split())
+    assert ran.code == 2
+    assert re.match(rf"rlpost: {config}[:,] {re.escape(error)}", " ".join(ran.err.split()))
+
+
+def test_a_flag_beside_a_table_of_the_file_is_named(path, tmp_path):
+    config = tmp_path / "recipe.toml"
+    config.write_text("[numerics]\nnorm_eps = 0.5\n")
+    ran = run("loss", path, "--config", config, "--numerics", "norm_eps=-1")
+    assert ran.err.startswith("rlpost: --numerics norm_eps is '-1': ")
+    ran = run("loss", path, "--config", config, "--numerics", "nrm_eps=1")
+    assert ran.err.startswith("rlpost: --numerics nrm_eps: no such field; did you mean norm_eps")
+
+
+def test_a_variable_is_not_named_for_the_error_of_another_option(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLPOST_ESTIMATOR", "gae")
+    ran = run("advantages", path, tmp_path / "out.parquet", "--emit", "gae")
+    assert ran.err.startswith("rlpost: --emit: no column 'gae' to write")
+
+
 def texts(path):
     """The strings of a module that are no docstrings, and have several words."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import recipe_of, requested
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
@@ -38,14 +38,13 @@ EPILOG = """Examples:
 @with_recipe_options
 def advantages(
     context: typer.Context,
+    settings: Settings,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="IN... OUT", help="Parquet files, dumps, directories or globs; then OUT."
         ),
     ] = None,
-    preset: declared.Preset = None,
-    config: declared.Config = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
@@ -127,7 +126,6 @@ def advantages(
             help="Number of shards.",
         ),
     ] = None,
-    **options: Any,
 ) -> None:
     """Post-process rewards, estimate advantages, write enriched Parquet.
 
@@ -136,7 +134,7 @@ def advantages(
     paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
     if shard is None and len(paths) < (1 if show_plan else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
-    recipe, names = recipe_of(options, config, preset), requested(options, config, preset)
+    recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api  # noqa: PLC0415
     from rlpost.cli.render.summary import show_plan as print_plan  # noqa: PLC0415

@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import name_values, recipe_of
+from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import Format, option
 from rlpost.errors import UsageError
@@ -128,7 +128,8 @@ def variants(
         ]
         name = " ".join(words)
         name = name if name not in found else f"{name} ({config})"
-        found[name] = recipe_of({"estimator": estimator, "columns": roles}, config, preset)
+        options = {"estimator": estimator, "columns": roles}
+        found[name] = Settings(options, config, preset).recipe
     if len(found) > MOST_SIDES:
         raise UsageError(f"{len(found)} recipes: at most {MOST_SIDES} can be compared at once")
     return list(found.items())

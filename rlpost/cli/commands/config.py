@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost._version import __version__
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import UNSET, Setting, recipe_of
-from rlpost.cli.environment import from_variable, variable_of
+from rlpost.cli.arguments import UNSET, Setting, Settings
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
-from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import ABOUT, LossOptions
-from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, values_of, variants
-from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
+from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, variants
+from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
 
 Json = dict[str, Any]
@@ -45,7 +41,6 @@ SCHEMA_EPILOG = """Example:
 With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check and
 complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
 """
-TABLES = ("columns", "teachers", "numerics")
 
 app = typer.Typer(
     cls=Group,
@@ -73,22 +68,18 @@ def config() -> None:
 @command(app, epilog=EPILOG)
 @with_recipe_options
 def show(
-    context: typer.Context,
-    preset: declared.Preset = None,
-    config: declared.Config = None,
+    settings: Settings,
     changed: Annotated[
         bool, option("--changed", help="Print only the fields that are not defaults.")
     ] = False,
     style: Annotated[Style, option("--format", help="Output format on stdout.")] = Style.table,
-    **options: Any,
 ) -> None:
     """Show the recipe of these options and the source of each value.
 
     Flags override RLPOST_* variables, which override the recipe file, which overrides the preset,
     which overrides defaults. Defaults of the estimator are filled in.
     """
-    recipe = recipe_of(options, config, preset)
-    sources = _sources(context, options, recipe, config, preset)
+    recipe, sources = settings.recipe, settings.sources
     # Torch takes a second to import; a wrong command line is answered before that.
     from rlpost.cli.render.catalogue import show_settings  # noqa: PLC0415
     from rlpost.pipeline.resolved import estimator_of, process_rewards  # noqa: PLC0415
@@ -101,70 +92,16 @@ def show(
         values["numerics"] = recipe.numerics.model_copy(update={"process_rewards": process})
     filled = [*left, *(["numerics.process_rewards"] if "numerics" in values else [])]
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
-    settings = settings_of(recipe.model_copy(update=values), sources)
-    if changed:
-        settings = [one for one in settings if one.is_set]
-    show_settings(settings, style.value)
+    fields = fields_of(recipe.model_copy(update=values), sources)
+    show_settings([one for one in fields if one.is_set or not changed], style.value)
 
 
-def settings_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
+def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
     """Every field with its value as plain data, those of tables last, and its source."""
     values = recipe.model_dump(mode="json")
     tables = {title: values.pop(title) for title in TABLES}
     flat = {f"{title}.{key}": x for title, table in tables.items() for key, x in table.items()}
     return [Setting(key, x, sources.get(key, UNSET)) for key, x in (values | flat).items()]
-
-
-def _sources(
-    context: typer.Context,
-    options: Mapping[str, Any],
-    recipe: Recipe,
-    config: Path | None,
-    preset: str | None,
-) -> dict[str, str]:
-    """Return the source of each field that is no default, by name, or TABLE.NAME in tables."""
-    file = without_loss(load_toml(config)) if config is not None else {}
-    of_file = file.pop("preset", None)
-    preset = of_file if preset is None else preset
-    requested = options.get("estimator") or file.get("estimator")
-    sources: dict[str, str] = {}
-    if preset is not None:
-        table = values_of(preset, {"estimator": requested} if requested else {})
-        table.pop("estimator")  # see below: a preset may replace it
-        sources |= dict.fromkeys(_keys(table), f"preset {preset}")
-    sources |= dict.fromkeys(_keys(file), str(config))
-    for name, value in options.items():
-        if value not in (None, [], ()) and name != "estimator":
-            sources |= dict.fromkeys(_fields(name, value), _source(context, name, value))
-    if recipe.estimator != (requested or Recipe().estimator):
-        sources["estimator"] = f"preset {preset}" + (f", for {requested}" if requested else "")
-    elif options.get("estimator"):
-        sources["estimator"] = _source(context, "estimator", requested)
-    return sources
-
-
-def _keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of fields, those of tables as TABLE.NAME."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from (f"{name}.{key}" for key in value)
-        else:
-            yield name
-
-
-def _fields(name: str, value: Any) -> list[str]:
-    """Return the names of the fields that an option sets."""
-    if name not in TABLES:
-        return [name]
-    return [f"{name}.{word.partition('=')[0]}" for word in value]
-
-
-def _source(context: typer.Context, name: str, value: Any) -> str:
-    """Return the flag or the variable that set a value."""
-    if from_variable(context, name):
-        return variable_of(name)
-    flag = flag_of(name)
-    return f"--no-{flag[2:]}" if value is False else flag
 
 
 @command(app, epilog=SCHEMA_EPILOG)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import fields_set, loss_settings_of, recipe_of, requested
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, command
 from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
 from rlpost.cli.output import echo, write_json
@@ -59,6 +59,7 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
 @with_recipe_options
 def loss(
     context: typer.Context,
+    settings: Settings,
     source: Annotated[
         str,
         typer.Argument(metavar="IN", help="A Parquet file, dump or directory, or a quoted glob."),
@@ -87,8 +88,6 @@ def loss(
             help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
-    preset: declared.Preset = None,
-    config: declared.Config = None,
     how: declared.Output = Format.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
@@ -96,7 +95,6 @@ def loss(
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     quiet: declared.Quiet = False,
-    **options: Any,
 ) -> None:
     """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
 
@@ -111,8 +109,7 @@ def loss(
         )
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
-    recipe = recipe_of(options, config, preset)
-    settings = loss_settings_of(options, sweep or [], config, preset)
+    recipe, losses = settings.recipe, settings.losses(sweep or [])
     # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
@@ -124,7 +121,7 @@ def loss(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
-    configs = [LossConfig(one, swept) for one, swept in settings]
+    configs = [LossConfig(one, swept) for one, swept in losses]
     check_writable(None if summary_json == "-" else summary_json)
     report = echo if not quiet else None
     target = None if output is None else parse_path(output)
@@ -136,8 +133,8 @@ def loss(
         summary = loss_run.loss(inputs, output, recipe, configs, run)
     if inputs != [source]:
         summary["inputs"] = [source]  # the converted files are temporary
-    summary |= requested(options, config, preset)
-    summary["warnings"] += unused_options(summary, configs, *fields_set(options, config))
+    summary |= settings.requested
+    summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     if summary_json is not None:
         write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is Format.table):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import recipe_of, requested
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.cli.output import echo, write_json
@@ -33,6 +33,7 @@ EPILOG = """Examples:
 @with_recipe_options
 def plan(
     context: typer.Context,
+    settings: Settings,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="IN... OUT", help="Parquet files, directories or globs; then OUT."),
@@ -43,8 +44,6 @@ def plan(
             "--state-dir", metavar="DIR", panel=SHARDS, help="Directory to write for the shards."
         ),
     ],
-    preset: declared.Preset = None,
-    config: declared.Config = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
@@ -52,7 +51,6 @@ def plan(
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     quiet: declared.Quiet = False,
-    **options: Any,
 ) -> None:
     """Compute response-level statistics for a sharded run.
 
@@ -62,13 +60,13 @@ def plan(
     """
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
-    recipe = recipe_of(options, config, preset)
+    recipe = settings.recipe
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     with progress(quiet=quiet) as reporter:
-        names = requested(options, config, preset)
+        names = settings.requested
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,
             asked=names if names["preset"] else {}, started=context.obj,

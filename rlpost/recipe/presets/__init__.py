@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rlpost.errors import UsageError
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import Recipe, load_toml
+from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 from rlpost.recipe.roles import closest
 
 Values = dict[str, Any]
@@ -29,7 +29,6 @@ PRESETS = tuple(name for name in ALL_PRESETS if "@" not in name)
 """Presets of the frameworks' current code."""
 SUPERSEDED = tuple(name for name in ALL_PRESETS if "@" in name)
 """Presets of earlier code, as NAME@COMMIT."""
-_TABLES = ("numerics", "columns", "teachers")
 _LOSS_TABLES = ("loss", "losses")
 _TOML_WIDTH = 80  # characters of a comment
 
@@ -97,7 +96,7 @@ def merged(*layers: Values) -> Values:
     for layer in layers:
         joined = {
             name: {**out[name], **layer[name]}
-            for name in _TABLES
+            for name in TABLES
             if isinstance(layer.get(name), dict) and isinstance(out.get(name), dict)
         }
         out = {**out, **layer, **joined}
@@ -132,7 +131,8 @@ def _with_variant(
     overrides = dict(values or {})
     tables = table.pop(variants, {})
     name = overrides.pop(field, table.get(field, default))
-    fields = merged(table, {field: name}, tables.get(name, {}), overrides)
+    variant = tables.get(name, {}) if isinstance(name, str) else {}  # the model rejects others
+    fields = merged(table, {field: name}, variant, overrides)
     if field == "estimator" and fields[field] != name:
         fields["estimator_name"] = name
     return fields
