@@ -192,19 +192,20 @@ class Settings:
         Either another option is off, where variables are checked as well, or the estimator reads
         none of the kind. Presets and recipe files may have such a field for every input.
         """
-        set_ = self._recipe_options.keys()
+        options = self._recipe_options
         for name, (other, why) in EFFECTS.items():
-            if name in set_ and getattr(recipe, other) in (None, False):
+            if name in options and getattr(recipe, other) in (None, False):
                 flag = flag_of(name)
                 raise UsageError(f"{flag}: {why}; add {flag_of(other)}, or leave {flag} out")
         if recipe.estimator not in NAMES:  # the user's own may read every field
             return
-        for name in (set_ & READERS.keys()) - self._variables.keys():
+        for name, readers in READERS.items():
+            typed = name in options and name not in self._variables
             changed = getattr(recipe, name) != Recipe.model_fields[name].default
-            if changed and recipe.estimator not in READERS[name]:
+            if typed and changed and recipe.estimator not in readers:
                 raise UsageError(
-                    f"{flag_of(name)}: estimator {recipe.estimator} does not read it; leave it out, "
-                    f"or choose an --estimator that does: {', '.join(READERS[name])}"
+                    f"{flag_of(name)}: estimator {recipe.estimator} does not read it; "
+                    f"leave it out, or choose an --estimator that does: {', '.join(readers)}"
                 )
 
     def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values]]:
