@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,7 @@ LIGHT = (
     "cli.help_screen",
     "cli.main",
     "cli.options",
+    "cli.shells",
     "errors",
     "io.parquet.column_names",
     "io.shutdown",
@@ -210,6 +212,51 @@ def test_a_library_is_imported_only_where_it_belongs(library):
         if name.split(".")[0] == library and not typing and not inside(module.name, HOMES[library])
     }
     assert wrong == set()
+
+
+PRIVATE = re.compile(r"(typer|click)\.(.*\.)?_(?!_)|_(TYPER|CLICK)_")
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Private names of typer and click: imported, attributes, and environment variables.
+
+    Ruff (SLF001) rejects private attributes of objects.
+    """
+    full, found = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names = {alias.asname or alias.name: module + alias.name for alias in node.names}
+            full |= names
+            found |= {*names.values()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node).partition(".")
+            found.add(f"{full.get(first, first)}.{rest}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return {name for name in found if PRIVATE.match(name)}
+
+
+def test_no_private_name_of_typer_or_click_is_used():
+    private = {module.name: names for module in MODULES if (names := private_names(module.tree))}
+    assert private == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import typer._click",
+        "from typer._click.shell_completion import add_completion_class",
+        "from typer.core import _main as main",
+        "import typer\ntyper.main._click.echo('')",
+        "from typer import core\ncore._main(None)",
+        "import os\nos.environ['_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION'] = '1'",
+    ],
+)
+def test_a_planted_private_name_is_found(planted):
+    assert private_names(ast.parse(planted))
+    assert not private_names(ast.parse("import typer\ntyper.main.get_command(typer.Typer())"))
 
 
 @pytest.mark.parametrize("room", ALLOWED)

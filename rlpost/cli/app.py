@@ -6,16 +6,19 @@ import io
 import os
 import re
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.completion import install_callback, show_callback
+from typer.core import TyperCommand
 
 from rlpost._version import __version__
 from rlpost.cli.help_screen import NAMES, Group
+from rlpost.cli.shells import REQUEST, completion
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.shutdown import INTERRUPTED
 from rlpost.io.text import printable
@@ -45,10 +48,8 @@ HOMES = {
     "schema": ("config", "schema_app"),
 }
 """Module and name of the apps that are not `app` in the module of the command's name."""
-COMPLETING = "_RLPOST_COMPLETE"
-COMPLETION_FLAGS = ("--show-completion", "--install-completion")
-SHELL_IS_NAMED = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""With it typer reads the shell's name from the value of these options; else it detects it."""
+COMPLETION_FLAGS = {"--install-completion": install_callback, "--show-completion": show_callback}
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 BROKEN_PIPE = 141
 
 
@@ -73,14 +74,24 @@ class Commands(Group):
         if cmd_name not in COMMANDS:
             return None
         if self._listing:
-            return _stub(cmd_name)
+            text = COMMANDS[cmd_name]
+            return TyperCommand(cmd_name, help=text, short_help=text)
         command = typer.main.get_command(app_of(cmd_name))
         command.name = cmd_name
         return command
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command; typer's flags for completion may name a shell."""
+        if args[1:] and args[0] in COMPLETION_FLAGS and not ctx.resilient_parsing:
+            flag, shell, *_ = args
+            if shell not in SHELLS:
+                raise UsageError(f"{flag} {shell!r}: no such shell; one of {', '.join(SHELLS)}")
+            COMPLETION_FLAGS[flag](ctx, self.params[0], shell)
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments begin with; raises UsageError if it is unknown."""
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from rlpost.recipe.roles import closest  # noqa: PLC0415 - only this error needs it
 
             hint = closest(args[0], COMMANDS) or "; `rlpost --help` lists the commands"
@@ -133,13 +144,6 @@ def _value(error: typer.BadParameter) -> str | None:
     return None
 
 
-def _stub(name: str) -> Any:
-    """Return a command that only has a name and a line of help."""
-    app = typer.Typer(add_completion=False)
-    app.command(name, help=COMMANDS[name])(lambda: None)
-    return typer.main.get_command(app)
-
-
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -178,8 +182,6 @@ def main(started: float | None = None) -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-    if sys.argv[1:2] and sys.argv[1] in COMPLETION_FLAGS and len(sys.argv) > 2:  # noqa: PLR2004
-        os.environ[SHELL_IS_NAMED] = "1"
     try:
         _run(started)
     except KeyboardInterrupt:
@@ -202,13 +204,8 @@ def main(started: float | None = None) -> None:
 
 def _run(started: float | None) -> None:
     """Run the command; its context has the start of the process as `obj`."""
-    if COMPLETING not in os.environ:
+    with completion(os.environ) if REQUEST in os.environ else nullcontext():
         app(prog_name="rlpost", obj=started)
-        return
-    from rlpost.cli.completion import joined_words  # noqa: PLC0415
-
-    with joined_words(os.environ):
-        app(prog_name="rlpost")
 
 
 def _end_without_output() -> NoReturn:

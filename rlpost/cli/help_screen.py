@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -174,13 +173,8 @@ def _label(option: TyperOption) -> str:
 
 
 def value_of(option: Any) -> str:
-    """Return the value of an option as help shows it: its metavar, choices or type."""
-    if option.metavar:
-        return str(option.metavar)
-    kind = option.type_descriptor.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "|".join(one.value for one in kind)
-    return {int: "INT", float: "FLOAT"}.get(kind, "TEXT")
+    """Return the value of an option as help shows it: its metavar, or the choices of its type."""
+    return str(option.metavar or option.display_type(None).strip("<>"))
 
 
 def about(option: Any) -> str:

@@ -42,7 +42,7 @@ from rlpost.cli.help_screen import (
 from rlpost.cli.output import echo, silence_warnings
 from rlpost.recipe.base import Bound
 from rlpost.recipe.flags import flag_of, variable_of
-from rlpost.recipe.loss import LossOptions, defaults_of, word
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
 from rlpost.recipe.recipe import TABLES, Recipe
 
 if TYPE_CHECKING:
@@ -132,7 +132,9 @@ LOSS_OPTIONS: dict[str, Declared] = {
 } | {
     "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
     "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
-    "aggregation": Declared(LOSS, "NAME", common=True, complete=completion.aggregations),
+    "aggregation": Declared(
+        LOSS, "NAME", common=True, complete=lambda: [*ABOUT_AGGREGATIONS.items()]
+    ),
 }
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
@@ -232,7 +234,6 @@ Device = Annotated[
         metavar="auto|cpu|cuda[:N]",
         panel=EXECUTION,
         variable=True,
-        complete=completion.words("auto", "cpu", "cuda"),
         help="Device to compute on.",
     ),
 ]

@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlpost.cli.completion import join_words, names
+from rlpost.cli.app import COMMANDS
+from rlpost.cli.completion import names
+from rlpost.cli.shells import join_words
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.formats.layout import LAYOUTS
 from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import ABOUT
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -100,6 +103,21 @@ def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
     words = [PROGRAM, "--show-completion", shell]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)
     assert ran.stdout.startswith(begins)
+
+
+def test_a_shell_is_set_up_by_its_name(tmp_path):
+    words = [PROGRAM, "--install-completion", "zsh"]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert (tmp_path / ".zfunc" / "_rlpost").read_text().startswith("#compdef rlpost")
+
+
+@pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
+def test_an_unknown_shell_is_an_error_that_lists_the_others(flag):
+    ran = subprocess.run([PROGRAM, flag, "tcsh"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"rlpost: {flag} 'tcsh': ")
+    assert "bash, zsh, fish" in ran.stderr
 
 
 def test_estimators_of_a_preset(tmp_path):
@@ -179,6 +197,17 @@ def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
     assert '"reward=score"' in "".join(asked(*words, cwd=rollouts.parent, by="zsh"))
     (line,) = asked("advantages", "--estimator", "rl", cwd=rollouts.parent, by="fish")
     assert line == f"rloo\t{ESTIMATORS['rloo'].formula}"
+
+
+def test_long_descriptions_are_not_wrapped(tmp_path):
+    """Fish would offer the other lines as values."""
+    lines = asked("advantages", "--numerics", "", cwd=tmp_path, by="fish")
+    assert {line.partition("=\t")[0] for line in lines} == {*Numerics.model_fields}
+    assert max(map(len, lines)) > 150
+
+
+def test_after_an_unknown_command_the_commands_are_offered(tmp_path):
+    assert {*asked("advantage", "", cwd=tmp_path)} == {*COMMANDS}
 
 
 def test_paths_are_left_to_the_shell(rollouts):

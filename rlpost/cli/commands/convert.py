@@ -53,7 +53,7 @@ def convert(
         option(
             "--from",
             metavar="NAME",
-            complete=completion.formats,
+            complete=lambda: [*completion.names("formats").items()],
             help="Format of the dumps (default: detected; see --list).",
         ),
     ] = None,

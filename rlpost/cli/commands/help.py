@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli import completion
 from rlpost.cli.help_screen import command
 from rlpost.errors import UsageError
 from rlpost.manual import OF_COMMANDS, TOPICS, page
@@ -37,7 +36,7 @@ def show_help(
         str | None,
         typer.Argument(
             metavar="TOPIC",
-            autocompletion=completion.topics,
+            autocompletion=lambda: [*TOPICS.items()],
             help="Page to print (default: the list of pages).",
         ),
     ] = None,
