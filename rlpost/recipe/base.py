@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -70,6 +71,9 @@ KlEstimator = Annotated[
 ]
 
 
+_FLAG = re.compile(r"--[a-z][a-z-]*")
+
+
 def _has_bool(value: Any) -> bool:
     parts = value.values() if isinstance(value, dict) else value
     return isinstance(value, bool) or (
@@ -87,17 +91,19 @@ def _option_of(
     """Return the flag of the option that an error is about, and the source of its value.
 
     An error about several options has no location; its text begins with the flag of one. The source
-    is the flag for a variable, too.
+    is then that of the first option that is set. It is the flag if that, or its variable, set it.
     """
     if loc:
         field = str(loc[0])
         flag = flag_of(field)
         source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
     else:
-        flag = text.split(maxsplit=1)[0].rstrip(":")
-        field = field_of(flag)
+        flags = _FLAG.findall(text) or [""]
+        flag = flags[0]
+        field = next((name for name in map(field_of, flags) if name in origins), field_of(flag))
         source = where or origins.get(field, flag)
-    return flag, flag if source == variable_of(field) else source
+    typed = source == flag_of(field) or (source == variable_of(field) and flag == flag_of(field))
+    return flag, flag if typed else source
 
 
 class OptionModel(BaseModel):

@@ -159,6 +159,7 @@ def test_an_error_of_a_file_has_its_name(path, tmp_path):
         ),
         ("[numerics]\nnorm_eps = -1", "--numerics single=raw", "numerics.norm_eps is -1: "),
         ('[teachers]\nbig = "x"', "--teacher small=1", "teachers.big is 'x': "),
+        ("difficulty_high = -1", "", "--difficulty-low 0.1 must be under --difficulty-high -1.0"),
         ("columns = 3", "--map reward=score", "columns is 3: a table [columns] is needed"),
         ("numerics = 3", "", "numerics is 3: a table [numerics] is needed"),
         ("loss = 3", "", "loss is 3: a table [loss] is needed"),
@@ -182,6 +183,21 @@ def test_a_flag_beside_a_table_of_the_file_is_named(path, tmp_path):
     assert ran.err.startswith("rlpost: --numerics norm_eps is '-1': ")
     ran = run("loss", path, "--config", config, "--numerics", "nrm_eps=1")
     assert ran.err.startswith("rlpost: --numerics nrm_eps: no such field; did you mean norm_eps")
+
+
+def test_the_option_that_is_set_is_named_if_the_other_one_has_its_default(
+    path, tmp_path, monkeypatch
+):
+    error = "--difficulty-low 0.1 must be under --difficulty-high -1.0"
+    out = tmp_path / "out.parquet"
+    ran = run("advantages", path, out, "--difficulty-high", "-1")
+    assert ran.err.startswith(f"rlpost: {error}")
+    monkeypatch.setenv("RLPOST_DIFFICULTY_HIGH", "-1")
+    assert run("advantages", path, out).err.startswith(f"rlpost: RLPOST_DIFFICULTY_HIGH: {error}")
+    monkeypatch.delenv("RLPOST_DIFFICULTY_HIGH")
+    monkeypatch.setenv("RLPOST_DIFFICULTY_LOW", "0.99")
+    error = "RLPOST_DIFFICULTY_LOW=0.99 must be under --difficulty-high 0.95"
+    assert run("advantages", path, out).err.startswith(f"rlpost: {error}")
 
 
 def test_a_variable_is_not_named_for_the_error_of_another_option(path, tmp_path, monkeypatch):
