@@ -17,7 +17,7 @@ from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps,
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.locks import FileLock
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
 from rlpost.io.shutdown import signals_deferred
 
@@ -177,10 +177,7 @@ def plan_targets(
                 plan[target] = [dump]
         sources = {dump.path.resolve() for dump in dumps}
         for target in plan:
-            if target.resolve() in sources:
-                raise UsageError(f"{target}: output and input are the same file; name another")
-            if target.exists() and not overwrite:
-                raise UsageError(f"{target}: exists already; --overwrite replaces it")
+            check_target(target, sources, overwrite=overwrite)
     except OSError as error:
         raise ReadWriteError(f"{output}: cannot be written: {error.strerror}") from None
     return plan

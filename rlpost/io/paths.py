@@ -28,7 +28,7 @@ from rlpost.io.text import printable
 from rlpost.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 SLOW_LOOKUP = 3.0  # seconds for a request about an object, before a warning
@@ -268,6 +268,24 @@ def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
     if match.parts[:fixed] != parts[:fixed]:  # a store may have another name for a folder
         return Path(match.name)
     return Path(*match.parts[fixed:])
+
+
+def check_target(target: AnyPath, inputs: Collection[AnyPath], *, overwrite: bool) -> None:
+    """Check that a file may be written.
+
+    Args:
+        target: the file.
+        inputs: resolved paths of the input.
+        overwrite: whether it may exist.
+
+    Raises:
+        UsageError: it is an input, or exists and may not be overwritten.
+        OSError: it cannot be accessed.
+    """
+    if target.resolve() in inputs:
+        raise UsageError(f"{target}: output and input are the same file; name another")
+    if target.exists() and not overwrite:
+        raise UsageError(f"{target}: exists already; --overwrite replaces it")
 
 
 def why_missing(path: AnyPath) -> str:

@@ -24,7 +24,7 @@ from rlpost.io.locks import FileLock
 from rlpost.io.parquet.checksums import footer_extents
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.io.parquet.splice import start_copy
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import check_target, parse_path
 from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
 from rlpost.io.staged import StagedFile, file_errors, sync_folder
 from rlpost.recipe import semantics
@@ -336,10 +336,7 @@ def targets_of(
         targets: list[AnyPath] = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
         for target in targets:
-            if target.resolve() in own:
-                raise UsageError(f"{target}: output and input are the same file; name another")
-            if target.exists() and not overwrite:
-                raise UsageError(f"{target}: exists already; --overwrite replaces it")
+            check_target(target, own, overwrite=overwrite)
     except OSError as error:
         raise ReadWriteError(f"{output}: cannot be written: {error.strerror}") from None
     return targets

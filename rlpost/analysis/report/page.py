@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from importlib.resources import files
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,13 +85,7 @@ def page_of(data: Json) -> str:
         "data": encoded(data),
         "script": script,
     }
-    page = _static("page.html")
-    before, *rest = page.split("{{")
-    texts = [before]
-    for part in rest:
-        name, _, after = part.partition("}}")
-        texts += [parts[name], after]
-    return "".join(texts)
+    return Template(_static("page.html")).substitute(parts)
 
 
 def policy(style: str, script: str) -> str:

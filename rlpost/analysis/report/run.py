@@ -19,6 +19,7 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.io.paths import check_target
 from rlpost.io.progress import SilentReporter
 from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import ROLES
@@ -102,10 +103,7 @@ def _check(target: Path, files: Sequence[InputFile], *, overwrite: bool) -> None
     try:
         if target.is_dir():
             raise UsageError(f"{target}: is a directory; name a file, such as report.html")
-        if any(file.path.resolve() == target.resolve() for file in files):
-            raise UsageError(f"{target}: output and input are the same file; name another")
-        if target.exists() and not overwrite:
-            raise UsageError(f"{target}: exists already; --overwrite replaces it")
+        check_target(target, [file.path.resolve() for file in files], overwrite=overwrite)
         if not target.parent.is_dir():
             raise ReadWriteError(f"{target}: cannot be written: no directory {target.parent}")
     except OSError as error:
