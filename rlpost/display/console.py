@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderHook
 from rich.panel import Panel
 from rich.text import Text
 
+from rlpost.display.charts import ascii_chart
 from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
@@ -100,11 +101,16 @@ class _ShowControlCharacters(RenderHook):
 
 
 class Shown:
-    """A renderable with visible signs in place of control characters."""
+    """A renderable with visible signs in place of control characters.
+
+    Where the encoding has no block characters, charts are ASCII.
+    """
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         for segment in out.render(self._inner, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
+            text = printable(segment.text)
+            text = ascii_chart(text) if options.ascii_only else text
+            yield segment if segment.control else segment._replace(text=text)

@@ -22,8 +22,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.display.charts import PATTERN, is_chart
 from rlpost.display.console import UNLIMITED, console, wrap
-from rlpost.display.text import EIGHTHS, LEVELS
 from rlpost.io.text import escape_json, printable, printable_line
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _GAPS = (2, 1)  # blanks between columns; the second if the first has no room
 _MOST_LINES = 2  # of a cell; longer texts are printed below the row
 _LEAST_TEXT = 10  # characters that the first column may shrink to
 _INDENT = 2  # of what is below a row, and of the further lines of a sentence
-_BLOCKS = frozenset(EIGHTHS + LEVELS)
-_CHART = f"[{EIGHTHS.strip()}{LEVELS}]+"
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,7 @@ class TextTable:
 
     def _is_text(self, column: int) -> bool:
         """Whether a column may wrap: text that is no chart."""
-        return column in self.text and not any(
-            row[column] and set(str(row[column])) <= _BLOCKS for row in self.rows
-        )
+        return column in self.text and not any(is_chart(str(row[column])) for row in self.rows)
 
     def _sizes(self, out: Console) -> list[Measurement]:
         """Return the least and the natural width of each column."""
@@ -206,7 +202,7 @@ def _text(cell: Cell) -> Text:
     if isinstance(cell, Text):
         return cell
     text = Text(printable_line(cell))
-    text.highlight_regex(_CHART, "blue")
+    text.highlight_regex(PATTERN, "blue")
     return text
 
 

@@ -1,18 +1,14 @@
-"""Numbers, counts and small charts as text, for a terminal, a pipe and Markdown alike."""
+"""Numbers and counts as text, for a terminal, a pipe and Markdown alike."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 MOST_DIGITS = 12
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-LEVELS = "▁▂▃▄▅▆▇█"
-MOST_WIDE = 60
 LEAST_SECONDS = 0.005
 
 
@@ -141,50 +137,3 @@ def time_parts(seconds: Mapping[str, float]) -> str:
     """
     parts = [f"{name} {value:.2f}" for name, value in seconds.items() if value >= LEAST_SECONDS]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def bar(value: float, largest: float, width: int) -> str:
-    """Return a bar whose length is value / largest of the width, to an eighth of a character.
-
-    A value over 0 has at least an eighth.
-
-    >>> bar(3, 4, 4)
-    '███'
-    >>> bar(1, 1000, 4)
-    '▏'
-    """
-    if value <= 0 or largest <= 0:
-        return ""
-    eighths = max(1, round(min(value / largest, 1.0) * width * 8))
-    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def spark(values: Sequence[float], *, from_zero: bool = True, wide: int = 1) -> str:
-    """Return a line of blocks, one for each value, whose heights are the values.
-
-    Args:
-        values: more than 60 are reduced to 60 means.
-        from_zero: the base is 0, whose block is blank; otherwise the base is the lowest value.
-        wide: characters for each value.
-
-    >>> spark([0, 1, 4, 2])
-    ' ▂█▄'
-    """
-    values = _at_most_60(values)
-    low = 0.0 if from_zero else min(values)
-    span = (max(values) - low) or 1.0
-    return "".join(
-        _block((value - low) / span, blank=from_zero and value <= 0) * wide for value in values
-    )
-
-
-def _block(height: float, *, blank: bool) -> str:
-    return " " if blank else LEVELS[min(max(round(height * len(LEVELS)) - 1, 0), len(LEVELS) - 1)]
-
-
-def _at_most_60(values: Sequence[float]) -> list[float]:
-    if len(values) <= MOST_WIDE:
-        return list(values)
-    bounds = [len(values) * i // MOST_WIDE for i in range(MOST_WIDE + 1)]
-    parts = [values[low:high] for low, high in pairwise(bounds)]
-    return [sum(part) / len(part) for part in parts]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rlpost.analysis.browse.listing import Column, Listing, decimal, share, tenths, whole
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
+from rlpost.display.charts import spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 16
 
 
@@ -111,15 +111,13 @@ class Listings:
         """Return the rewards of a group as bars, highest first, scaled to all rewards."""
         order = np.argsort(own, kind="stable")
         starts = np.searchsorted(own[order], np.arange(int(own.max(initial=-1)) + 2))
-        span = (self._high - self._low) or 1.0
 
         def bars(place: float) -> str:
             reward = self.index.reward[rows[order[starts[int(place)] : starts[int(place) + 1]]]]
             reward = np.sort(reward[~np.isnan(reward)])[::-1]
             if len(reward) > _MOST_BARS:
                 reward = reward[np.linspace(0, len(reward) - 1, _MOST_BARS).astype(np.int64)]
-            heights = (reward - self._low) / span * (len(_BARS) - 1)
-            return "".join(_BARS[round(height)] for height in heights.tolist())
+            return spark(reward.tolist(), (self._low, self._high))
 
         return bars
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
 from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
+from rlpost.display.charts import bar
 from rlpost.display.text import counted
 from rlpost.io.text import printable, printable_line
 
@@ -108,8 +109,8 @@ def _histogram(name: str, values: NDArray[np.float64]) -> list[RenderableType]:
     table.add_column()
     table.add_column(justify="right")
     for label, count in zip(labels, counts.tolist(), strict=True):
-        bar = "█" * round(_BAR * count / counts.max()) or ("▏" if count else "")
-        table.add_row(Text(label, style="dim"), Text(bar, style="cyan"), f"{count:,}")
+        chart = Text(bar(count, counts.max(), _BAR), style="cyan")
+        table.add_row(Text(label, style="dim"), chart, f"{count:,}")
     return [Text(f"\n{name}", style=_HEAD), table]
 
 

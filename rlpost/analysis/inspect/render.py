@@ -14,9 +14,10 @@ from rich.text import Text
 
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
+from rlpost.display.charts import bar, spark
 from rlpost.display.console import console, print_page
 from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
-from rlpost.display.text import bar, counted, number, percent, share, size, spark
+from rlpost.display.text import counted, number, percent, share, size
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -498,7 +499,8 @@ def _slices(slices: Sequence[Slice], facts: Facts, role: str) -> TextTable | Non
         notes = []  # the table of steps has them
     lines = []
     if role == "batch" and len(slices) > 3 and None not in means:  # noqa: PLR2004
-        lines = [f"reward {spark([mean or 0.0 for mean in means], from_zero=False)}"]
+        rewards = [mean or 0.0 for mean in means]
+        lines = [f"reward {spark(rewards, (min(rewards), max(rewards)))}"]
     return TextTable(
         [headings[i] for i in with_numbers],
         elided([tuple(row[i] for i in with_numbers) for row in rows]),

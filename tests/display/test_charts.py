@@ -1,0 +1,91 @@
+"""Bars and sparklines: exact pictures, laws, and how consoles of all kinds print them."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rlpost.display.charts import ascii_chart, bar, is_chart, spark
+from rlpost.display.console import console
+from rlpost.display.tables import TextTable
+
+COUNTS = [0, 1, 5, 40, 400, 913, 20, 0]
+BLOCKS = " ▁▂▃▄▅▆▇█"
+TABLE = TextTable(
+    ("reward", "responses", ""),
+    [(str(i), f"{count:,}", bar(count, 913, 16)) for i, count in enumerate(COUNTS)],
+    "Rewards",
+    [f"0 {spark(COUNTS)} 7"],
+    text=(0, 2),
+)
+CHARTS = [spark(COUNTS), *(bar(count, 913, 16) for count in COUNTS if count)]
+numbers = st.floats(-1e6, 1e6)
+
+
+def test_bars_and_sparklines():
+    assert [bar(value, 2, 4) for value in (-1, 0, 0.01, 1, 1.3, 2, 3)] == [
+        "", "", "▏", "██", "██▋", "████", "████",
+    ]  # fmt: skip
+    assert bar(0, 0, 4) == ""
+    assert spark([0, 1, 2, 4]) == " ▂▄█"
+    assert spark([0, 1, 1000], wide=2) == "  ▁▁██"
+    assert spark([0, 0]) == "  "
+    assert spark([5, 5], (5, 5)) == "▁▁"
+    assert spark([-0.1, 0, 0.1, 1], (-0.1, 1)) == "▁▂▂█"
+    assert spark([-9, 9], (0, 1)) == "▁█"
+    assert spark([]) == spark([], (0, 1)) == ""
+    assert spark(range(120), (0, 119)) == spark([0.5 + 2 * i for i in range(60)], (0, 119))
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from([16, 28, 32]))
+def test_a_bar_is_as_long_as_its_value_to_an_eighth(value, largest, width):
+    found = bar(value, largest, width)
+    length = 8 * found.count("█") + sum("▏▎▍▌▋▊▉".find(block) + 1 for block in found)
+    assert 1 <= length <= 8 * width
+    assert abs(length - min(value / largest, 1) * width * 8) <= (0.5 if length > 1 else 1)
+
+
+@given(st.lists(numbers, min_size=1, max_size=60))
+def test_a_sparkline_has_the_order_of_its_values(values):
+    for bounds in (None, (min(values), max(values))):
+        heights = [BLOCKS.index(block) for block in spark(values, bounds)]
+        assert len(heights) == len(values)
+        ranked = [height for _, height in sorted(zip(values, heights, strict=True))]
+        assert all(a <= b for a, b in pairwise(ranked))
+        assert bounds is None or min(heights) == 1
+        assert bounds is not None or [h > 0 for h in heights] == [v > 0 for v in values]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, None])
+def test_charts_are_whole_on_terminals_and_in_pipes(width):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    if width is None:
+        out = console(io.StringIO())
+    out.print(TABLE)
+    shown = out.file.getvalue()
+    assert all(chart in shown for chart in CHARTS)
+    assert max(map(len, shown.splitlines())) <= (width or 40)
+
+
+def test_an_encoding_without_blocks_gets_charts_of_its_characters():
+    texts = []
+    for encoding in ("utf-8", "ascii"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # strict
+        console(stream).print(TABLE)
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode(encoding))
+    assert texts[1] == ascii_chart(texts[0]).replace("─", "-")
+    assert [len(line) for line in texts[0].split("\n")] == list(map(len, texts[1].split("\n")))
+    heights = ascii_chart(spark(range(9)))
+    assert len(set(heights)) == 9
+    assert heights.isascii()
+
+
+def test_a_chart_is_known_from_text():
+    assert all(map(is_chart, CHARTS))
+    assert not any(map(is_chart, ["", "█ 3", "reward", "#"]))
