@@ -410,6 +410,9 @@ def test_sorting_by_columns_keys_and_clicks():
             await pilot.click("#list", offset=(3, 5))
             await settle(app, pilot)
             assert "responses 5 of 128" in where(app)
+            await pilot.click("#list", offset=(3, 5))
+            await settle(app, pilot)
+            assert "row 4  tokens 1 of" in where(app)
 
     asyncio.run(drive())
 
