@@ -51,7 +51,7 @@ HOMES = {
     "rich": ("cli", "display", "analysis"),
     "fsspec": ("io",),
     "ray": ("distributed.ray", "ray"),
-    "orjson": ("formats",),
+    "msgspec": ("formats",),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
     "pyarrow": ("io", "formats", "api", "pipeline", "distributed", "analysis", "ray"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 MOST_SNIFFED = 64 << 20
 """Most bytes of a first line that a sniff reads."""
 _MOST_ARRAY = 1 << 30
-_SHAPE = bytes.maketrans(b"123456789[:,- \t\r\n", b"000000000[[[[[[[[")
-_LONG = b"[" + b"0" * 20
-"""Digits of an integer that may be 2^64 or more, which orjson would round to a float."""
 _SHOWN = 60
 _DIGITS = re.compile(r"-?\d{1,400}")
 _MOST_DIGITS = 1000  # of an integer that stays exact; Python itself rejects more than 4300
+
+
+_decode = msgspec.json.Decoder().decode  # integers of any size exactly
 
 
 @dataclass(frozen=True)
@@ -185,14 +186,9 @@ def parse_json(where: str, data: bytes) -> Any:
     Raises:
         DataError: the text is not JSON.
     """
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        pass  # it may have extensions that Python's json writes
-    else:
-        if _LONG not in data.translate(_SHAPE):
-            return value
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode(data)
+    try:  # extensions that Python's json writes, and its better errors
         return json.loads(data, parse_int=_integer)
     except json.JSONDecodeError as error:
         why = f"{error.msg} at column {error.colno}"
