@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import re
@@ -21,7 +22,7 @@ from rlpost.cli.help_screen import NAMES, Group
 from rlpost.cli.shells import REQUEST, completion
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.shutdown import INTERRUPTED
-from rlpost.io.text import printable
+from rlpost.io.text import ascii_signs, printable
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
@@ -244,13 +245,14 @@ _NO_MEMORY = re.compile(
 
 
 def _repair_streams() -> None:
-    """Replace characters that a stream can't encode by `?`, and closed streams by /dev/null."""
+    """Replace characters that a stream can't encode by ASCII, closed streams by /dev/null."""
+    codecs.register_error("rlpost", ascii_signs)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="rlpost")
 
 
 def _print_error(text: str) -> None:

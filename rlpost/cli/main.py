@@ -21,6 +21,8 @@ LONGEST_START = 30.0
 """Seconds that an interpreter may take to start; an older process was something else before."""
 BROKEN_PIPE = 141
 INTERRUPTED = 130
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+"""Signals that end a run, with exit code 128 + number; Windows alone has the last, not SIGHUP."""
 
 
 def leave() -> NoReturn:
@@ -48,19 +50,22 @@ def leave() -> NoReturn:
 
 def _end_at_signals() -> None:
     """End at once at signals, until `install_handlers`: nothing is open yet."""
-    for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM):
-        if _signal.getsignal(number) is not _signal.SIG_IGN:
+    for name in SIGNALS:
+        number = getattr(_signal, name, None)
+        if number is not None and _signal.getsignal(number) is not _signal.SIG_IGN:
             _signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
 def process_start() -> float:
     """Return when the process began, on the clock of `time.perf_counter`."""
+    if sys.platform != "linux":
+        return FIRST_LINE
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123
             ticks = int(file.read().rpartition(")")[2].split()[19])
         now, since_boot = time.perf_counter(), time.clock_gettime(time.CLOCK_BOOTTIME)
         start = now - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError, AttributeError):  # no Linux, or no /proc
+    except (OSError, ValueError, IndexError, AttributeError):  # no /proc
         return FIRST_LINE
     return start if 0 <= FIRST_LINE - start <= LONGEST_START else FIRST_LINE
 

@@ -229,8 +229,14 @@ def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) 
 
 
 def show_json(value: Any) -> None:
-    """Print a value on stdout as JSON."""
-    sys.stdout.write(escape_json(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
+    """Print a value on stdout as JSON, with escapes for what stdout cannot encode."""
+    text = escape_json(json.dumps(value, indent=1, ensure_ascii=False))
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=1)
+    sys.stdout.write(text + "\n")
 
 
 def show_markdown(

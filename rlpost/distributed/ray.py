@@ -44,7 +44,7 @@ from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.progress import Clock
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
-from rlpost.io.threads import cores
+from rlpost.io.system import cores
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted

@@ -52,7 +52,8 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
-from rlpost.io.threads import MOST_WORKERS, cores
+from rlpost.io.system import cores
+from rlpost.io.threads import MOST_WORKERS
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state

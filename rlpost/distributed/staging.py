@@ -22,7 +22,8 @@ from rlpost.io.locks import STAGING_PREFIX, FileLock
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.paths import RemotePath, remote_errors
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
-from rlpost.io.staged import file_errors, sync_folder
+from rlpost.io.staged import file_errors
+from rlpost.io.system import sync_folder
 from rlpost.io.uploads import abort_leftover_uploads
 
 if TYPE_CHECKING:

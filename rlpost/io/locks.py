@@ -10,11 +10,9 @@ only writer, so temporary files under its name are left over from killed runs an
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
-import struct
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.system import LOCK_OFFSETS, NO_FOLLOW, close_locked, is_same_file, lock_byte
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -94,11 +93,12 @@ class _FolderLock:
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.path = folder / LOCK_NAME
         self._names = {*names}
+        self._bytes = {_byte_of(name): name for name in names}
         self._file: int | None = None
         register_cleanup(self, self.release)
         try:
             for attempt in range(_ATTEMPTS):
-                if self._try_lock(names, last=attempt == _ATTEMPTS - 1):
+                if self._try_lock(last=attempt == _ATTEMPTS - 1):
                     return
                 time.sleep(_PAUSE)
         except OSError as error:
@@ -142,21 +142,20 @@ class _FolderLock:
         match = _TEMPORARY.fullmatch(name)
         return match is not None and match["name"] in self._names
 
-    def _try_lock(self, names: Sequence[str], *, last: bool) -> bool:
+    def _try_lock(self, *, last: bool) -> bool:
         """Try to lock; False if the lock file was removed meanwhile, or has other locks."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.open(self.path, flags, 0o666)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         # The kernel searches its ordered list of locks from the front: descending order is fastest.
-        for name in sorted(names, key=_byte_of, reverse=True):
-            if not _lock(self._file, fcntl.F_WRLCK, _byte_of(name), 1):
+        for offset in sorted(self._bytes, reverse=True):
+            if not lock_byte(self._file, offset):
                 self._close()
                 if last:
                     raise BusyError(
-                        f"{self.path.parent / name}: another rlpost process writes this file; wait "
-                        "until it ends, or choose another output path"
+                        f"{self.path.parent / self._bytes[offset]}: another rlpost process writes "
+                        "this file; wait until it ends, or choose another output path"
                     )
                 return False
-        if _is_same_file(self.path, self._file):
+        if is_same_file(self.path, self._file):
             return True
         self._close()
         return False
@@ -164,13 +163,10 @@ class _FolderLock:
     def release(self) -> None:
         """Unlock, and remove the lock file if no other process has a lock; never raises."""
         unregister_cleanup(self)
-        if self._file is None:
-            return
-        with suppress(OSError):
-            _lock(self._file, fcntl.F_UNLCK, 0, 0)
-            if _lock(self._file, fcntl.F_WRLCK, 0, 0) and _is_same_file(self.path, self._file):
-                self.path.unlink()
-        self._close()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                close_locked(file, self.path, self._bytes)
 
     def _close(self) -> None:
         if self._file is not None:
@@ -180,29 +176,8 @@ class _FolderLock:
 
 def _byte_of(name: str) -> int:
     """Return the byte of the lock file that represents a name."""
-    return int.from_bytes(blake2b(os.fsencode(name), digest_size=7).digest(), "little")
-
-
-def _lock(file: int, kind: int, begin: int, size: int) -> bool:
-    """Lock or unlock bytes of an open file; False if they are locked elsewhere.
-
-    The locks belong to the open file, not to the process. So two runs in one process exclude each
-    other, too, and closing another descriptor of the file releases nothing.
-    """
-    try:
-        # struct flock: type, whence, start, length, pid
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, 0, begin, size, 0))
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _is_same_file(path: Path, file: int) -> bool:
-    """Whether an open file is still the file at a path."""
-    try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file))
-    except FileNotFoundError:
-        return False
+    digest = blake2b(os.fsencode(name), digest_size=7).digest()
+    return int.from_bytes(digest, "little") % LOCK_OFFSETS
 
 
 def temporary_name(name: str, token: str) -> str:
@@ -235,9 +210,9 @@ def scratch_folder(parent: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
+        os.close(file)  # Windows removes no open file
         shutil.rmtree(folder, ignore_errors=True)
         unregister_cleanup(folder)
-        os.close(file)
 
 
 def _new_scratch(top: Path) -> tuple[Path, int]:
@@ -245,34 +220,28 @@ def _new_scratch(top: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=top))
         with suppress(FileNotFoundError):
-            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            locked = _lock_folder(file)
-            if locked is not False and _is_same_file(folder, file):
+            file, locked = _lock_scratch(folder)
+            if locked is not False and is_same_file(folder / LOCK_NAME, file):
                 return folder, file
             os.close(file)
 
 
-def _lock_folder(file: int) -> bool | None:
-    """Lock a folder; False if it is locked elsewhere, None if the file system has no locks."""
+def _lock_scratch(folder: Path) -> tuple[int, bool | None]:
+    """Open and lock a folder's lock file; False if it is locked, None if there are no locks."""
+    file = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return file, lock_byte(file, 0)
     except OSError:
-        return None
-    return True
+        return file, None
 
 
 def _remove_scratch(top: Path) -> None:
     """Remove the folders of killed runs: those that no process has locked."""
-    with suppress(OSError):
-        for entry in os.scandir(top):
-            if not entry.name.startswith(SCRATCH_PREFIX):
-                continue
-            with suppress(OSError):
-                file = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    if _lock_folder(file):
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                finally:
-                    os.close(file)
+    for folder in top.glob(f"{SCRATCH_PREFIX}*"):
+        with suppress(OSError):
+            file, locked = _lock_scratch(folder)
+            if locked:
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(file)
+            if locked:  # Windows removes no open file
+                shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import re
 import threading
 import time
@@ -70,7 +71,9 @@ def _warn(url: str, seconds: float) -> None:
     )
 
 
-_URL = re.compile(r"[A-Za-z][\w+.-]*(::[A-Za-z][\w+.-]*)*://")
+_URL = re.compile(r"[A-Za-z][\w+.-]+(::[A-Za-z][\w+.-]+)*://")  # one letter is a drive
+
+_DRIVE = re.compile(r"/[A-Za-z]:")  # file:///C:/dumps
 
 
 class _Store(NamedTuple):
@@ -229,7 +232,9 @@ def parse_path(text: str | AnyPath) -> AnyPath:
     if not isinstance(text, str) or not _URL.match(text):
         return Path(text) if isinstance(text, str) else text
     scheme, _, rest = text.partition("://")
-    return Path(rest) if scheme.lower() in ("file", "local") else RemotePath(text)
+    if scheme.lower() not in ("file", "local"):
+        return RemotePath(text)
+    return Path(rest[1:] if _DRIVE.match(rest) and os.name == "nt" else rest)
 
 
 def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:

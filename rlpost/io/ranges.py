@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
+from rlpost.io import system
 from rlpost.io.paths import SLOW_READ, RemotePath, remote_errors, warn_if_slow
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def open_file(path: AnyPath) -> tuple[OpenFile, int]:
         ReadWriteError: a remote file cannot be opened.
     """
     if isinstance(path, Path):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | system.BINARY)
         return file, os.fstat(file).st_size
     remote = RemoteFile(path)
     return remote, remote.size
@@ -70,7 +71,7 @@ def open_file(path: AnyPath) -> tuple[OpenFile, int]:
 
 def read_at(file: OpenFile, size: int, at: int) -> bytes:
     """Return bytes at an offset of an open file; raises as `open_file`."""
-    return os.pread(file, size, at) if isinstance(file, int) else file.read_at(size, at)
+    return system.read_at(file, size, at) if isinstance(file, int) else file.read_at(size, at)
 
 
 def close_file(file: OpenFile) -> None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 GRACE = 1.3  # seconds from a signal until the watchdog ends the process
-INTERRUPTED, TERMINATED, HUNG_UP = 130, 143, 129
-EXIT_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last, and no SIGHUP
+EXIT_CODES = {number: 128 + number for number in signal.Signals if number.name in SIGNALS}
+INTERRUPTED, TERMINATED = EXIT_CODES[signal.SIGINT], EXIT_CODES[signal.SIGTERM]
 
 _cleanups: dict[object, Callable[[], object]] = {}
 
@@ -68,7 +69,8 @@ def install_handlers() -> None:
     A signal that is ignored already stays ignored: in a shell's background job, or under nohup.
     """
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(writer, False)
     threading.Thread(target=_watchdog, args=(reader,), name="rlpost-signals", daemon=True).start()
     _State.handled = tuple(n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN)
     reinstall_handlers()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from rlpost.errors import ReadWriteError
 from rlpost.io.locks import temporary_name
 from rlpost.io.ranges import close_file, read_at
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.system import BINARY, read_into, sync_data, sync_folder, write_at
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class StagedFile:
         if target.exists() and not target.is_file():
             raise ReadWriteError(f"{target}: cannot be written: not a regular file")
         self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
         register_cleanup(self.path, self.path.unlink)
         with self._errors():
             self._file: int | None = os.open(self.path, flags, 0o666)
@@ -144,7 +144,7 @@ class StagedFile:
                         self.copied.add(begin + done, block)
                     done += len(block)
             if not self._stopped:
-                os.fdatasync(self._file)
+                sync_data(self._file)
 
     def _copy_remote(self, source: RemoteFile, ranges: Sequence[ByteRange]) -> None:
         """Copy from a remote file, several requests at a time."""
@@ -225,23 +225,8 @@ def write_all(file: int, data: bytes | memoryview, at: int) -> int:
     with memoryview(data) as view:
         done = 0
         while done < len(view):
-            done += os.pwrite(file, view[done:], at + done)
+            done += write_at(file, view[done:], at + done)
     return done
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to the disk if its file system supports it; raises OSError."""
-    try:
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return  # the folder is writable but not readable
-    try:
-        os.fsync(file)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    finally:
-        os.close(file)
 
 
 def _copy_block(source: int, target: int, begin: int, block: memoryview, at: int) -> memoryview:
@@ -249,7 +234,7 @@ def _copy_block(source: int, target: int, begin: int, block: memoryview, at: int
 
     They are in memory only for their checksum, which costs less than to read them once more.
     """
-    count = os.preadv(source, [block], begin)
+    count = read_into(source, block, begin)
     if not count:
         raise OSError(_SHORTER)
     write_all(target, block[:count], at)

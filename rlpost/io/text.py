@@ -27,6 +27,22 @@ _LINE_SIGNS = {
 }
 _UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
 
+_ASCII = {
+    **dict(zip("▁▂▃▄▅▆▇█", "_.-~=+*#", strict=True)),
+    **dict(zip("▏▎▍▌▋▊▉", "...####", strict=True)),
+    **{"–": "-", "−": "-", "─": "-", "…": "...", "±": "+-", "²": "^2", "‖": "||", "·": "."},
+    **{"≥": ">=", "≤": "<=", "→": "->", "←": "<-", "↑": "^", "↓": "v", "›": ">"},
+    **{"✓": "v", "✗": "x", "Σ": "sum", "Δ": "d", "π": "pi", "χ": "chi", "τ": "tau"},
+    **{"ε": "eps", "β": "beta", "γ": "gamma", "δ": "delta", "κ": "kappa", "λ": "lambda"},
+}
+
+
+def ascii_signs(error: UnicodeError) -> tuple[str, int]:
+    """Replace what an encoding lacks by ASCII, else `?`; a handler for `codecs.register_error`."""
+    assert isinstance(error, UnicodeEncodeError)
+    missing = error.object[error.start : error.end]
+    return "".join(_ASCII.get(char, "?") for char in missing), error.end
+
 
 def printable(text: str) -> str:
     r"""Replace control characters by visible signs, except line ends and tabs.

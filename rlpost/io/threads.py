@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,11 +14,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 MOST_WORKERS = 8
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _count(item: object) -> int:  # noqa: ARG001 - the default weight

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlpost.io.paths import SLOW_READ, SLOW_UPLOAD, remote_errors, warn_if_slow
-from rlpost.io.ranges import close_file
+from rlpost.io.ranges import close_file, read_at
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import (
     READ_BYTES,
@@ -407,7 +407,7 @@ class Upload:
         while not ended:
             written, ended = self._wait_for_more(sent)
             while sent < written and not self._stopped:
-                yield os.pread(self._file, min(READ_BYTES, written - sent), sent)
+                yield read_at(self._file, min(READ_BYTES, written - sent), sent)
                 sent = min(sent + READ_BYTES, written)
 
     def _wait_for_more(self, sent: int) -> tuple[int, bool]:

@@ -81,7 +81,7 @@ def keep_freed_memory() -> None:
     By default it returns large blocks to the system, which clears each page before it is used
     again. That costs a fifth of the time of a run.
     """
-    with suppress(AttributeError, OSError):
+    with suppress(AttributeError, OSError, TypeError):  # Windows has no CDLL(None)
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, 1 << 30)
         library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

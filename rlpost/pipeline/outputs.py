@@ -26,7 +26,8 @@ from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
-from rlpost.io.staged import StagedFile, file_errors, sync_folder
+from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.system import sync_folder
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES

@@ -7,7 +7,6 @@ checksums taken when they were written, with the lengths of the source's lists, 
 from __future__ import annotations
 
 import math
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -21,6 +20,7 @@ from rlpost.io.arrow import is_list
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import READ_BYTES, StagedFile
+from rlpost.io.system import drop_cache
 from rlpost.pipeline.output import TYPES
 from rlpost.pipeline.totals import SPREADS
 
@@ -102,18 +102,15 @@ def _difference_errors(target: Path) -> Iterator[None]:
 
 def _forget(path: Path) -> None:
     """Drop the file from the system's cache, so that it is read from the disk."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(file)
+    with path.open("rb") as file:
+        drop_cache(file.fileno())
 
 
 def _check_sums(staged: StagedFile) -> None:
     """Compare the checksums of encoded columns."""
     with staged.path.open("rb") as file:
         for at, size, wanted in staged.checksums:
-            data = os.pread(file.fileno(), size, at)
+            data = read_at(file.fileno(), size, at)
             if len(data) != size or crc32(data) != wanted:
                 raise _Different(f"bytes {at:,} to {at + size:,} have another checksum")
 

@@ -16,7 +16,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.threads import cores
+from rlpost.io.system import cores
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:

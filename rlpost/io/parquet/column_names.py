@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.io.parquet.footer import MAGIC, TAIL, FileMeta, SchemaElement, Struct, read_footer
+from rlpost.io.ranges import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +50,7 @@ def _names(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            tail = os.pread(file.fileno(), TAIL, max(size - TAIL, 0))
+            tail = read_at(file.fileno(), TAIL, max(size - TAIL, 0))
             if tail.endswith(MAGIC) and int.from_bytes(tail[:4], "little") > _LARGE_FOOTER:
                 import pyarrow.parquet as pq  # noqa: PLC0415
 

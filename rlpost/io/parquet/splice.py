@@ -10,7 +10,6 @@ chunk must be contiguous.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -128,7 +127,7 @@ class PageSpool:
             for done in range(0, page.size, READ_BYTES):
                 with file_errors(self._folder, "the temporary file of new pages cannot be read"):
                     size = min(READ_BYTES, page.size - done)
-                    data = os.pread(self._file.fileno(), size, page.begin + done)
+                    data = read_at(self._file.fileno(), size, page.begin + done)
                     if len(data) < size:
                         raise OSError("it became shorter")
                 yield data

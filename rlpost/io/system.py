@@ -1,0 +1,159 @@
+"""Calls of the operating system that Linux has and others do not, each with its replacement."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows changes line ends
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_position = threading.Lock()
+
+
+def cores() -> int:
+    """Return how many cores this process may use, or how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_at(file: int, size: int, at: int) -> bytes:
+    """Return bytes at an offset of an open file; raises OSError."""
+    if hasattr(os, "pread"):
+        return bytes(os.pread(file, size, at))
+    with _position:
+        os.lseek(file, at, os.SEEK_SET)
+        return os.read(file, size)
+
+
+def read_into(file: int, block: memoryview, at: int) -> int:
+    """Read bytes at an offset of an open file into a block; return how many. Raises OSError."""
+    if hasattr(os, "preadv"):
+        return int(os.preadv(file, [block], at))
+    data = read_at(file, len(block), at)
+    block[: len(data)] = data
+    return len(data)
+
+
+def write_at(file: int, data: memoryview, at: int) -> int:
+    """Write bytes at an offset of an open file; return how many. Raises OSError."""
+    if hasattr(os, "pwrite"):
+        return int(os.pwrite(file, data, at))
+    with _position:
+        os.lseek(file, at, os.SEEK_SET)
+        return os.write(file, data)
+
+
+def sync_data(file: int) -> None:
+    """Sync a file's bytes to the disk; its times may follow later. Raises OSError."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(file)
+    else:
+        os.fsync(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to the disk if its system supports it; raises OSError."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # the folder is writable but not readable
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(file)
+
+
+def drop_cache(file: int) -> None:
+    """Drop a file from the system's cache, so that it is read from the disk; raises OSError."""
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# Locks of single bytes. They belong to the open file, not to the process: two runs in one process
+# exclude each other, too, and closing another descriptor of the file releases nothing.
+
+if sys.platform == "win32":
+    LOCK_OFFSETS = (1 << 31) - 1  # the C library has 32 bits for them
+    """Offsets of `lock_byte` are below this."""
+
+    def lock_byte(file: int, offset: int) -> bool:
+        """Lock a byte of an open file that has no lock of its own on it; False if it is locked.
+
+        Raises:
+            OSError: the system or the file system has no such locks.
+        """
+        os.lseek(file, offset, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+
+    def close_locked(file: int, path: Path, offsets: Iterable[int]) -> None:
+        """Unlock and close a file, and remove it if no process has it open; raises OSError."""
+        try:
+            for offset in offsets:
+                os.lseek(file, offset, os.SEEK_SET)
+                msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+        finally:
+            os.close(file)
+        with suppress(PermissionError):
+            path.unlink(missing_ok=True)
+
+else:
+    LOCK_OFFSETS = 1 << 63
+
+    def lock_byte(file: int, offset: int) -> bool:
+        """Lock a byte of an open file; False if it is locked elsewhere. Raises OSError."""
+        return _lock(file, fcntl.F_WRLCK, offset, 1)
+
+    def close_locked(file: int, path: Path, offsets: Iterable[int]) -> None:  # noqa: ARG001
+        """Unlock and close a file, and remove it if no process has a lock; raises OSError."""
+        try:
+            _lock(file, fcntl.F_UNLCK, 0, 0)
+            if _lock(file, fcntl.F_WRLCK, 0, 0) and is_same_file(path, file):
+                path.unlink()
+        finally:
+            os.close(file)
+
+    def _lock(file: int, kind: int, begin: int, size: int) -> bool:
+        """Lock or unlock bytes of an open file; False if they are locked elsewhere."""
+        if sys.platform == "darwin":  # start, length, pid, type, whence of struct flock
+            number, lock = 90, struct.pack("qqihh", begin, size, 0, kind, 0)
+        elif hasattr(fcntl, "F_OFD_SETLK"):  # type, whence, start, length, pid
+            number, lock = fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, 0, begin, size, 0)
+        else:  # BSD
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        try:
+            fcntl.fcntl(file, number, lock)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+def is_same_file(path: Path, file: int) -> bool:
+    """Return whether an open file is still the file at a path."""
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file))
+    except FileNotFoundError:
+        return False

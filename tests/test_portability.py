@@ -1,0 +1,313 @@
+"""Systems other than Linux: runs of processes from which the names that Linux alone has are hidden.
+
+`.ci/run` has the type checker look for names that macOS or Windows lack. A process without those
+names must do the same here, to the byte. The locks of macOS and Windows are translated to those of
+Linux, so that the code that uses them runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path, PureWindowsPath
+
+import pyarrow as pa
+import pytest
+from test_cli import PROGRAM, rollout, save
+
+from rlpost.io import system
+from rlpost.io.paths import RemotePath, parse_path
+
+LINUX_ALONE = {
+    "os": ["sched_getaffinity", "process_cpu_count", "fdatasync", "posix_fadvise", "preadv",
+           "POSIX_FADV_DONTNEED", "copy_file_range"],
+    "time": ["CLOCK_BOOTTIME"],
+}  # fmt: skip
+POSIX_ALONE = {
+    "os": [*LINUX_ALONE["os"], "pread", "pwrite", "set_blocking", "sysconf", "O_CLOEXEC",
+           "O_NOFOLLOW", "O_DIRECTORY"],
+    "time": [*LINUX_ALONE["time"], "clock_gettime"],
+    "signal": ["SIGHUP"],
+    "_signal": ["SIGHUP"],
+}  # fmt: skip
+HIDDEN = {"darwin": LINUX_ALONE, "win32": POSIX_ALONE, "freebsd14": LINUX_ALONE}
+
+HIDE = """
+import fcntl, os, struct, sys, types
+platform, linux = sys.argv.pop(1), sys.platform
+fcntl_of_linux, number = fcntl.fcntl, fcntl.F_OFD_SETLK
+# Libraries are imported first: theirs are builds for Linux.
+import fsspec, polars, pyarrow.parquet, textual.app, torch, typer, _signal, asyncio, tempfile
+
+for module, names in {hidden}.items():
+    for name in names:
+        if hasattr(sys.modules[module], name):
+            delattr(sys.modules[module], name)
+del fcntl.F_OFD_SETLK
+
+def lock(file, kind, begin, size):
+    fcntl_of_linux(file, number, struct.pack("hhqqi0q", kind, 0, begin, size, 0))
+
+def fcntl_of_macos(file, command, flock):
+    assert command == 90
+    begin, size, pid, kind, whence = struct.unpack("qqihh", flock)
+    lock(file, kind, begin, size)
+
+def locking_of_windows(file, kind, size):
+    try:
+        lock(file, kind, os.lseek(file, 0, os.SEEK_CUR), size)
+    except BlockingIOError:
+        raise PermissionError(13, "Permission denied") from None
+
+sys.modules["msvcrt"] = types.SimpleNamespace(
+    locking=locking_of_windows, LK_NBLCK=fcntl.F_WRLCK, LK_UNLCK=fcntl.F_UNLCK)
+if platform == "darwin":
+    fcntl.fcntl = fcntl_of_macos
+if platform == "win32":
+    sys.modules["fcntl"] = None  # an import raises ImportError
+sys.platform = platform
+import rlpost.io.system
+sys.platform = linux if platform == "win32" else platform
+"""
+RUN = HIDE + "from rlpost.cli.main import leave\nleave()\n"
+
+
+@pytest.fixture(params=["darwin", "win32"])
+def platform(request):
+    return request.param
+
+
+def start(platform, *words, code=RUN, **options):
+    """Start `rlpost WORDS` on Linux, or without the names that another system lacks."""
+    command = [PROGRAM]
+    if platform != "linux":
+        command = [sys.executable, "-c", code.replace("{hidden}", str(HIDDEN[platform])), platform]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, *map(str, words)], **{**pipes, **options})
+
+
+def run(platform, *words, code=0, **options):
+    process = start(platform, *words, **options)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder of three files whose groups span them."""
+    top = tmp_path_factory.mktemp("inputs")
+    table = rollout(6_000, 8)
+    table = table.append_column("log_probs", table["ref_log_probs"])
+    for index in range(3):
+        save(table.slice(index * 2_000, 2_000), top / f"{index}.parquet", rows=500)
+    return top
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def advantages(inputs, out, *words):
+    return ("advantages", inputs, out, "-q", "--estimator", "grpo", "--chunk-tokens", 2000,
+            "--workers", 2, "--resume", *words)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, tmp_path_factory):
+    """The files of a run on Linux."""
+    out = tmp_path_factory.mktemp("expected")
+    run("linux", *advantages(inputs, out))
+    return contents(out)
+
+
+def test_advantages_writes_the_same_bytes(platform, inputs, expected, tmp_path):
+    run(platform, *advantages(inputs, tmp_path, "--verify"))
+    assert contents(tmp_path) == expected
+    run(platform, *advantages(inputs, tmp_path, "--overwrite"))
+    assert contents(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("inspect", "0.parquet", "--format", "json"), ("loss", "0.parquet"), ("estimators",),
+     ("compare", "0.parquet", "1.parquet")],
+)  # fmt: skip
+def test_commands_print_the_same(platform, inputs, words):
+    ran = [start(name, *words, cwd=inputs) for name in ("linux", platform)]
+    (out, _), (own, err) = (process.communicate(timeout=300) for process in ran)
+    assert own == out
+    assert (ran[0].returncode, "Traceback" in err) == (ran[1].returncode, False)
+
+
+def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path):
+    for name in ("linux", platform):
+        out = tmp_path / name
+        out.mkdir()
+        run(name, "convert", "0.parquet", out / "converted.parquet", "-q", cwd=inputs)
+        run(name, "loss", "0.parquet", out / "loss.parquet", cwd=inputs)
+        run(name, "report", "0.parquet", "-o", out / "report.html", cwd=inputs)
+    assert contents(tmp_path / "linux") == contents(tmp_path / platform)
+
+
+BROWSE = (
+    HIDE
+    + """
+from rlpost.analysis.browse.app import Browser
+from rlpost.analysis.responses.index import build_index
+from textual.widgets import Static
+
+async def main():
+    browser = Browser(build_index([sys.argv[1]], {}), "")
+    async with browser.run_test(size=(100, 30)) as pilot:
+        for key in ("enter", "enter", "escape"):
+            await pilot.press(key)
+            await pilot.pause(0.1)
+            await browser.workers.wait_for_complete()
+            print(browser.query_one("#where", Static).content)
+
+asyncio.run(main())
+"""
+)
+
+
+def test_browse_opens_and_closes_levels(platform, inputs):
+    lines = run(platform, inputs / "0.parquet", code=BROWSE).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == lines[2] != lines[1]
+
+
+# Locks, kills and signals
+
+
+def wait_until(begun, process):
+    """Wait until a run has begun to write, or has ended."""
+    end = time.monotonic() + 120
+    while not begun() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def staged(out):
+    return any(path.name.endswith(".tmp") for path in out.iterdir())
+
+
+def test_a_killed_run_is_resumed(platform, inputs, expected, tmp_path):
+    process = start(platform, *advantages(inputs, tmp_path))
+    wait_until(lambda: staged(tmp_path), process)
+    process.kill()
+    process.communicate()
+    run(platform, *advantages(inputs, tmp_path, "--overwrite"))
+    assert contents(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run_in_order(platform, inputs, tmp_path, number, code):
+    process = start(platform, *advantages(inputs, tmp_path, "--verify"))
+    wait_until(lambda: staged(tmp_path), process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (code, 0), err
+    assert "Traceback" not in err
+    assert not [name for name in contents(tmp_path) if name.endswith((".tmp", "lock"))]
+
+
+LOCK = HIDE + """
+from pathlib import Path
+from rlpost.io.locks import FileLock, scratch_folder
+with FileLock([Path(name) for name in sys.argv[1:]]), scratch_folder(Path(sys.argv[1]).parent):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""  # fmt: skip
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32", "freebsd14"])
+def test_two_runs_on_one_output(platform, inputs, tmp_path):
+    """Without locks each run writes a temporary file of its own, and removes no other."""
+    out, other = tmp_path / "out.parquet", tmp_path / ".out.parquet.rlpost-1-0123abcd.tmp"
+    words = ("advantages", inputs / "0.parquet", out, "-q", "--estimator", "grpo")
+    holder = start(platform, out, tmp_path / "b", code=LOCK, stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "locked\n"
+    (scratch,) = tmp_path.glob(".rlpost-dump-*")
+    other.write_text("x")
+    locks = platform != "freebsd14"
+    second = start(platform, *words)
+    _, err = second.communicate(timeout=300)
+    assert second.returncode == (4 if locks else 0), err
+    assert ("another rlpost process writes this file" in err) == locks
+    run(platform, tmp_path / "c", code=LOCK, stdin=subprocess.DEVNULL)
+    assert other.exists()
+    assert scratch.exists()
+    holder.communicate()
+    assert not scratch.exists()
+    if locks:
+        run(platform, *words)
+        assert contents(tmp_path).keys() == {"out.parquet"}
+
+
+def test_reads_and_writes_at_offsets_without_calls_for_it(tmp_path, monkeypatch):
+    for name in ("pread", "pwrite", "preadv"):
+        monkeypatch.delattr(os, name)
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    block = bytearray(3)
+    assert system.write_at(file, memoryview(b"abcdef"), 2) == 6
+    assert system.read_at(file, 3, 1) == b"\0ab"
+    assert system.read_into(file, memoryview(block), 6) == 2
+    assert bytes(block) == b"ef\0"
+    os.close(file)
+
+
+# Text and paths
+
+
+def test_a_stream_of_another_encoding_gets_text_without_question_marks(inputs):
+    """Windows pipes have code pages such as cp1252."""
+    for encoding in ("cp1252", "ascii"):
+        env = {**os.environ, "PYTHONIOENCODING": encoding}
+        for words in (("inspect", "0.parquet"), ("estimators",), ("presets",), ("help", "reading"),
+                      ("loss", "0.parquet"), ("advantages", "--help")):  # fmt: skip
+            out, err = start("linux", *words, cwd=inputs, env=env, text=False).communicate()
+            text = (out + err).decode(encoding)
+            assert "Traceback" not in text
+            assert "?" not in text.replace("?`", "")
+
+
+def test_json_keeps_what_a_stream_cannot_encode(tmp_path):
+    table = rollout().append_column("Δ✓", pa.array(range(12)))
+    source = save(table, tmp_path / "in.parquet")
+    words = ("inspect", source, "--format", "json")
+    plain, narrow = (
+        run("linux", *words, env={**os.environ, "PYTHONIOENCODING": encoding})
+        for encoding in ("utf-8", "cp1252")
+    )
+    assert "Δ✓" in plain
+    assert narrow == plain.replace("Δ✓", r"\u0394\u2713")
+
+
+def test_lines_of_text_may_end_as_on_windows(tmp_path):
+    records = '{"prompt": "a", "reward": 1.0, "tokens": [1, 2]}', '{"prompt": "b", "reward": 0.0}'
+    for name, end in (("unix", "\n"), ("windows", "\r\n")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "in.jsonl").write_text(f"{end.join(records)}{end}", newline="")
+        (folder / "run.toml").write_text(f"reward_clip = 0.5{end}", newline="")
+        run("linux", "convert", "in.jsonl", "in.parquet", "-q", cwd=folder)
+        run("linux", "advantages", "in.parquet", "out.parquet", "--config", "run.toml", "-q",
+            "--estimator", "raw", cwd=folder)  # fmt: skip
+        (folder / "in.jsonl").unlink()
+        (folder / "run.toml").unlink()
+    assert contents(tmp_path / "unix") == contents(tmp_path / "windows")
+
+
+@pytest.mark.parametrize("text", [r"C:\dumps\a.parquet", "C:/dumps/a.parquet", "C://dumps/a"])
+def test_a_drive_is_no_scheme(text):
+    assert not isinstance(parse_path(text), RemotePath)
+
+
+def test_a_file_url_of_windows_is_a_path_with_a_drive(monkeypatch):
+    monkeypatch.setattr("rlpost.io.paths.Path", PureWindowsPath)
+    monkeypatch.setattr("rlpost.io.paths.os.name", "nt")
+    assert str(parse_path("file:///C:/dumps/a.parquet")) == r"C:\dumps\a.parquet"
