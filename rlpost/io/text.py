@@ -10,6 +10,7 @@ tabs and zero-width characters become signs, too: with the latter, two names can
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _PICTURES = 0x2400  # Unicode's pictures of the first 32 characters
 _UNKNOWN = "\ufffd"
@@ -30,18 +31,28 @@ _UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
 _ASCII = {
     **dict(zip("▁▂▃▄▅▆▇█", "_.-~=+*#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "...####", strict=True)),
-    **{"–": "-", "−": "-", "─": "-", "…": "...", "±": "+-", "²": "^2", "‖": "||", "·": "."},
-    **{"≥": ">=", "≤": "<=", "→": "->", "←": "<-", "↑": "^", "↓": "v", "›": ">"},
-    **{"✓": "v", "✗": "x", "Σ": "sum", "Δ": "d", "π": "pi", "χ": "chi", "τ": "tau"},
-    **{"ε": "eps", "β": "beta", "γ": "gamma", "δ": "delta", "κ": "kappa", "λ": "lambda"},
+    **dict(zip("–−─·↑↓›✓✗", "---.^v>vx", strict=True)),
+    **dict(
+        zip("±‖≥≤→←²√λ", ["+-", "||", ">=", "<=", "->", "<-", "^2", "sqrt", "lambda"], strict=True)
+    ),
 }
 
 
 def ascii_signs(error: UnicodeError) -> tuple[str, int]:
-    """Replace what an encoding lacks by ASCII, else `?`; a handler for `codecs.register_error`."""
+    """Replace what an encoding lacks by ASCII, else `?`; a handler for `codecs.register_error`.
+
+    Letters become their base (`t` for a subscript), Greek ones their name.
+    """
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
-    return "".join(_ASCII.get(char, "?") for char in missing), error.end
+    return "".join(map(_ascii, missing)), error.end
+
+
+def _ascii(char: str) -> str:
+    base = unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode()
+    name = unicodedata.name(char, "")
+    greek = name.rpartition(" ")[2].lower() if name.startswith("GREEK") else ""
+    return _ASCII.get(char) or base or greek or "?"
 
 
 def printable(text: str) -> str:
