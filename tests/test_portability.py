@@ -148,7 +148,7 @@ def untimed(out):
 
 @pytest.mark.parametrize(
     "words",
-    [("inspect", "0.parquet", "--format", "json"), ("loss", "0.parquet", "--format", "json"), ("estimators",),
+    [("inspect", "0.parquet", "--format", "json"), ("estimators",),
      ("compare", "0.parquet", "--estimator", "grpo", "--estimator", "rloo")],
 )  # fmt: skip
 def test_commands_print_the_same(platform, inputs, words):
