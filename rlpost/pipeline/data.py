@@ -17,7 +17,7 @@ from rlpost.io.arrow import to_numpy
 from rlpost.kernels.moments import dense_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
-from rlpost.pipeline.turns import ROLLOUT, TURN, turn_rows
+from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +32,8 @@ class Responses:
     `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
     `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`,
     false for responses that are left out: a number is not finite, or `included` is false. That is
-    the sample mask of an input that has one. `turn_row` has the kinds of
-    `rlpost.pipeline.turns.turn_rows`.
+    the sample mask of an input that has one. `turn_evidence` is what the function of that name in
+    `rlpost.pipeline.turns` returns.
     """
 
     columns: Mapping[str, Tensor]
@@ -219,7 +219,9 @@ class Collector:
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
             both = (None if one is None else one.numpy() for one in (rollout, turn))
-            columns["turn_row"] = torch.from_numpy(turn_rows(columns["group"].numpy(), *both))
+            columns["turn_evidence"] = torch.from_numpy(
+                turn_evidence(columns["group"].numpy(), *both)
+            )
         return Responses(columns, labels)
 
 

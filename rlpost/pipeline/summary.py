@@ -22,7 +22,7 @@ from rlpost.pipeline.resolved import REWARDS, compares_rows
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.totals import cells_of
-from rlpost.pipeline.turns import BY_ID, BY_TURN, ROLLOUT, TURN
+from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -91,10 +91,8 @@ class ResponseFacts:
     """Responses of more policy tokens than --max-response-length."""
     longest: int = 0
     """Most policy tokens of a response."""
-    turns_by_id: int = 0
-    """Rows that share a rollout id, each of which counts as a response."""
-    turns_by_turn: int = 0
-    """The same, by the numbers of turns, without a rollout id."""
+    turns: TurnCounts = NO_TURNS
+    """Evidence of rows that are turns, each of which counts as a response."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -105,8 +103,7 @@ class ResponseFacts:
             self.unwhitened + other.unwhitened,
             self.over_limit + other.over_limit,
             max(self.longest, other.longest),
-            self.turns_by_id + other.turns_by_id,
-            self.turns_by_turn + other.turns_by_turn,
+            self.turns | other.turns,
         )
 
     def to_json(self) -> Json:
@@ -120,7 +117,7 @@ class ResponseFacts:
         """Return the facts from what `to_json` returned."""
         groups = table["groups"]
         sizes = None if groups is None else GroupFacts(Counter(dict(groups[0])), groups[1])
-        return cls(**{**table, "groups": sizes})
+        return cls(**{**table, "groups": sizes, "turns": TurnCounts(*table["turns"])})
 
 
 def nonfinite(responses: Responses) -> int:
@@ -132,7 +129,7 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
-    turns = responses.columns.get("turn_row", torch.zeros(0))
+    turns = responses.columns.get("turn_evidence", torch.zeros(0, dtype=torch.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
@@ -140,8 +137,7 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
-        turns_by_id=int((turns == int(BY_ID)).sum()),
-        turns_by_turn=int((turns == int(BY_TURN)).sum()),
+        turns=TurnCounts.of(turns.cpu().numpy()),
     )
 
 
@@ -445,12 +441,12 @@ def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warning of rows that are turns, each of which groups count as a response."""
-    rows = facts.turns_by_id + facts.turns_by_turn
+    rows, evidence = facts.turns.turns
     if not rows:
         return []
     columns, estimator = plan.columns.columns, plan.resolved.estimator
     by, rollout = columns.get(TURN), "COLUMN"
-    if facts.turns_by_id:
+    if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
     advice = f"--rollout-id {rollout} counts a rollout once"
     if compares_rows(estimator):

@@ -5,7 +5,7 @@ Columns of rollout ids and of turns are recognised by name, and only for warning
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rlpost.recipe.roles import ColumnMap
 
-    Kinds = NDArray[np.int8]
+    Evidence = NDArray[np.int8]
     Codes = NDArray[np.int64]
 
 
@@ -25,6 +25,7 @@ ROLLOUT, TURN = "turns:rollout", "turns:turn"
 TURN_ROLES = (ROLLOUT, TURN)
 BY_ID, BY_TURN = np.int8(1), np.int8(2)
 """What shows that a row is a turn: a rollout id that it shares, or the numbers of turns."""
+_SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED = 1, 2, 4, 8, 16, 32
 ROLLOUT_NAMES = ("traj_id", "rollout_id", "trajectory_id", "traj_uid", "episode_id")
 TURN_NAMES = ("turn", "turn_id", "turn_index", "turn_idx")
 
@@ -47,46 +48,96 @@ def turn_columns(columns: ColumnMap, content: Callable[[str], str]) -> dict[str,
     return found
 
 
-def turn_rows(group: Codes, rollout: Codes | None, turn: Codes | None) -> Kinds:
-    """Return which rows look like one of several turns of a rollout, and by what, [N].
+class TurnCounts(NamedTuple):
+    """How many rows have each kind of evidence; those of several tables add up.
 
-    Rows of a group with one rollout id are turns (`BY_ID`) if some group has several ids. Otherwise
-    the id may be that of the prompt or the step. Then, or without ids, rows of groups with several
-    turns are turns (`BY_TURN`) if turns count up from 0 or 1 in every group, each in at most as
-    many rows as the turn before. The number of turns of a dialogue, a column of the same name,
-    does not. All other rows get 0.
+    Every table has whole groups. So what the rows of an input are does not depend on its division.
+    """
+
+    shares_id: int = 0
+    several_ids: int = 0
+    several_turns: int = 0
+    from_0: int = 0
+    from_1: int = 0
+    not_counted: int = 0
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> TurnCounts:
+        """Return the counts of a column from `turn_evidence`."""
+        return cls(*(int(np.count_nonzero(evidence & bit)) for bit in _BITS))
+
+    def __or__(self, other: TurnCounts) -> TurnCounts:
+        """Return the counts of both."""
+        return TurnCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def turns(self) -> tuple[int, np.int8]:
+        """How many rows look like turns, and by what.
+
+        Rows of a group with one rollout id are turns (`BY_ID`) if some group has several ids.
+        Otherwise the id may be that of the prompt or the step. Then, or without ids, rows of groups
+        with several turns are turns (`BY_TURN`) if turns count up from 0, or from 1, in every
+        group, each in at most as many rows as the turn before. The number of turns of a dialogue, a
+        column of the same name, does not.
+        """
+        if self.several_ids:
+            return self.shares_id, BY_ID
+        if self.not_counted or (self.from_0 and self.from_1):
+            return 0, BY_TURN
+        return self.several_turns, BY_TURN
+
+
+NO_TURNS = TurnCounts()
+_BITS = (_SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED)
+
+
+def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:
+    """Return the evidence that rows are turns, [N] bits that `TurnCounts.of` counts.
 
     Args:
-        group: [N] codes from 0.
+        group: [N] codes from 0 of whole groups.
         rollout: [N] codes from 0, or None.
         turn: [N] numbers of turns, or None.
     """
-    none = np.zeros(len(group), np.int8)
+    evidence = np.zeros(len(group), np.int8)
     if not len(group):
-        return none
+        return evidence
     if rollout is not None:
-        count = int(rollout.max()) + 1
-        if count == len(rollout):
-            return none  # each row is a rollout
         _, first, inverse, sizes = np.unique(
-            group * count + rollout, return_index=True, return_inverse=True, return_counts=True
+            group * (int(rollout.max()) + 1) + rollout,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
         )
-        if (np.bincount(group[first]) > 1).any():
-            return np.where(sizes[inverse] > 1, BY_ID, none)
-    return none if turn is None else np.where(_counting_up(group, turn), BY_TURN, none)
+        evidence[sizes[inverse] > 1] |= _SHARES_ID
+        evidence[np.bincount(group[first])[group] > 1] |= _SEVERAL_IDS
+    if turn is not None:
+        evidence |= _counting(group, turn)
+    return evidence
 
 
-def _counting_up(group: Codes, turn: Codes) -> NDArray[np.bool_]:
-    """Return the rows of groups of several turns; none unless turns count up in every group."""
-    none, low = np.zeros(len(group), np.bool_), int(turn.min())
-    if low not in (0, 1):
-        return none
-    width = int(turn.max()) + 1
-    pairs, counts = np.unique(group * width + turn, return_counts=True)
+def turn_rows(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:
+    """Return which rows look like turns, and by what, `BY_ID` or `BY_TURN`, [N]; else 0.
+
+    Arguments as of `turn_evidence`, of a whole input; the rule is that of `TurnCounts.turns`.
+    """
+    evidence = turn_evidence(group, rollout, turn)
+    rows, by = TurnCounts.of(evidence).turns
+    bit = _SHARES_ID if by == BY_ID else _SEVERAL_TURNS
+    return np.where(evidence & bit > 0, by, 0).astype(np.int8) if rows else evidence * 0
+
+
+def _counting(group: Codes, turn: Codes) -> Evidence:
+    """Return the evidence of turns: whether they count up in the row's group, and from where."""
+    low = int(turn.min())
+    width = int(turn.max()) - low + 1
+    pairs, counts = np.unique(group * width + (turn - low), return_counts=True)
     own, turns = np.divmod(pairs, width)
+    turns += low
     begins = np.append(True, own[1:] != own[:-1])
     goes_on = (np.diff(turns, prepend=0) == 1) & (np.diff(counts, prepend=0) <= 0)
-    if not np.where(begins, turns == low, goes_on).all():
-        return none
-    several: NDArray[np.bool_] = np.bincount(own)[group] > 1
-    return several
+    starts = turns[begins]  # of each group
+    bits = np.select([starts == 0, starts == 1], [_FROM_0, _FROM_1], _NOT_COUNTED)
+    bits[np.bincount(own[~(begins | goes_on)], minlength=len(bits)) > 0] |= _NOT_COUNTED
+    bits[np.bincount(own) > 1] |= _SEVERAL_TURNS
+    return bits.astype(np.int8)[group]

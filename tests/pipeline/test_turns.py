@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import rlpost
 from rlpost import Recipe
-from rlpost.pipeline.turns import BY_ID, BY_TURN, turn_rows
+from rlpost.pipeline.turns import BY_ID, BY_TURN, TurnCounts, turn_evidence, turn_rows
 
 TURNS = "look like turns of a rollout"
 
@@ -64,6 +64,24 @@ def test_rows_of_turns_equal_those_of_the_rule(rows, with_ids, with_turns):
         dense(group), dense(rollout) if with_ids else None, np.array(turn) if with_turns else None
     )
     assert found.tolist() == reference(group, rollout, turn)
+
+
+@given(ROWS, st.booleans(), st.booleans(), st.data())
+def test_counts_of_parts_with_whole_groups_add_up_to_those_of_the_whole(
+    rows, with_ids, with_turns, data
+):
+    group, rollout, turn = (np.array(column) for column in zip(*rows, strict=True))
+    rollout, turn = rollout if with_ids else None, turn if with_turns else None
+    part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4)))[group]
+    total = TurnCounts()
+    for number in range(3):
+        own = part == number
+        columns = (None if column is None else column[own] for column in (rollout, turn))
+        total |= TurnCounts.of(turn_evidence(dense(group[own]), *columns))
+    found = turn_rows(dense(group), rollout, turn)
+    count, kind = total.turns
+    assert count == np.count_nonzero(found)
+    assert set(found[found > 0]) <= {kind}
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4))
