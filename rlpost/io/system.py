@@ -105,7 +105,9 @@ if sys.platform == "win32":
         os.lseek(file, offset, os.SEEK_SET)
         try:
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EDEADLK, 0):  # 0 under Wine
+                raise
             return False
         return True
 
