@@ -360,7 +360,7 @@ def _uncommon(parameter: inspect.Parameter, panels: Collection[str]) -> inspect.
         return parameter
     declaration: Any = copy(declarations[0])
     declaration.rich_help_panel = Panel(declaration.rich_help_panel)
-    return parameter.replace(annotation=Annotated.__class_getitem__((kind, declaration)))  # type: ignore[attr-defined]
+    return parameter.replace(annotation=Annotated[kind, declaration])
 
 
 def _fields(model: type[BaseModel], declared: Mapping[str, Declared]) -> list[inspect.Parameter]:
