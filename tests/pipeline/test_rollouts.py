@@ -152,9 +152,11 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     assert "1 prompt group of 2 rollouts, by " in printed
     assert "0 single-rollout groups" in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
+    assert "raw reward per row" in printed
     alone = run(*words, "--overwrite").err
     assert "1 prompt group of 4, by " in alone
     assert "reward of a rollout" not in alone
+    assert "per row" not in alone
 
 
 def test_last_is_the_last_row_of_the_input_whatever_the_chunks():

@@ -135,7 +135,7 @@ def _first_paths(paths: list[str]) -> str:
 
 def _numbers(summary: Json) -> TextTable:
     statistics = {
-        "raw reward": "reward",
+        _raw_reward(summary): "reward",
         "process rewards, sum": "process_reward",
         "reward after post-processing": "response_level_reward",
         "KL per response": "kl",
@@ -147,6 +147,11 @@ def _numbers(summary: Json) -> TextTable:
     if "weight" in summary.get("correction", {}):
         rows.append(("importance weight", *_statistic(summary["correction"]["weight"])))
     return TextTable(("", "mean", "std", "min", "max"), rows)
+
+
+def _raw_reward(summary: Json) -> str:
+    """Return the heading of raw rewards, which counts every row of a rollout."""
+    return "raw reward per row" if _rollout_rule(summary) else "raw reward"
 
 
 def _statistic(facts: Json) -> tuple[str, ...]:
@@ -270,7 +275,15 @@ def _by(summary: Json, key: str, column: str) -> list[TextTable]:
         )
         for row in summary[key]
     ]
-    headings = (f"by {column}", "responses", "raw reward", "KL", "advantage", "std", "masked")
+    headings = (
+        f"by {column}",
+        "responses",
+        _raw_reward(summary),
+        "KL",
+        "advantage",
+        "std",
+        "masked",
+    )
     return [TextTable(headings, elided(rows))]
 
 
