@@ -90,10 +90,12 @@ def _stored_sizes(path: Path) -> Counter[int] | None:
 def _numpy_values() -> list[Any]:
     """Return the types of numpy scalars and arrays, by their names in numpy 1 and numpy 2."""
     import numpy as np  # noqa: PLC0415
-    from numpy._core import multiarray  # noqa: PLC0415
 
     kinds = {type(np.dtype(kind)) for kind in "?bBhHiIlLqQefd"}
-    functions = ((multiarray.scalar, "scalar"), (multiarray._reconstruct, "_reconstruct"))  # noqa: SLF001
+    functions = (
+        (np.float64().__reduce__()[0], "scalar"),
+        (np.empty(0).__reduce__()[0], "_reconstruct"),
+    )
     return [
         np.ndarray,
         np.dtype,
