@@ -305,7 +305,8 @@ def ragged(lists: Sequence[Sequence[float]], kind: str, item: pa.DataType) -> pa
     """A list column of one of the three list types."""
     lengths = [len(xs) for xs in lists]
     flat = np.array([x for xs in lists for x in xs], dtype=dtype_of(item))
-    values = pa.array(flat, type=item)
+    half = item == pa.float16()  # pyarrow below 21 has no float16 of Python's floats
+    values = pa.array(np.array(flat, np.float16) if half else flat, type=item)
     if kind == "fixed_size_list" and lengths and lengths[0] and len(set(lengths)) == 1:
         return pa.FixedSizeListArray.from_arrays(values, lengths[0])
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -7,6 +7,7 @@ import math
 from decimal import Decimal
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,7 +69,7 @@ def foreign() -> pa.Table:
                          pa.timestamp("us", "UTC")),
         "price": pa.array([Decimal(i) / 4 for i in range(n)], pa.decimal128(9, 2)),
         "image": pa.array([bytes([i]) for i in range(n)], pa.binary()),
-        "half": pa.array([i / 2 for i in range(n)], pa.float16()),
+        "half": pa.array(np.arange(n, dtype=np.float16) / np.float16(2)),
         "ids": ragged([[i, i + 1] for i in range(n)], "fixed_size_list", pa.int32()),
         "nothing": pa.nulls(n),
         "a.b": pa.array(range(n)),
