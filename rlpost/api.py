@@ -107,7 +107,8 @@ def advantages(
     )
     overwrite = options.overwrite or (journal is not None and journal.published)
     targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
-    check_overwritable(targets)
+    if overwrite:
+        check_overwritable(targets)
     several = targets != [parse_path(output)]
     with closing(source), Outputs(targets, journal if several else None) as outputs:
         _begin(source, outputs, recipe)
@@ -133,7 +134,8 @@ def _on_other_engine(
         )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
-    check_overwritable(targets)
+    if options.overwrite:
+        check_overwritable(targets)
     with _without_ray_signal_handlers():
         from rlpost.distributed import ray as on_ray  # noqa: PLC0415 - it takes a second to import
 

@@ -50,6 +50,8 @@ ROOMS = (
 HOMES = {
     "rich": ("cli", "display", "analysis"),
     "fsspec": ("io",),
+    "obstore": ("io",),
+    "botocore": ("io",),
     "ray": ("distributed.ray", "ray"),
     "msgspec": ("formats",),
     "textual": ("analysis.browse",),

@@ -105,7 +105,8 @@ def plan(
     check_writable(options.state)
     files = find_inputs(paths)
     targets = targets_of(files, paths, parse_path(output), overwrite=options.overwrite)
-    check_overwritable(targets)
+    if options.overwrite:
+        check_overwritable(targets)
     targets = [target.absolute() if isinstance(target, Path) else target for target in targets]
     with Outputs(targets):
         _remove_plan(state_dir)

@@ -24,7 +24,7 @@ from rlpost.io.paths import RemotePath, remote_errors
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import file_errors
 from rlpost.io.system import sync_folder
-from rlpost.io.uploads import abort_leftover_uploads
+from rlpost.io.transfers import abort_leftover_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ class StagedOutputs:
             if isinstance(path, RemotePath):
                 with remote_errors(path, "cannot be renamed"):
                     if path.exists():
-                        path.client.mv(path.path, target.path)  # type: ignore[union-attr]
+                        path.store.move(path.path, target.path)  # type: ignore[union-attr]
                 continue
             with file_errors(target, "cannot be written"), suppress(FileNotFoundError):
                 path.replace(Path(str(target)))
@@ -190,8 +190,8 @@ def _clean(prefix: RemotePath, names: set[str]) -> None:
     abort_leftover_uploads(prefix, names)
     with suppress(Exception):
         prefix.forget()
-        for folder in prefix.client.glob(f"{prefix.path}*"):
-            for path in prefix.client.find(folder):
+        for folder in prefix.store.folders(prefix.path.rpartition("/")[0]):
+            for path in prefix.store.find(folder) if folder.startswith(prefix.path) else ():
                 if path.rpartition("/")[2] in names:
-                    prefix.client.rm_file(path)
+                    prefix.store.remove(path)
         prefix.forget()

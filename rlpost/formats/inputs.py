@@ -275,7 +275,7 @@ def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
         urls[str(copy)] = file.url
         copy.parent.mkdir(parents=True, exist_ok=True)
         with remote_errors(file, "cannot be read"):
-            file.client.get_file(file.path, str(copy))
+            file.store.fetch(file.path, copy)
     if url.is_file():
         return [str(top / url.name)]
     if not glob.has_magic(url.url):

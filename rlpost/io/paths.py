@@ -1,12 +1,7 @@
 """Local paths, and URLs of object stores and other file systems.
 
 An `AnyPath` is a `Path` or a `RemotePath`. The latter has the methods of `Path` that rlpost uses,
-so little code depends on which of the two it gets. rlpost accesses stores by fsspec, with the same
-client for reading and writing. Credentials, endpoints and regions come from the client's own
-configuration (AWS_PROFILE, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN ...), and the
-client retries failed requests. pyarrow.fs supports S3 and GCS, too, but its S3 client ignores
-endpoints in profiles, and it cannot abort an upload.
-
+so little code depends on which of the two it gets. A `Store` (`rlpost.io.stores`) makes requests.
 Clients retry for half a minute without any output, so `warn_if_slow` logs a warning meanwhile.
 """
 
@@ -18,18 +13,21 @@ import os
 import re
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
 from rlpost.io.text import printable
 from rlpost.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+    from rlpost.io.stores import ObjectInfo, Store
 
 
 SLOW_LOOKUP = 3.0  # seconds for a request about an object, before a warning
@@ -76,23 +74,26 @@ _URL = re.compile(r"[A-Za-z][\w+.-]+(::[A-Za-z][\w+.-]+)*://")  # one letter is 
 _DRIVE = re.compile(r"/[A-Za-z]:")  # file:///C:/dumps
 
 
-class _Store(NamedTuple):
-    """Details of a kind of store, for errors."""
+class _Client(NamedTuple):
+    """What the client of a scheme needs, for errors."""
 
     extra: str
-    module: str
+    modules: tuple[str, ...]
     credentials: str
     buckets: bool = True
 
 
 _AWS = "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL"
 _GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS, `gcloud auth application-default login`"
-_STORES = {
-    "s3": _Store("s3", "s3fs", _AWS),
-    "s3a": _Store("s3", "s3fs", _AWS),
-    "gs": _Store("gcs", "gcsfs", _GOOGLE),
-    "gcs": _Store("gcs", "gcsfs", _GOOGLE),
-    "hf": _Store("hf", "huggingface_hub", "HF_TOKEN, `hf auth login`", buckets=False),
+_AZURE = "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+_CLIENTS = {
+    **dict.fromkeys(("s3", "s3a"), _Client("cloud", ("obstore", "botocore"), _AWS)),
+    **dict.fromkeys(("gs", "gcs"), _Client("cloud", ("obstore",), _GOOGLE)),
+    **dict.fromkeys(
+        ("az", "abfs", "abfss", "adl", "azure"), _Client("cloud", ("obstore",), _AZURE)
+    ),
+    **dict.fromkeys(HTTP_SCHEMES, _Client("cloud", ("obstore",), "the URL", buckets=False)),
+    "hf": _Client("hf", ("huggingface_hub",), "HF_TOKEN, `hf auth login`", buckets=False),
 }
 
 
@@ -115,7 +116,7 @@ class RemotePath:
     url: str
 
     def __post_init__(self) -> None:
-        _ = self._client_and_path
+        _ = self._store_and_path
 
     def __str__(self) -> str:
         return self.url
@@ -124,14 +125,18 @@ class RemotePath:
         return RemotePath(f"{self.url.rstrip('/')}/{below}")
 
     @cached_property
-    def _client_and_path(self) -> tuple[Any, str]:
+    def _store_and_path(self) -> tuple[Store, str]:
+        if client := _CLIENTS.get(self.scheme):
+            need(f"{self.url}: {self.scheme}://", client.extra, *client.modules)
+        if self.scheme in OBJECT_SCHEMES:
+            return object_store(self.scheme), self.url.partition("://")[2].rstrip("/")
+        return self._by_fsspec()
+
+    def _by_fsspec(self) -> tuple[Store, str]:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - not needed for local files
 
-        if store := _STORES.get(self.scheme):
-            need(f"{self.url}: {self.scheme}://", store.extra, store.module)
-            # Keep the client's warnings off stderr: rlpost's errors have what matters.
-            logging.getLogger(store.module).addHandler(logging.NullHandler())
-
+        # Keep clients' warnings off stderr: rlpost's errors have what matters.
+        logging.getLogger("huggingface_hub").addHandler(logging.NullHandler())
         try:
             client, path = url_to_fs(self.url)
         except ImportError as error:
@@ -140,17 +145,20 @@ class RemotePath:
             raise UsageError(f"{self.url}: {error}") from None
         except Exception as error:  # noqa: BLE001 - clients raise anything
             raise ReadWriteError(f"{self.url}: {_reason(self, error)}") from None
-        return client, str(path)
+        return FsspecStore(client), str(path)
+
+    def __reduce__(self) -> tuple[type[RemotePath], tuple[str]]:
+        return RemotePath, (self.url,)  # other processes open the store themselves
 
     @property
-    def client(self) -> Any:
-        """The fsspec file system."""
-        return self._client_and_path[0]
+    def store(self) -> Store:
+        """The store of the URL's scheme."""
+        return self._store_and_path[0]
 
     @property
     def path(self) -> str:
-        """The path within the client's file system."""
-        return self._client_and_path[1]
+        """The path in the store."""
+        return self._store_and_path[1]
 
     @property
     def scheme(self) -> str:
@@ -158,19 +166,25 @@ class RemotePath:
         return self.url.partition("://")[0].lower()
 
     @property
+    def _pure(self) -> PurePosixPath:
+        """The path, without the query of a URL of an HTTP server."""
+        is_http = self.scheme in HTTP_SCHEMES
+        return PurePosixPath(self.path.partition("?")[0] if is_http else self.path)
+
+    @property
     def name(self) -> str:
         """The last part of the path."""
-        return PurePosixPath(self.path).name
+        return self._pure.name
 
     @property
     def suffix(self) -> str:
         """The extension of the name, with its dot."""
-        return PurePosixPath(self.path).suffix
+        return self._pure.suffix
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the path."""
-        return PurePosixPath(self.path).parts
+        return self._pure.parts
 
     @property
     def parents(self) -> tuple[Path, ...]:
@@ -178,12 +192,10 @@ class RemotePath:
         return ()
 
     def sibling(self, path: str) -> RemotePath:
-        """Return the URL of another path of the same client."""
+        """Return the URL of another path of the same store."""
         url = self.url.rstrip("/")
-        prefix = url.removesuffix(self.path)
-        return RemotePath(
-            f"{prefix}{path}" if prefix != url else self.client.unstrip_protocol(path)
-        )
+        prefix = url.removesuffix(self.path) if self.path != url else f"{self.scheme}://"
+        return RemotePath(f"{prefix}{path}" if prefix != url else path)
 
     def resolve(self) -> RemotePath:
         """Return itself: there are no links to follow."""
@@ -195,29 +207,25 @@ class RemotePath:
 
     def is_file(self) -> bool:
         """Return whether there is an object at the URL."""
-        return (self.info() or {}).get("type") == "file"
+        return not (self.info() or FOLDER).is_folder
 
     def is_dir(self) -> bool:
         """Return whether there are objects below the URL, or it ends in a slash."""
-        return self.url.endswith("/") or (self.info() or {}).get("type") == "directory"
+        info = None if self.url.endswith("/") else self.info()
+        return self.url.endswith("/") or (info is not None and info.is_folder)
 
     def stat(self) -> FileSize:
         """Return the object's size in bytes."""
-        return FileSize(int((self.info() or {}).get("size") or 0))
+        return FileSize((self.info() or FOLDER).size)
 
-    def info(self) -> dict[str, Any] | None:
-        """Return the store's metadata of the object, None if there is no object."""
+    def info(self) -> ObjectInfo | None:
+        """Return the store's metadata of the object; `FOLDER` for objects below it, else None."""
         with remote_errors(self, "cannot be accessed"), warn_if_slow(self.url, SLOW_LOOKUP):
-            try:
-                info: dict[str, Any] = self.client.info(self.path)
-            except FileNotFoundError:
-                return None
-        return info
+            return self.store.info(self.path)
 
     def forget(self) -> None:
-        """Drop the client's cached listings, which other processes may have changed."""
-        with suppress(Exception):
-            self.client.invalidate_cache()
+        """Drop cached listings of paths that begin with this one; other processes change them."""
+        self.store.forget(self.path)
 
 
 AnyPath = Path | RemotePath
@@ -242,7 +250,7 @@ def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
     with remote_errors(top, "cannot be listed"), warn_if_slow(top.url, SLOW_READ):
-        paths = sorted(top.client.find(top.path))
+        paths = sorted(top.store.find(top.path))
     own = PurePosixPath(top.path)
     relatives = [Path(PurePosixPath(path).relative_to(own)) for path in paths]
     return [(top.sibling(path), relative) for path, relative in zip(paths, relatives, strict=True)]
@@ -254,12 +262,7 @@ def glob_files(pattern: AnyPath) -> list[AnyPath]:
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
     with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern.url, SLOW_READ):
-        matches = pattern.client.glob(pattern.path, detail=True)
-    return [
-        pattern.sibling(path)
-        for path, info in sorted(matches.items())
-        if info.get("type") == "file"
-    ]
+        return [pattern.sibling(path) for path in sorted(pattern.store.glob(pattern.path))]
 
 
 def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
@@ -275,13 +278,20 @@ def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
     return Path(*match.parts[fixed:])
 
 
-def check_target(target: AnyPath, inputs: Collection[AnyPath], *, overwrite: bool) -> None:
+def check_target(
+    target: AnyPath,
+    inputs: Collection[AnyPath],
+    *,
+    overwrite: bool,
+    existing: Collection[str] | None = None,
+) -> None:
     """Check that a file may be written.
 
     Args:
         target: the file.
         inputs: resolved paths of the input.
         overwrite: whether it may exist.
+        existing: what exists, if that is listed already; None to look it up.
 
     Raises:
         UsageError: it is an input, or exists and may not be overwritten.
@@ -289,7 +299,8 @@ def check_target(target: AnyPath, inputs: Collection[AnyPath], *, overwrite: boo
     """
     if target.resolve() in inputs:
         raise UsageError(f"{target}: output and input are the same file; name another")
-    if target.exists() and not overwrite:
+    exists = target.exists() if existing is None else str(target) in existing
+    if exists and not overwrite:
         raise UsageError(f"{target}: exists already; --overwrite replaces it")
 
 
@@ -297,8 +308,8 @@ def why_missing(path: AnyPath) -> str:
     """Return why a path does not exist, for errors."""
     if isinstance(path, Path):
         return "no such file or directory"
-    store = _STORES.get(path.scheme)
-    if store and store.buckets and not path.sibling(path.parts[0]).exists():
+    client = _CLIENTS.get(path.scheme)
+    if client and client.buckets and not path.sibling(path.parts[0]).exists():
         return f"the bucket {path.parts[0]} does not exist"
     return "no such object, and no objects below it"
 
@@ -320,15 +331,40 @@ def remote_errors(path: RemotePath, what: str) -> Iterator[None]:
 
 def _reason(path: RemotePath, error: BaseException) -> str:
     """Return the reason of a client's exception and what to do, in one line."""
-    text = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    if isinstance(error, PermissionError) or _DENIED.search(f"{type(error).__name__} {text}"):
-        store = _STORES.get(path.scheme)
-        hint = f" ({store.credentials})" if store else ""
+    text = _plain(str(error)) or type(error).__name__
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if _DENIED.search(f"{kinds} {text}"):
+        client = _CLIENTS.get(path.scheme)
+        hint = f" ({client.credentials})" if client else ""
         return f"access denied: {text}; check the credentials in the environment{hint}"
-    if isinstance(error, ConnectionError | TimeoutError) or _LOST.search(type(error).__name__):
+    if _LOST.search(f"{kinds} {text}"):
         return f"the connection failed, also on retries: {text}; check network and endpoint"
     return text
 
 
-_DENIED = re.compile(r"credential|forbidden|unauthori[sz]ed|\b40[13]\b|GatedRepo", re.IGNORECASE)
-_LOST = re.compile(r"Connection|Timeout|ClientOSError|Disconnected|IncompleteRead|Payload|HTTPClie")
+def _plain(text: str) -> str:
+    """Return the reason in an exception's text: of obstore's, the store's message or the system's.
+
+    obstore's texts have the request, the server's response and a dump of the error's fields.
+    """
+    first, dump, details = text.strip().partition("\n\nDebug source:")
+    if not dump:
+        return first.partition("\n")[0]
+    if message := _MESSAGE.search(first):
+        return ": ".join(filter(None, (message["code"], message["text"].strip())))
+    reason = _SYSTEM.findall(details)
+    status = first.partition("status code: ")[2].partition("\n")[0].strip(": ")
+    return status or (reason[-1] if reason else first.partition("\n")[0].rpartition(" - ")[2])
+
+
+_MESSAGE = re.compile(
+    r"(?:<Code>(?P<code>[^<]*)</Code>.*?)?<Message>(?P<text>[^<\n]*)", re.DOTALL | re.IGNORECASE
+)
+_SYSTEM = re.compile(r'(?:message: |error: )"([^"]+)"')  # of the operating system, in the dump
+_DENIED = re.compile(
+    r"credential|forbidden|unauthori[sz]ed|Unauthenticated|Permission|\b40[13]\b|GatedRepo",
+    re.IGNORECASE,
+)
+_LOST = re.compile(
+    r"Connection|Timeout|ClientOSError|Disconnected|IncompleteRead|Payload|HTTPClie|HTTP error"
+)

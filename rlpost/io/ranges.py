@@ -8,23 +8,52 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
 from rlpost.io import system
 from rlpost.io.paths import SLOW_READ, RemotePath, remote_errors, warn_if_slow
+from rlpost.io.stores import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rlpost.io.paths import AnyPath
+    from rlpost.io.stores import ObjectInfo
 
 
 REQUEST_BYTES = 4 << 20  # bytes of a request
+TAIL_BYTES = 64 << 10  # at the end of a file, read at once: the footer, or all of a small file
+_TAILS_BYTES = 64 << 20  # of ends of files in memory: each file is opened several times in a run
 PREFETCH = 1  # blocks to fetch in advance, behind the block that is read
 REQUESTS = 8  # at a time
+
+
+class _Tails:
+    """The ends of files that were read last, by URL and state; thread-safe."""
+
+    def __init__(self) -> None:
+        self._tails: OrderedDict[tuple[str, ObjectInfo], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, url: str, info: ObjectInfo, read: Callable[[], bytes]) -> bytes:
+        """Return the end of a file, read by a function if it is not here."""
+        with self._lock:
+            tail = self._tails.pop(key := (url, info), None)
+        tail = read() if tail is None else tail
+        with self._lock:
+            self._tails[key] = tail
+            while len(self._tails) > _TAILS_BYTES // TAIL_BYTES:
+                self._tails.popitem(last=False)
+        return tail
+
+
+_tails = _Tails()
 
 
 class RemoteFile:
@@ -36,14 +65,23 @@ class RemoteFile:
 
     def __init__(self, path: RemotePath) -> None:
         self.path = path
-        self.size = path.stat().st_size
+        self._info = path.info() or FOLDER
+        self.size = self._info.size
 
     def read_at(self, size: int, at: int) -> bytes:
         """Return the bytes at an offset."""
         if not size:
             return b""
+        begin = max(self.size - TAIL_BYTES, 0)
+        if at < begin or self._info.changed is None:
+            return self._read(size, at)
+        tail = _tails.of(self.path.url, self._info, partial(self._read, self.size - begin, begin))
+        data = tail[at - begin : at - begin + size]
+        return data if len(data) == size else self._read(size, at)  # raises: it is shorter
+
+    def _read(self, size: int, at: int) -> bytes:
         with remote_errors(self.path, "cannot be read"), warn_if_slow(self.path.url, SLOW_READ):
-            data = bytes(self.path.client.cat_file(self.path.path, start=at, end=at + size))
+            data = self.path.store.read(self.path.path, at, at + size)
         if len(data) != size:
             raise ReadWriteError(
                 f"{self.path}: changed during the run; run again when no other process writes it"

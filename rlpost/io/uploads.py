@@ -1,8 +1,4 @@
-"""Uploads: remote files, sent while they are written, that appear when complete.
-
-An object appears all at once or not at all. How depends on the store: `Multipart` for S3,
-`Resumable` for GCS, `Put` for all others.
-"""
+"""Uploads: remote files, sent while they are written, that appear when complete."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlpost.io.paths import SLOW_READ, SLOW_UPLOAD, remote_errors, warn_if_slow
 from rlpost.io.ranges import close_file, read_at
 from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import (
@@ -28,240 +23,16 @@ from rlpost.io.staged import (
     write_all,
 )
 from rlpost.io.threads import map_ordered
+from rlpost.io.transfers import transfer_to
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from rlpost.io.paths import AnyPath, RemotePath
     from rlpost.io.ranges import OpenFile
 
 
-PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
-MAX_PARTS = 10_000  # S3's limit
-IN_FLIGHT = 3  # parts that are sent at a time
 _REQUESTS = 3  # to a remote source, at a time
-_BLOCK = 8 << 20  # bytes; GCS requires multiples of 256 KiB
-_CANNOT = "cannot be written"
-_S3 = ("s3", "s3a")
-_GCS = ("gs", "gcs")
-_RENAME = ("sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp")  # stores that show incomplete files
-
-
-class Transfer(Protocol):
-    """Sends the bytes of one object; the object appears on `finish`, or never after `abort`.
-
-    Raises:
-        ReadWriteError: from `send` and `finish`, after the client's retries.
-    """
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:
-        """Send all bytes, about `expected` of them."""
-
-    def finish(self) -> None:
-        """Make the object appear."""
-
-    def abort(self) -> None:
-        """Remove what was sent; never raises."""
-
-
-def transfer_to(target: RemotePath) -> Transfer:
-    """Start a transfer to a URL, by the protocol of its store.
-
-    Raises:
-        ReadWriteError: access is denied, or the store cannot be reached.
-    """
-    if target.scheme in _S3:
-        return Multipart(target)
-    if target.scheme in _GCS:
-        return Resumable(target)
-    return Put(target)
-
-
-class Multipart:
-    """S3's multipart upload, several parts at a time."""
-
-    def __init__(self, target: RemotePath) -> None:
-        self._target = target
-        bucket, key, _ = target.client.split_path(target.path)
-        self._object = {"Bucket": bucket, "Key": key}
-        self._previous_tag = _tag(target)
-        self._parts: list[dict[str, Any]] = []
-        self._sent = 0
-        with remote_errors(target, _CANNOT), warn_if_slow(target.url, SLOW_READ):
-            created = target.client.call_s3("create_multipart_upload", **self._object)
-        self._upload: dict[str, str] | None = {**self._object, "UploadId": created["UploadId"]}
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:
-        """Send parts of equal size, which some stores require."""
-        # A factor of 3: new columns may have twice the size of the kept ones.
-        size = max(PART_BYTES, 3 * expected // MAX_PARTS)
-        parts = enumerate(_regroup(blocks, size), 1)
-        self._parts = list(map_ordered(self._put, parts, IN_FLIGHT))
-
-    def _put(self, part: tuple[int, bytes]) -> dict[str, Any]:
-        number, data = part
-        with remote_errors(self._target, _CANNOT), warn_if_slow(self._target.url, SLOW_UPLOAD):
-            response = self._target.client.call_s3(
-                "upload_part", **(self._upload or {}), PartNumber=number, Body=data
-            )
-        self._sent += len(data)
-        checksums = {name: response[name] for name in ("ChecksumSHA256",) if name in response}
-        return {"PartNumber": number, "ETag": response["ETag"], **checksums}
-
-    def finish(self) -> None:
-        """Complete the upload."""
-        try:
-            with remote_errors(self._target, _CANNOT), warn_if_slow(self._target.url, SLOW_READ):
-                self._target.client.call_s3(
-                    "complete_multipart_upload",
-                    **(self._upload or {}),
-                    MultipartUpload={"Parts": self._parts},
-                )
-        except Exception:
-            if not self._completed():
-                raise
-        self._upload = None
-        self._target.forget()
-
-    def _completed(self) -> bool:
-        """Return whether the upload is complete, and only the response was lost."""
-        self._target.forget()
-        with suppress(Exception):
-            info = self._target.info() or {}
-            return info.get("size") == self._sent and info.get("ETag") != self._previous_tag
-        return False
-
-    def abort(self) -> None:
-        """Abort the upload, which removes its parts."""
-        if self._upload is not None:
-            upload, self._upload = self._upload, None
-            with suppress(Exception):
-                self._target.client.call_s3("abort_multipart_upload", **upload)
-
-
-def abort_leftover_uploads(prefix: RemotePath, names: Collection[str]) -> None:
-    """Abort uploads that killed processes left: their parts cost money, and no listing has them.
-
-    Args:
-        prefix: the keys' common prefix; does nothing for stores other than S3.
-        names: the last segments of the keys.
-    """
-    if prefix.scheme not in _S3:
-        return
-    bucket, key, _ = prefix.client.split_path(prefix.path)
-    request: dict[str, Any] | None = {"Bucket": bucket, "Prefix": key}
-    with suppress(
-        Exception
-    ):  # without permission to list them, the bucket's lifecycle rule ends them
-        while request:
-            page = prefix.client.call_s3("list_multipart_uploads", **request)
-            for upload in page.get("Uploads", []):
-                if upload["Key"].rpartition("/")[2] in names:
-                    ids = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                    prefix.client.call_s3("abort_multipart_upload", **ids)
-            marker = page.get("IsTruncated") and {
-                "KeyMarker": page["NextKeyMarker"],
-                "UploadIdMarker": page["NextUploadIdMarker"],
-            }
-            request = request | marker if marker else None
-
-
-def _tag(target: RemotePath) -> str | None:
-    return (target.info() or {}).get("ETag")
-
-
-class Resumable:
-    """A resumable upload of gcsfs, whose object appears when the stream is committed."""
-
-    def __init__(self, target: RemotePath) -> None:
-        self._target = target
-        with remote_errors(target, _CANNOT):
-            self._file: Any = target.client.open(
-                target.path, "wb", block_size=_BLOCK, autocommit=False
-            )
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
-        """Send the blocks."""
-        with remote_errors(self._target, _CANNOT):
-            for block in blocks:
-                self._file.write(block)
-            self._file.close()
-
-    def finish(self) -> None:
-        """Commit the stream."""
-        with remote_errors(self._target, _CANNOT):
-            self._file.commit()
-        self._file = None
-        self._target.forget()
-
-    def abort(self) -> None:
-        """Cancel the upload."""
-        file, self._file = self._file, None
-        with suppress(Exception):
-            file.discard()
-
-
-class Put:
-    """An upload of a local temporary file, which the client sends in one request at the end."""
-
-    def __init__(self, target: RemotePath) -> None:
-        self._target = target
-        file, name = tempfile.mkstemp(prefix="rlpost-")
-        os.close(file)
-        self._path: Path | None = Path(name)
-        path = PurePosixPath(target.path)
-        staged = path.with_name(f".{path.name}.{self._path.name}.tmp")
-        self._staged = str(staged) if target.scheme in _RENAME else None
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
-        """Write the blocks to the local file; send it by a temporary name if the store renames."""
-        assert self._path is not None
-        with self._path.open("wb") as file:
-            for block in blocks:
-                file.write(block)
-        if self._staged:
-            with remote_errors(self._target, _CANNOT):
-                self._put(self._staged)
-
-    def finish(self) -> None:
-        """Send the file, or rename the remote one."""
-        with remote_errors(self._target, _CANNOT):
-            if self._staged:
-                self._target.client.mv(self._staged, self._target.path)
-                self._staged = None
-            else:
-                self._put(self._target.path)
-        self._target.forget()
-        self.abort()
-
-    def _put(self, path: str) -> None:
-        with suppress(Exception):  # object stores have no folders; put_file reports other errors
-            self._target.client.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
-        self._target.client.put_file(str(self._path), path)
-
-    def abort(self) -> None:
-        """Remove the temporary files."""
-        path, self._path = self._path, None
-        if path is not None:
-            path.unlink(missing_ok=True)
-        if self._staged:
-            staged, self._staged = self._staged, None
-            with suppress(Exception):
-                self._target.client.rm_file(staged)
-
-
-def _regroup(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in parts of `size`, the last one smaller; at least one part."""
-    buffer = bytearray()
-    empty = True
-    for block in blocks:
-        buffer += block
-        while len(buffer) >= size:
-            yield bytes(buffer[:size])
-            del buffer[:size]
-            empty = False
-    if buffer or empty:
-        yield bytes(buffer)
 
 
 def stage_file(target: AnyPath) -> StagedFile | Upload:

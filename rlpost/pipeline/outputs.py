@@ -24,10 +24,11 @@ from rlpost.io.locks import FileLock
 from rlpost.io.parquet.checksums import footer_extents
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.io.parquet.splice import start_copy
-from rlpost.io.paths import check_target, parse_path
+from rlpost.io.paths import RemotePath, check_target, list_files, parse_path
 from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
 from rlpost.io.staged import StagedFile, file_errors
 from rlpost.io.system import sync_folder
+from rlpost.io.threads import map_ordered
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
@@ -317,6 +318,7 @@ def _input_changes(before: list[Any], now: list[Any]) -> Any:
 
 
 JOURNAL = ".rlpost-run.jsonl"
+_REQUESTS = 8  # objects that are published at a time
 
 
 def targets_of(
@@ -336,11 +338,19 @@ def targets_of(
             )
         targets: list[AnyPath] = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
+        existing = _listed(output) if isinstance(output, RemotePath) and not single else None
         for target in targets:
-            check_target(target, own, overwrite=overwrite)
+            check_target(target, own, overwrite=overwrite, existing=existing)
     except OSError as error:
         raise ReadWriteError(f"{output}: cannot be written: {error.strerror}") from None
     return targets
+
+
+def _listed(folder: RemotePath) -> set[str]:
+    """Return the URLs of all objects and folders below a URL, in one request per thousand."""
+    paths = [relative for _, relative in list_files(folder)]
+    parts = {part for path in paths for part in (path, *path.parents)}
+    return {str(folder / part) for part in parts}
 
 
 def check_writable(path: str | Path | None) -> None:
@@ -518,11 +528,13 @@ class Outputs:
         """Rename every file to its target; return the reasons of files that were not spliced.
 
         Raises:
-            ReadWriteError: a file cannot be renamed; those before it are published.
+            ReadWriteError: a file cannot be renamed; those before it are published, and perhaps
+                some objects after it.
         """
         with signals_deferred():
             if self.journal is not None:
                 self.journal.publishing()
+            remote: list[Upload] = []
             for index, target in enumerate(self.targets):
                 output = self._sinks[index].output if index in self._sinks else None
                 if output is None:
@@ -530,7 +542,9 @@ class Outputs:
                 elif isinstance(output, StagedFile):
                     output.rename()
                 else:
-                    output.publish()
+                    remote.append(output)
+            for _ in map_ordered(lambda upload: upload.publish(), iter(remote), _REQUESTS):
+                pass
             local = {target.parent for target in self.targets if isinstance(target, Path)}
             for folder in local | {folder.parent for folder in self._folders}:
                 with file_errors(folder, "cannot be written"):

@@ -71,7 +71,8 @@ def loss(
     targets: list[AnyPath] = []
     if output is not None:
         targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
-        check_overwritable(targets)
+        if options.overwrite:
+            check_overwritable(targets)
     with closing(source), Outputs(targets) as outputs:
         plan = bind_losses(source, recipe, configs, write=bool(targets))
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-_CHANGE_KEYS = ("ETag", "etag", "LastModified", "mtime", "last_modified", "updated", "created")
 _OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")  # in outputs, but not in converted dumps
 
 
@@ -41,9 +40,8 @@ def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
         except FileNotFoundError:
             return None
         return FileFingerprint(stat.st_size, str(stat.st_mtime_ns))
-    info = path.info() or {}
-    changed = next((str(info[key]) for key in _CHANGE_KEYS if info.get(key)), None)
-    return None if changed is None else FileFingerprint(int(info.get("size") or 0), changed)
+    info = path.info()
+    return FileFingerprint(info.size, info.changed) if info and info.changed else None
 
 
 def local_fingerprint(path: AnyPath) -> FileFingerprint | None:

@@ -1,0 +1,323 @@
+"""Buckets of S3, Google Cloud Storage, Azure and HTTP servers: credentials, endpoints and retries.
+
+obstore reads the environment, but no AWS profiles, no connection strings, and not all of Google's
+credential files. So botocore's session supplies region, endpoint and credentials of S3, in which
+order and from which source is then as everywhere: environment, profile, SSO, web identity,
+container, instance. Its client also makes the requests for which obstore has no function.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rlpost.errors import UnavailableError
+
+ATTEMPTS = 9  # of a request, in half a minute; AWS_MAX_ATTEMPTS sets others
+_BACKOFF = {  # each pause is a random number of seconds between the first and 3 times the last one
+    "init_backoff": timedelta(seconds=0.5),
+    "max_backoff": timedelta(seconds=10),
+    "base": 3,
+}
+CONNECT_SECONDS, READ_SECONDS, REQUEST_SECONDS = 10.0, 30.0, 900.0
+_CONNECTIONS = 64
+_COPY_BYTES = 1 << 30  # of a part of a copy; S3 copies at most 5 GiB in one request
+_VALID = timedelta(minutes=5)  # botocore refreshes credentials before they expire
+_GOOGLE_KEYS = ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH", "SERVICE_ACCOUNT_KEY", "BEARER_TOKEN")
+_FSSPEC_NAMES = ("key", "secret", "token", "endpoint_url", "anon", "profile")
+_LOG = logging.getLogger("rlpost")
+
+
+def attempts() -> int:
+    """Return how often a request is sent until it succeeds."""
+    return max(int(os.environ.get("AWS_MAX_ATTEMPTS") or ATTEMPTS), 1)
+
+
+def _client_options(*, http: bool) -> dict[str, Any]:
+    return {
+        "allow_http": http,
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=READ_SECONDS),
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+    }
+
+
+def _options(*, http: bool) -> dict[str, Any]:
+    """Return obstore's options for requests and retries."""
+    return {
+        "client_options": _client_options(http=http),
+        "retry_config": {"max_retries": attempts() - 1, "backoff": _BACKOFF},
+    }
+
+
+def _true(text: object) -> bool:
+    return str(text).lower() in ("1", "true", "yes")
+
+
+def _fsspec_settings(scheme: str, read: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return settings of a client in fsspec's configuration; warn of those that are not read."""
+    from fsspec.config import conf  # noqa: PLC0415 - not needed for local files
+
+    settings: dict[str, Any] = conf.get(scheme, {})
+    if ignored := sorted(name for name in settings if name not in read):
+        _LOG.warning(
+            "rlpost: %s:// has the settings %s in fsspec's configuration (FSSPEC_%s_*), which are "
+            "not read; set the store's own environment variables: rlpost help large-runs",
+            scheme,
+            ", ".join(ignored),
+            scheme.upper(),
+        )
+    return {name: value for name, value in settings.items() if name in read}
+
+
+class S3:
+    """S3's session and clients, one per bucket because each bucket has its region."""
+
+    def __init__(self) -> None:
+        self._settings = _fsspec_settings("s3", _FSSPEC_NAMES)
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._opened: Any = None
+
+    def _session(self) -> Any:
+        """Return botocore's session; raises its error for a profile that does not exist."""
+        if self._opened is None:
+            from botocore.session import Session  # noqa: PLC0415 - not needed for local files
+
+            # botocore's warnings stay off stderr: rlpost's errors have what matters
+            for name in ("botocore", "urllib3"):
+                logging.getLogger(name).addHandler(logging.NullHandler())
+            session = Session(profile=self._settings.get("profile"))
+            if key := self._settings.get("key"):
+                session.set_credentials(
+                    key, self._settings.get("secret"), self._settings.get("token")
+                )
+            self._opened = session
+        return self._opened
+
+    @property
+    def _anonymous(self) -> bool:
+        return _true(os.environ.get("AWS_SKIP_SIGNATURE") or self._settings.get("anon"))
+
+    def client(self, bucket: str) -> Any:
+        """Return botocore's client for a bucket, in the bucket's region."""
+        with self._lock:
+            if bucket not in self._clients:
+                client = self._new_client(None)
+                region = self._region(client, bucket)
+                if region not in (None, client.meta.region_name):
+                    client = self._new_client(region)
+                self._clients[bucket] = client
+            return self._clients[bucket]
+
+    def _new_client(self, region: str | None) -> Any:
+        from botocore import UNSIGNED  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
+
+        config = Config(
+            signature_version=UNSIGNED if self._anonymous else None,
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            max_pool_connections=_CONNECTIONS,
+            retries={"total_max_attempts": attempts(), "mode": "standard"},
+        )
+        client = self._session().create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=self._settings.get("endpoint_url"),
+            config=config,
+        )
+        client.meta.events.register("before-sign.s3", _without_expect)
+        return client
+
+    def _region(self, client: Any, bucket: str) -> str | None:
+        """Return the region that S3 names for a bucket, also if it denies access; None if none."""
+        from botocore.exceptions import ClientError  # noqa: PLC0415
+
+        try:
+            response = client.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            response = error.response
+        headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return headers.get("x-amz-bucket-region")
+
+    def open(self, bucket: str) -> Any:
+        """Return obstore's store of a bucket."""
+        from obstore.store import S3Store  # noqa: PLC0415
+
+        client = self.client(bucket)
+        endpoint = str(client.meta.endpoint_url)
+        style = (client.meta.config.s3 or {}).get("addressing_style")
+        if style == "virtual":
+            scheme, _, host = endpoint.partition("://")
+            endpoint = f"{scheme}://{bucket}.{host}"
+        return S3Store(
+            bucket,
+            endpoint=endpoint,
+            region=client.meta.region_name or "us-east-1",
+            virtual_hosted_style_request=style == "virtual",
+            skip_signature=self._anonymous,
+            credential_provider=None if self._anonymous else self._credentials,
+            **_options(http=endpoint.startswith("http://")),
+        )
+
+    def _credentials(self) -> dict[str, Any]:
+        """Return current credentials, for obstore."""
+        credentials = self._session().get_credentials().get_frozen_credentials()
+        return {
+            "access_key_id": credentials.access_key,
+            "secret_access_key": credentials.secret_key,
+            "token": credentials.token,
+            "expires_at": datetime.now(UTC) + _VALID,
+        }
+
+    def call(self, operation: str, needed: str = "", **request: Any) -> dict[str, Any]:
+        """Send one request by botocore.
+
+        Args:
+            operation: the name of the client's method.
+            needed: a field of the response; botocore accepts one that broke off in its headers.
+            request: the method's arguments.
+
+        Raises:
+            ConnectionError: no response has the field.
+            FileNotFoundError: the bucket does not exist.
+            PermissionError: access is denied.
+            botocore.exceptions.BotoCoreError, ClientError: anything else, after retries.
+        """
+        from botocore.exceptions import ClientError  # noqa: PLC0415
+
+        send = getattr(self.client(request["Bucket"]), operation)
+        try:
+            for _ in range(attempts()):
+                response: dict[str, Any] = send(**request)
+                if not needed or needed in response:
+                    return response
+        except ClientError as error:
+            details = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if details.get("Code") == "NoSuchBucket":
+                raise FileNotFoundError(f"bucket {request['Bucket']}") from error
+            if status in (401, 403):
+                raise PermissionError(details.get("Message") or str(error)) from error
+            raise
+        raise ConnectionError("the response broke off")
+
+    def copy(self, path: str, target: str, size: int) -> None:
+        """Copy an object within S3, in parts if it is large."""
+        bucket, _, key = path.partition("/")
+        place = dict(zip(("Bucket", "Key"), target.split("/", 1), strict=True))
+        source = {"Bucket": bucket, "Key": key}
+        if size <= _COPY_BYTES:
+            self.call("copy_object", CopySource=source, **place)
+            return
+        upload = {**place, "UploadId": self.call("create_multipart_upload", **place)["UploadId"]}
+        try:
+            parts = []
+            for number, begin in enumerate(range(0, size, _COPY_BYTES), 1):
+                part = self.call(
+                    "upload_part_copy",
+                    CopySource=source,
+                    CopySourceRange=f"bytes={begin}-{min(begin + _COPY_BYTES, size) - 1}",
+                    PartNumber=number,
+                    **upload,
+                )["CopyPartResult"]
+                parts.append({"PartNumber": number, "ETag": part["ETag"]})
+            self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
+        except BaseException:
+            self.call("abort_multipart_upload", **upload)
+            raise
+
+
+def _without_expect(request: Any, **_: object) -> None:
+    """Remove a header: botocore hangs if the connection breaks off in the answer to it."""
+    del request.headers["Expect"]  # also if there is none
+
+
+def open_gcs(scheme: str, bucket: str) -> Any:
+    """Return obstore's store of a bucket in Google Cloud Storage."""
+    from obstore.store import GCSStore  # noqa: PLC0415
+
+    _fsspec_settings(scheme)
+    _fsspec_settings("gcs" if scheme == "gs" else "gs")
+    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+        url = emulator if "://" in emulator else f"http://{emulator}"
+        options = _options(http=url.startswith("http://"))
+        return GCSStore(bucket, base_url=url.rstrip("/"), bearer_token="none", **options)  # noqa: S106
+    file = _google_credentials()
+    if file is None and not _has_google_metadata():
+        return GCSStore(bucket, skip_signature=True, **_options(http=False))
+    if file is not None and _kind(file) not in ("service_account", "authorized_user"):
+        try:
+            from obstore.auth.google import GoogleCredentialProvider  # noqa: PLC0415
+
+            provider = GoogleCredentialProvider()
+        except ImportError:
+            raise UnavailableError(
+                f"{scheme}://{bucket}: {file} has credentials of type {_kind(file)}, which need "
+                "google-auth and requests: pip install google-auth requests"
+            ) from None
+        return GCSStore(bucket, credential_provider=provider, **_options(http=False))
+    return GCSStore(bucket, **_options(http=False))
+
+
+def _google_credentials() -> Path | None:
+    """Return the file with Google's credentials, None if there is none."""
+    if name := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return Path(name)
+    config = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+    file = Path(config) / "application_default_credentials.json"
+    return file if file.is_file() else None
+
+
+def _kind(file: Path) -> str:
+    """Return the type of a credential file; obstore reports one that cannot be read."""
+    try:
+        return str(json.loads(file.read_bytes()).get("type"))
+    except (OSError, ValueError, AttributeError):
+        return "service_account"
+
+
+def _has_google_metadata() -> bool:
+    """Return whether credentials may come from the environment or from Google's machines."""
+    if any(os.environ.get(f"GOOGLE_{name}") for name in _GOOGLE_KEYS):
+        return True
+    try:
+        return bool(socket.getaddrinfo("metadata.google.internal", 80))
+    except OSError:
+        return False
+
+
+def open_azure(scheme: str, container: str) -> Any:
+    """Return obstore's store of a container in Azure."""
+    from obstore.store import AzureStore  # noqa: PLC0415
+
+    _fsspec_settings(scheme)
+    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    fields = dict(field.split("=", 1) for field in text.split(";") if "=" in field)
+    names = {
+        "AccountName": "account_name",
+        "AccountKey": "account_key",
+        "SharedAccessSignature": "sas_key",
+        "BlobEndpoint": "endpoint",
+    }
+    config = {names[name]: value for name, value in fields.items() if name in names}
+    if "endpoint" not in config and "EndpointSuffix" in fields and "account_name" in config:
+        host = f"{config['account_name']}.blob.{fields['EndpointSuffix']}"
+        config["endpoint"] = f"{fields.get('DefaultEndpointsProtocol', 'https')}://{host}"
+    endpoint = config.get("endpoint") or os.environ.get("AZURE_STORAGE_ENDPOINT", "")
+    http = endpoint.startswith("http://") or _true(os.environ.get("AZURE_STORAGE_USE_EMULATOR"))
+    return AzureStore.from_url(f"{scheme}://{container}", config=config, **_options(http=http))
+
+
+def open_http(scheme: str, host: str) -> Any:
+    """Return obstore's store of an HTTP server; the host may have a query behind it."""
+    from obstore.store import HTTPStore  # noqa: PLC0415
+
+    return HTTPStore.from_url(f"{scheme}://{host}", **_options(http=scheme == "http"))
