@@ -32,7 +32,7 @@ from test_cli import rollout, run, save
 from test_paths import aws, long_rollout, s3, server, small_steps  # noqa: F401 - fixtures
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import cloud, stores, uploads
+from rlpost.io import cloud, stores, transfers, uploads
 from rlpost.io.paths import RemotePath, glob_files, list_files
 
 pytestmark = pytest.mark.filterwarnings(
@@ -354,6 +354,20 @@ def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):  # noq
     assert run("advantages", url, tmp_path / "out.parquet").code == 0
     (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
     assert line.startswith("rlpost: s3:// has the settings use_ssl in fsspec's configuration")
+
+
+def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_path):  # noqa: F811
+    for step in range(12):
+        path = save(rollout(), tmp_path / f"{step}.parquet")
+        s3.put(f"in/{step}.parquet", path.read_bytes())
+    proxy = Proxy(s3.port, lambda _: None)
+    aws.setenv("AWS_ENDPOINT_URL", proxy.url)
+    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
+    assert run("advantages", "s3://lab/in", "s3://lab/out/", "-q").code == 0
+    proxy.close()
+    methods = [line.split()[0] for line in proxy.requests if ".parquet" in line]
+    assert sorted(methods) == ["GET"] * 12 + ["PUT"] * 12
+    assert len(s3.keys()) == 24
 
 
 def test_a_large_object_is_copied_in_parts(s3, aws):  # noqa: F811
