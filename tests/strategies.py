@@ -301,12 +301,16 @@ def same_length(rows: Sequence[Response]) -> list[Response]:
     return [r for r in rows if len(r.mask) == len(rows[0].mask)]
 
 
+def arrow(values, kind):
+    """An Arrow array; pyarrow below 21 makes none of float16 from Python's floats."""
+    return pa.array(np.array(values, np.float16) if kind == pa.float16() else values, kind)
+
+
 def ragged(lists: Sequence[Sequence[float]], kind: str, item: pa.DataType) -> pa.Array:
     """A list column of one of the three list types."""
     lengths = [len(xs) for xs in lists]
     flat = np.array([x for xs in lists for x in xs], dtype=dtype_of(item))
-    half = item == pa.float16()  # pyarrow below 21 has no float16 of Python's floats
-    values = pa.array(np.array(flat, np.float16) if half else flat, type=item)
+    values = arrow(flat, item)
     if kind == "fixed_size_list" and lengths and lengths[0] and len(set(lengths)) == 1:
         return pa.FixedSizeListArray.from_arrays(values, lengths[0])
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -109,9 +109,9 @@ def measured() -> str:
             one = Requirement(text)
             name = canonicalize_name(one.name)
             own = megabytes({name})
-            brought = megabytes(needed([text]) - lean) if extra else own
+            brought = megabytes(needed([text]) - lean if extra else needed([text]))
             time = milliseconds(MODULES.get(name, name.replace("-", "_")))
-            sizes = (f"{own:.0f}", f"{brought:.0f}" if extra else "")
+            sizes = (f"{own:.0f}", f"{brought:.0f}")
             rows.append((name, USES[name], code(extra), *sizes, f"{time:.0f}"))
     headings = ("library", "what for", "extra", "MB", "MB with what it needs", "import, ms")
     sizes = {name: megabytes({name}) for name in lean}

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from strategies import Layout, ragged
+from strategies import Layout, arrow, ragged
 from test_cli import rollout, run, save, strict_json
 
 from rlpost import Recipe, enrich
@@ -222,7 +222,7 @@ def test_every_type_of_column_gives_the_same(process, layout, key):
         return pa.table(
             {
                 "prompt_id": pa.array([i % 3 for i in range(8)]).cast(key),
-                "reward": pa.array([i * 5 % 8 / 8 for i in range(8)], layout.floats),
+                "reward": arrow([i * 5 % 8 / 8 for i in range(8)], layout.floats),
                 "response_mask": ragged(masks, layout.lists, layout.masks),
                 "old_log_probs": ragged(values, layout.lists, layout.floats),
                 "ref_log_probs": ragged(values[::-1], layout.lists, layout.floats),
