@@ -29,6 +29,10 @@ CONNECT_SECONDS, READ_SECONDS, REQUEST_SECONDS = 10.0, 30.0, 900.0
 _CONNECTIONS = 64
 _COPY_BYTES = 1 << 30  # of a part of a copy; S3 copies at most 5 GiB in one request
 _VALID = timedelta(minutes=5)  # botocore refreshes credentials before they expire
+_ENCRYPTION = {  # variables that obstore reads, and their fields in requests of botocore
+    "AWS_SERVER_SIDE_ENCRYPTION": "ServerSideEncryption",
+    "AWS_SSE_KMS_KEY_ID": "SSEKMSKeyId",
+}
 _GOOGLE_KEYS = ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH", "SERVICE_ACCOUNT_KEY", "BEARER_TOKEN")
 _FSSPEC_NAMES = ("key", "secret", "token", "endpoint_url", "anon", "profile")
 _LOG = logging.getLogger("rlpost")
@@ -54,6 +58,11 @@ def _options(*, http: bool) -> dict[str, Any]:
         "client_options": _client_options(http=http),
         "retry_config": {"max_retries": attempts() - 1, "backoff": _BACKOFF},
     }
+
+
+def encryption() -> dict[str, str]:
+    """Return the fields of a request that creates an object of S3, from the environment."""
+    return {field: value for name, field in _ENCRYPTION.items() if (value := os.environ.get(name))}
 
 
 def _true(text: object) -> bool:
@@ -215,9 +224,10 @@ class S3:
         place = dict(zip(("Bucket", "Key"), target.split("/", 1), strict=True))
         source = {"Bucket": bucket, "Key": key}
         if size <= _COPY_BYTES:
-            self.call("copy_object", CopySource=source, **place)
+            self.call("copy_object", CopySource=source, **place, **encryption())
             return
-        upload = {**place, "UploadId": self.call("create_multipart_upload", **place)["UploadId"]}
+        created = self.call("create_multipart_upload", **place, **encryption())
+        upload = {**place, "UploadId": created["UploadId"]}
         try:
             parts = []
             for number, begin in enumerate(range(0, size, _COPY_BYTES), 1):

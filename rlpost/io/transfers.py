@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from rlpost.io.cloud import encryption
 from rlpost.io.paths import SLOW_READ, SLOW_UPLOAD, remote_errors, warn_if_slow
 from rlpost.io.stores import HTTP_SCHEMES, OBJECT_SCHEMES, S3_SCHEMES, ObjectStore, S3Objects
 from rlpost.io.threads import map_ordered
@@ -159,7 +160,8 @@ class Multipart(ObjectTransfer):
         return self._upload is not None
 
     def _create(self) -> None:
-        created = self._call("create_multipart_upload", SLOW_READ, "UploadId", **self._object)
+        request = {**self._object, **encryption()}
+        created = self._call("create_multipart_upload", SLOW_READ, "UploadId", **request)
         self._upload = {**self._object, "UploadId": created["UploadId"]}
 
     def _call(

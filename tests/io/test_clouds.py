@@ -379,6 +379,22 @@ def test_a_large_object_is_copied_in_parts(s3, aws):  # noqa: F811
     assert s3.get("moved") == data
 
 
+@pytest.mark.parametrize("size", [1000, 6 << 20])
+def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):  # noqa: F811
+    aws.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
+    aws.setenv("AWS_SSE_KMS_KEY_ID", "key-of-the-lab")
+    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
+    path = RemotePath("s3://lab/new")
+    transfer = transfers.transfer_to(path)
+    transfer.send(iter([b"x" * size]), size)
+    transfer.finish()
+    for key in ("new", "moved"):
+        made = s3.client.head_object(Bucket="lab", Key=key)
+        assert (made["ServerSideEncryption"], made["SSEKMSKeyId"]) == ("aws:kms", "key-of-the-lab")
+        if key == "new":
+            path.store.move(path.path, "lab/moved")
+
+
 def test_globs_list_folders_that_consoles_show(s3):  # noqa: F811
     for key in ("d/", "d/a/", "d/a/x.parquet", "d/b/", "d/empty.parquet", "d/é +%20#.parquet"):
         s3.put(key, b"x" if "x" in key else b"")
