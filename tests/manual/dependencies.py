@@ -28,19 +28,18 @@ PAGE = ROOT / "rlpost" / "manual" / "install.md"
 ROUNDS = 5
 USES = {
     "altair": "the report's charts",
+    "botocore": "settings of S3, its large uploads",
     "datasets": "reads the output, in tests",
     "fsspec": "URLs; torch needs it, too",
-    "gcsfs": "`gs://`",
     "huggingface-hub": "`hf://`",
     "msgspec": "reads JSONL dumps",
     "numpy": "arrays between Arrow and torch",
-    "obstore": "`s3://`, `gs://`, `az://`",
+    "obstore": "`s3://`, `gs://`, `az://`, `https://`",
     "polars": "the statistics of `inspect`",
     "pyarrow": "reads and writes Parquet",
     "pydantic": "recipes and their errors",
     "ray": "`--engine ray`, `rlpost.ray`",
     "rich": "tables, charts and help on the screen; typer needs it, too",
-    "s3fs": "`s3://`",
     "textual": "`rlpost browse`",
     "torch": "all arithmetic",
     "typer": "the command line",
@@ -49,7 +48,7 @@ USES = {
 """What a direct dependency is for; a new one needs a line."""
 MODULES = {"ray": "ray.data", "vl-convert-python": "vl_convert"}
 """Modules with another name than their package."""
-OF_TESTS = ("test", "readers")
+LEFT_OUT = ("test", "readers", "gcs", "s3")  # extras of tests, earlier names of another extra
 
 
 def needed(names: list[str]) -> set[str]:
@@ -101,7 +100,7 @@ def measured() -> str:
     extras = {
         name: texts
         for name, texts in PROJECT["optional-dependencies"].items()
-        if name not in OF_TESTS and not name.startswith("peers-")
+        if name not in LEFT_OUT and not name.startswith("peers-")
     }
     rows = []
     for extra, texts in {"": PROJECT["dependencies"], **extras}.items():
