@@ -20,7 +20,8 @@ def need(what: str, extra: str, *modules: str) -> None:
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
+        verb = "is" if len(missing) == 1 else "are"
         raise UnavailableError(
-            f"{what} needs {' and '.join(missing)}, which is not installed: "
+            f"{what} needs {' and '.join(missing)}, which {verb} not installed: "
             f"pip install 'rlpost[{extra}]'"
         )

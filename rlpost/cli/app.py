@@ -9,7 +9,6 @@ import re
 import sys
 from contextlib import nullcontext, suppress
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -138,10 +137,14 @@ def _value(error: typer.BadParameter) -> str | None:
     variable = _variable(error)
     if variable is not None:
         return os.environ.get(variable)
-    for flag in error.param.opts if error.param is not None else ():
-        for word, following in pairwise([*sys.argv, ""]):
-            if word == flag or word.startswith(f"{flag}="):
-                return word.partition("=")[2] or following
+    if error.param is None:
+        return None
+    for flag in error.param.opts:
+        for index, word in enumerate(sys.argv):
+            if word == flag:
+                return " ".join(sys.argv[index + 1 :][: error.param.nargs])
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
     return None
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rlpost.errors import UnavailableError
+from rlpost.errors import ReadWriteError, UnavailableError
 
 ATTEMPTS = 9  # of a request, in half a minute; AWS_MAX_ATTEMPTS sets others
 _BACKOFF = {  # each pause is a random number of seconds between the first and 3 times the last one
@@ -261,6 +261,9 @@ def open_gcs(scheme: str, bucket: str) -> Any:
         options = _options(http=url.startswith("http://"))
         return GCSStore(bucket, base_url=url.rstrip("/"), bearer_token="none", **options)  # noqa: S106
     file = _google_credentials()
+    if file is not None and not file.is_file():
+        text = f"GOOGLE_APPLICATION_CREDENTIALS={file}: the file does not exist"
+        raise ReadWriteError(f"{scheme}://{bucket}: {text}")
     if file is None and not _has_google_metadata():
         return GCSStore(bucket, skip_signature=True, **_options(http=False))
     if file is not None and _kind(file) not in ("service_account", "authorized_user"):
@@ -323,7 +326,15 @@ def open_azure(scheme: str, container: str) -> Any:
         config["endpoint"] = f"{fields.get('DefaultEndpointsProtocol', 'https')}://{host}"
     endpoint = config.get("endpoint") or os.environ.get("AZURE_STORAGE_ENDPOINT", "")
     http = endpoint.startswith("http://") or _true(os.environ.get("AZURE_STORAGE_USE_EMULATOR"))
-    return AzureStore.from_url(f"{scheme}://{container}", config=config, **_options(http=http))
+    try:
+        return AzureStore.from_url(f"{scheme}://{container}", config=config, **_options(http=http))
+    except Exception as error:
+        if "Account must be specified" not in str(error):
+            raise
+        raise ReadWriteError(
+            f"{scheme}://{container}: no storage account: set AZURE_STORAGE_ACCOUNT_NAME or "
+            "AZURE_STORAGE_CONNECTION_STRING, or use abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/"
+        ) from None
 
 
 def open_http(scheme: str, host: str) -> Any:

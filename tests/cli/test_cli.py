@@ -98,6 +98,7 @@ def strict_json(text: str):
         ("advantages one.parquet", 2),
         ("advantages a b --no-such-flag", 2),
         ("advantages a b --gamma x", 2),
+        ("advantages a b --overlong-penalty 20 4 x", "'20 4 x': input should be a valid number"),
         ("advantages a b --chunk-tokens 0", 2),
         ("advantages missing.parquet b", 4),
     ],

@@ -157,6 +157,28 @@ def test_a_wrong_key_for_azure_is_an_error(azurite, monkeypatch, tmp_path):
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("url", "variables", "text"),
+    [
+        ("az://lab/in.parquet", {}, "az://lab: no storage account: set AZURE_STORAGE_ACCOUNT_NAME"),
+        (
+            "gs://lab/in.parquet",
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/absent.json"},
+            "gs://lab: GOOGLE_APPLICATION_CREDENTIALS=/absent.json: the file does not exist",
+        ),
+    ],
+)
+def test_settings_that_lack_something_are_errors(url, variables, text, monkeypatch, tmp_path):
+    for name in os.environ:
+        if name.startswith(("AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    ran = run("advantages", url, tmp_path / "out.parquet", "-q")
+    assert ran.code == 4
+    assert ran.err.startswith(f"rlpost: {text}")
+
+
 def whole_or_not(top):
     path = RemotePath(f"{top}/out")
     for size in (100, 90_001, 80_000):

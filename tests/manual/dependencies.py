@@ -112,7 +112,7 @@ def measured() -> str:
             time = milliseconds(MODULES.get(name, name.replace("-", "_")))
             sizes = (f"{own:.0f}", f"{brought:.0f}")
             rows.append((name, USES[name], code(extra), *sizes, f"{time:.0f}"))
-    headings = ("library", "what for", "extra", "MB", "MB with what it needs", "import, ms")
+    headings = ("library", "what for", "extra", "MB", "MB in all", "import, ms")
     sizes = {name: megabytes({name}) for name in lean}
     rest = {name: size for name, size in sizes.items() if name != "torch"}
     ordered = sorted(rest, key=rest.__getitem__, reverse=True)
