@@ -665,7 +665,7 @@ def test_examples_in_docstrings(name):
     assert not outcome.failed
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
 @pytest.mark.parametrize("name", ["gae", "discounted_returns"])
 def test_forward_derivatives_equal_difference_quotients(name):
     offsets = torch.tensor([0, 5, 5, 37])

@@ -108,7 +108,7 @@ def test_a_scan_with_gradients_has_the_same_values():
     torch.testing.assert_close(traced.grad, want, rtol=1e-14, atol=1e-300)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
 def test_the_derivative_of_a_scan_is_the_scan_of_the_derivative():
     values = torch.linspace(-1, 1, 40, dtype=DOUBLE)
     offsets = torch.tensor([0, 3, 40])
