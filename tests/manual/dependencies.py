@@ -11,6 +11,7 @@ import re
 import statistics
 import subprocess
 import sys
+import textwrap
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -119,13 +120,16 @@ def measured() -> str:
     listed = ", ".join(f"{name} {rest[name]:.0f}" for name in ordered if rest[name] >= 1)
     small = ", ".join(sorted(name for name in ordered if rest[name] < 1))
     torch = distribution("torch").version
-    return (
-        f"{table(headings, rows)}\n\n"
+    packages = (
         f"Without extras, pip installs {len(lean)} packages, {sum(sizes.values()):.0f} MB: "
-        f"torch {torch} {sizes['torch']:.0f}, {listed}, and below 1 MB each {small}.\n\n"
+        f"torch {torch} {sizes['torch']:.0f}, {listed}, and below 1 MB each {small}."
+    )
+    how = (
         f"Measured on {cpu()}, with Python {sys.version.split()[0]} and the locked versions; "
         f"the import time is the median of {ROUNDS} new processes."
     )
+    prose = (textwrap.fill(x, 100, break_on_hyphens=False) for x in (packages, how))
+    return "\n\n".join((table(headings, rows), *prose))
 
 
 if __name__ == "__main__":
