@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -68,7 +69,9 @@ def test_column_types_and_metadata_are_kept():
     count = TABLE.num_rows
     odd = TABLE.append_column("domain", pa.array(["a"] * count).dictionary_encode())
     odd = odd.append_column("when", pa.array([1] * count, pa.timestamp("ms", "UTC")))
-    odd = odd.append_column("large", pa.array([[1.5]] * count, pa.large_list(pa.float16())))
+    odd = odd.append_column(
+        "large", pa.array([[np.float16(1.5)]] * count, pa.large_list(pa.float16()))
+    )
     odd = odd.append_column("fixed", pa.array([[1, 2]] * count, pa.list_(pa.int8(), 2)))
     odd = odd.replace_schema_metadata({"made": "by hand"})
     reader, _ = rlpost.enrich(batches(odd), RECIPE)

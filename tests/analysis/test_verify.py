@@ -47,7 +47,7 @@ def found(*paths):
 
 def rewritten(path, change, metadata=None):
     """The file again with changed columns, by pyarrow: as somebody else would change it."""
-    table = pq.read_table(path)
+    table = pq.read_table(path, partitioning=None)  # the file's own columns
     told = {**table.schema.metadata, **(metadata or {})}
     pq.write_table(change(table).replace_schema_metadata(told), path, row_group_size=10)
 

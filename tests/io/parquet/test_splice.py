@@ -5,6 +5,7 @@ import decimal
 import json
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,7 +127,7 @@ def test_arrow_types_that_parquet_lacks_are_kept(tmp_path):
                 pa.uuid(), pa.array([b"0" * 16] * 3, pa.binary(16))
             ),
             "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int32())),
-            "half": pa.array([1, 2, None], pa.float16()),
+            "half": pa.array([*map(np.float16, (1, 2)), None], pa.float16()),
             "none": pa.nulls(3),
             "zoned": pa.array([1000, 2000, 3000], pa.timestamp("ns", "Europe/Berlin")),
         }
