@@ -20,14 +20,14 @@ import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
-from s3_server import Proxy
+from s3_server import Proxy, QuietServer
 from test_cli import rollout, run, save
 from test_paths import aws, long_rollout, s3, server, small_steps  # noqa: F401 - fixtures
 
@@ -286,7 +286,7 @@ def web(tmp_path):
     Handler.do_GET = Handler.do_HEAD = Handler.send
     folder = tmp_path / "web"
     folder.mkdir()
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: Handler(*a, directory=folder))
+    httpd = QuietServer(("127.0.0.1", 0), lambda *a: Handler(*a, directory=folder))
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     stores.object_store.cache_clear()
     yield folder, f"http://127.0.0.1:{httpd.server_port}"
@@ -498,7 +498,6 @@ class Gate:
 
         for verb in ("GET", "HEAD", "PUT", "POST", "DELETE"):
             setattr(Handler, f"do_{verb}", Handler.forward)
-        httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        httpd.daemon_threads = True
+        httpd = QuietServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{httpd.server_port}"
