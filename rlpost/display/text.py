@@ -115,18 +115,43 @@ def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
     """Return the time of a run and of its parts, and the speed of its passes.
 
     >>> passes = {"read responses": 0.2, "write": 0.4}
-    >>> times = {"total": 2.25, "start_up": 1.5, "passes": passes, "publishing": 0.15}
+    >>> times = {"total": 2.25, "start_up": 1.5, "passes": passes, "publishing": 0.1}
     >>> run_time(times, 12_000_000)
-    '2.25 s: start-up 1.50, passes 0.60 (read responses 0.20, write 0.40), publishing 0.15 · 20.0 \
-M tokens/s in the passes'
+    '2.25 s: start-up 1.50, passes 0.60 (read responses 0.20, write 0.40), publishing 0.10, other \
+0.05 · 20.0 M tokens/s in the passes'
     """
     passes = sum(seconds["passes"].values())
     speed = tokens / passes / 1e6 if passes else 0.0
+    other = seconds["total"] - seconds["start_up"] - passes - seconds["publishing"]
     return (
         f"{seconds['total']:.2f} s: start-up {seconds['start_up']:.2f}, "
         f"passes {passes:.2f}{time_parts(seconds['passes'])}, "
-        f"publishing {seconds['publishing']:.2f} · {speed:.1f} M tokens/s in the passes"
+        f"publishing {seconds['publishing']:.2f}"
+        f"{f', other {other:.2f}' if other >= LEAST_SECONDS else ''}"
+        f" · {speed:.1f} M tokens/s in the passes"
     )
+
+
+def cpu_time(seconds: Mapping[str, Any]) -> str:
+    """Return the CPU time of a run by kind of work.
+
+    >>> cpu_time({"cpu": {"total": 5.5, "start_up": 1.9, "read": 1.5, "compute": 1.0}})
+    'CPU time: 5.50 s (start-up 1.90, read 1.50, compute 1.00, other 1.10)'
+    """
+    parts = {name.replace("_", "-"): value for name, value in seconds["cpu"].items()}
+    total = parts.pop("total")
+    return f"CPU time: {total:.2f} s{time_parts({**parts, 'other': total - sum(parts.values())})}"
+
+
+def pass_limits(seconds: Mapping[str, Any]) -> list[str]:
+    """Return a line of the passes' shares of time by what results had to wait for; [] if unknown.
+
+    >>> pass_limits({"limits": {"read": 0.2, "compute": 0.7, "encode": 0.1, "write": 0.0}})
+    ['passes limited by read 20 %, compute 70 %, encode 10 %, write 0 %']
+    """
+    total = sum(seconds["limits"].values())
+    parts = (f"{name} {percent(value / total, 0)}" for name, value in seconds["limits"].items())
+    return [f"passes limited by {', '.join(parts)}"] if total else []
 
 
 def time_parts(seconds: Mapping[str, float]) -> str:

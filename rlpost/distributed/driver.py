@@ -372,7 +372,19 @@ def written_files(notes: Sequence[Json]) -> list[Json]:
     return [file for note in notes for file in note["files"]]
 
 
-def busy_seconds(notes: Sequence[Json]) -> dict[str, float]:
-    """Return the seconds of all tasks of the last pass by kind of work."""
-    names = dict.fromkeys(name for note in notes for name in note["busy"])
-    return {name: sum(note["busy"].get(name, 0.0) for note in notes) for name in names}
+def work_seconds(notes: Sequence[Json], driver_cpu: float = 0.0) -> dict[str, dict[str, float]]:
+    """Return `busy` and `cpu` of a run: the seconds of all tasks of the last pass, by kind of work.
+
+    Args:
+        notes: of the tasks.
+        driver_cpu: CPU time of the process that ran none of them.
+    """
+    kinds = {
+        kind: {
+            name: sum(note[kind].get(name, 0.0) for note in notes)
+            for name in dict.fromkeys(name for note in notes for name in note[kind])
+        }
+        for kind in ("busy", "cpu")
+    }
+    kinds["cpu"]["total"] = kinds["cpu"].get("total", 0.0) + driver_cpu
+    return kinds

@@ -23,11 +23,11 @@ from ray import exceptions
 from rlpost._version import __version__
 from rlpost.distributed.driver import (
     bucket_count,
-    busy_seconds,
     last_pass,
     prepare,
     reduce_responses,
     whole_summary,
+    work_seconds,
     written_files,
 )
 from rlpost.distributed.executor import TaskResult
@@ -403,9 +403,10 @@ def advantages(
         own = {name: RunningMoments(**values) for name, values in reduced.running.items()}
         save_state(options.state, {**running, **own})
     summary = whole_summary(run.plan, reduced, notes, [file.path for file in files], targets)
+    seconds = clock.seconds
     return {
         **summary,
         "warnings": [*warnings, *summary["warnings"]],
         "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
-        "seconds": {**clock.seconds, "busy": busy_seconds(notes)},
+        "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]["total"]), "limits": {}},
     }

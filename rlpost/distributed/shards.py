@@ -21,11 +21,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from rlpost.distributed.driver import (
-    busy_seconds,
     join_call,
     prepare,
     reduce_responses,
     whole_summary,
+    work_seconds,
     write_calls,
     written_files,
 )
@@ -348,6 +348,7 @@ def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Jso
             "start_up": start_up,
             "passes": {"write": write},
             "publishing": publishing,
-            "busy": busy_seconds(notes),
+            **work_seconds(notes),
+            "limits": {},
         },
     }

@@ -247,6 +247,7 @@ def _note(
         "halved": splits,
         "seconds": seconds["total"],
         "busy": seconds["busy"],
+        "cpu": seconds["cpu"],
         "files": list(files),
     }
 

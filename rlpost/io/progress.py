@@ -6,10 +6,12 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 T = TypeVar("T")
@@ -41,34 +43,61 @@ class Clock:
     Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
 
     Args:
-        started: when the run began, by `time.perf_counter`; None for now.
+        started: when the process began, by `time.perf_counter`; None for a run that begins now.
     """
 
     def __init__(self, started: float | None = None) -> None:
         self._started = time.perf_counter() if started is None else started
-        self._start_up: float | None = None
+        self._cpu_started = time.process_time() if started is None else 0.0
+        self._start_up: tuple[float, float] | None = None
         self._lock = threading.Lock()
         self._passes: dict[str, float] = defaultdict(float)
         self._publishing = {"publishing": 0.0}
         self._busy: dict[str, float] = defaultdict(float)
+        self._cpu: dict[str, float] = defaultdict(float)
+        self._waits = {"read": 0.0, "results": 0.0}
 
     @property
     def seconds(self) -> dict[str, Any]:
-        """`total`, `start_up` (until the first pass), `passes`, `publishing` and `busy`."""
-        total = time.perf_counter() - self._started
+        """The times of the run.
+
+        `total`, `start_up` (until the first pass), `passes` by name, and `publishing` are wall
+        times. `busy` is the wall time of threads by kind of work. `cpu` has the CPU time of the
+        process (`total`), until the first pass (`start_up`), and by kind of work; work of other
+        threads, such as pyarrow's, is in the total alone. `limits` divides the wall time of the
+        passes by what the results had to wait for: `read`, `compute`, `encode` or `write`.
+        """
+        total, cpu = self._now()
+        start_up, start_up_cpu = self._start_up or (total, cpu)
         return {
             "total": total,
-            "start_up": total if self._start_up is None else self._start_up,
+            "start_up": start_up,
             "passes": dict(self._passes),
             **self._publishing,
             "busy": dict(self._busy),
+            "cpu": {"total": cpu, "start_up": start_up_cpu, **self._cpu},
+            "limits": self._limits(),
         }
+
+    def _now(self) -> tuple[float, float]:
+        """Return wall time and CPU time since the run began."""
+        return time.perf_counter() - self._started, time.process_time() - self._cpu_started
+
+    def _limits(self) -> dict[str, float]:
+        """Return the wall time of the passes, by what the thread that takes results waited for."""
+        reduce = self._passes.get("reduce", 0.0)
+        streamed = sum(self._passes.values()) - reduce
+        read, work = self._waits["read"], self._waits["results"] - self._waits["read"]
+        computed, encoded = self._busy.get("compute", 0.0), self._busy.get("encode", 0.0)
+        encode = work * encoded / (computed + encoded) if encoded else 0.0
+        write = max(streamed - self._waits["results"], 0.0)
+        return {"read": read, "compute": work - encode + reduce, "encode": encode, "write": write}
 
     @contextmanager
     def wall(self, name: str) -> Iterator[None]:
         """Add the block's time to a pass; the first one ends the start-up."""
         if self._start_up is None:
-            self._start_up = time.perf_counter() - self._started
+            self._start_up = self._now()
         with self._timed(self._passes, name):
             yield
 
@@ -80,9 +109,14 @@ class Clock:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """Add the block's time to a kind of work; thread-safe."""
-        with self._timed(self._busy, name):
-            yield
+        """Add the block's wall time and CPU time to a kind of work; thread-safe."""
+        start = time.thread_time()
+        try:
+            with self._timed(self._busy, name):
+                yield
+        finally:
+            with self._lock:
+                self._cpu[name] += time.thread_time() - start
 
     @contextmanager
     def _timed(self, seconds: dict[str, float], name: str) -> Iterator[None]:
@@ -95,9 +129,24 @@ class Clock:
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
         """Yield the items; add the time to produce each one to a kind of work."""
-        while True:
-            with self.busy(name):
-                item = next(items, None)
-            if item is None:
-                return
-            yield item
+        return _each_within(partial(self.busy, name), items)
+
+    def waited(self, name: str, items: Iterator[T]) -> Iterator[T]:
+        """Yield the items; add the time until each one is there to a kind of wait.
+
+        Args:
+            name: `read` or `results`. A wait for results includes waits for what is read for them.
+            items: what the thread that takes results iterates over.
+        """
+        return _each_within(partial(self._timed, self._waits, name), items)
+
+
+def _each_within(
+    block: Callable[[], AbstractContextManager[None]], items: Iterator[T]
+) -> Iterator[T]:
+    while True:
+        with block():
+            item = next(items, None)
+        if item is None:
+            return
+        yield item

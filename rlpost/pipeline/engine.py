@@ -200,15 +200,19 @@ class Engine:
                 self.reporter.advance(rows)
 
     def _worked(self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
-        timed = self.clock.timed("read", join_chunks(chunks, self.chunk_tokens))
-        first = list(islice(timed, 2))
-        if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
-            for only in first:
-                yield from self._with_oom_retry(work, only)
-            return
-        items = prefetch(chain(first, timed), _PREFETCH)
-        for results in map_ordered(partial(self._with_oom_retry, work), items, self.workers):
+        for results in self.clock.waited("results", self._results(work, chunks)):
             yield from results
+
+    def _results(
+        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]
+    ) -> Iterator[list[R]]:
+        timed = self.clock.timed("read", join_chunks(chunks, self.chunk_tokens))
+        first = list(islice(self.clock.waited("read", timed), 2))
+        if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
+            yield from (self._with_oom_retry(work, only) for only in first)
+            return
+        items = self.clock.waited("read", prefetch(chain(first, timed), _PREFETCH))
+        yield from map_ordered(partial(self._with_oom_retry, work), items, self.workers)
 
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Return the result for some chunks, or for their halves if device memory is full."""

@@ -12,6 +12,7 @@ from test_cli import rollout, run, save
 
 import rlpost
 from rlpost.errors import DataError
+from rlpost.io.progress import Clock
 
 L = 12  # the longest response
 EMIT = (
@@ -383,10 +384,38 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     )
     elapsed = time.perf_counter() - began
     seconds = summary["seconds"]
-    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy"]
+    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy", "cpu", "limits"]
     assert [*seconds["passes"]] == [
         "read responses", "reduce", "statistics for advantage whitening", "write",
     ]  # fmt: skip
     assert 5.0 < seconds["start_up"] < seconds["total"] < elapsed
     parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
     assert parts < seconds["total"]
+    assert sum(seconds["limits"].values()) == pytest.approx(sum(seconds["passes"].values()))
+    assert all(value >= 0 for value in seconds["limits"].values())
+    own = {name: value for name, value in seconds["cpu"].items() if name != "total"}
+    assert 0 < own["compute"] < sum(own.values()) <= seconds["cpu"]["total"]
+
+
+def test_the_time_of_a_pass_is_divided_by_what_its_results_wait_for():
+    """One reads for 0.2 s, one computes for 0.1 s, and the thread that takes results 0.05 s."""
+    clock = Clock()
+
+    def read():
+        time.sleep(0.2)
+        yield "a chunk"
+
+    def compute(chunks):
+        for chunk in clock.waited("read", chunks):
+            with clock.busy("compute"):
+                time.sleep(0.1)
+            yield chunk
+
+    with clock.wall("write"):
+        for _ in clock.waited("results", compute(clock.timed("read", read()))):
+            time.sleep(0.05)
+    seconds = clock.seconds
+    assert sum(seconds["limits"].values()) == pytest.approx(seconds["passes"]["write"])
+    limits = seconds["limits"]
+    assert limits["read"] > limits["compute"] > limits["write"] >= 0.05 > limits["encode"] == 0
+    assert seconds["busy"]["compute"] >= 0.1 > seconds["cpu"]["compute"]  # sleeping is no CPU time

@@ -13,13 +13,14 @@ from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
+    cpu_time,
     number,
+    pass_limits,
     percent,
     plural,
     role_columns,
     run_time,
     size,
-    time_parts,
 )
 from rlpost.io.text import printable_line
 
@@ -294,11 +295,7 @@ def _roles(summary: Json) -> Text:
 def _times(summary: Json) -> Text:
     """Return the time of the whole run with its parts, and what made it slower."""
     seconds = summary["seconds"]
-    busy = sum(seconds["busy"].values())
-    lines = [
-        run_time(seconds, summary["tokens"]["all"]),
-        f"thread time: {busy:.2f} s{time_parts(seconds['busy'])}",
-    ]
+    lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
     lines += [f"re-encoded, not copied: {printable_line(why)}" for why in summary["rewritten"]]
