@@ -1,5 +1,8 @@
 """Parquet footers: a lossless codec of Thrift's compact protocol, and the end of a file.
 
+The metadata of a column's chunks are encoded alike in all row groups. So after some of them, the
+others are matched with a regular expression, ten times as fast as they are decoded byte by byte.
+
 The codec needs no schema. A struct is a mapping of field id to (wire type, value), so unknown
 fields survive a round trip. Input is untrusted: depth, counts and integers are bounded, and every
 violation raises `FooterError`.
@@ -7,13 +10,17 @@ violation raises `FooterError`.
 
 from __future__ import annotations
 
+import re
 import struct
+from collections import defaultdict
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from rlpost.io.ranges import read_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rlpost.io.ranges import OpenFile
 
 
@@ -25,6 +32,9 @@ MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups 
 _LOW = 127  # the payload bits of a varint's byte
 _LONG = 15  # in a list header: a count follows; also the largest delta of a short field header
 _WORD = (1 << 64) - 1
+_CHUNKS = 3  # the depth of the lists of column chunks
+_BEFORE_SHAPE = 16  # structs that are decoded before a shape is made, which takes a millisecond
+_MOST_SHAPES = 4  # of the column chunks of one column
 _NULLS, _HIGHEST, _LOWEST = 3, 5, 6  # field ids of Statistics
 
 
@@ -134,6 +144,8 @@ class _Reader:
         self.data = data
         self.at = 0
         self.left = MAX_VALUES
+        self.shapes: defaultdict[int, list[_Shape]] = defaultdict(list)
+        self.decoded: defaultdict[int, int] = defaultdict(int)
 
     def varint(self) -> int:
         result = shift = 0
@@ -195,12 +207,125 @@ class _Reader:
             raise FooterError(f"a list of {count} values does not fit")
         self.count(count)
         element = Wire.BYTE if kind in _BOOLEANS else kind
+        if element == Wire.STRUCT and depth == _CHUNKS:
+            return kind, [self.chunk(number, depth + 1) for number in range(count)]
         return kind, [self.value(element, depth + 1) for _ in range(count)]
+
+    def chunk(self, column: int, depth: int) -> Struct:
+        """Read a struct that is like those at this place of other row groups, or of other files."""
+        shapes = self.shapes[column]
+        for shape in shapes:
+            if (found := shape.match(self.data, self.at)) is not None:
+                fields, self.at = found
+                self.count(shape.count)
+                return fields
+        left = self.left
+        fields = self.struct(depth)
+        self.decoded[column] += 1
+        if self.decoded[column] > _BEFORE_SHAPE and len(shapes) < _MOST_SHAPES:
+            shapes.append(_Shape(fields, left - self.left - 1))
+            self.decoded[column] = 0
+        return fields
 
     def count(self, values: int) -> None:
         self.left -= values + 1
         if self.left < 0:
             raise FooterError(f"it has more than {MAX_VALUES} values")
+
+
+_VARINT = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00)"  # of at most 63 bits, without needless bytes
+
+
+class _Shape:
+    """Decodes structs like one that was decoded.
+
+    They have the same fields; equal are all values but 64-bit integers and binary fields. Equal
+    parts are one object in all of them, and must not be changed.
+
+    Args:
+        example: the struct.
+        count: the number of its values.
+    """
+
+    def __init__(self, example: Struct, count: int) -> None:
+        self.count = count
+        self._literal = bytearray()
+        self._patterns = [b""]
+        self._build = self._struct(example)
+        self._end_of_literal()
+        self._segments = [re.compile(pattern, re.DOTALL).match for pattern in self._patterns]
+
+    def match(self, data: bytes, at: int) -> tuple[Struct, int] | None:
+        """Decode a struct; return it and its end, None if it has another shape."""
+        values: list[int | bytes] = []
+        for number, segment in enumerate(self._segments):
+            if number:  # a binary field is between two segments
+                if not at < len(data) or data[at] > _LOW or at + 1 + data[at] > len(data):
+                    return None
+                values.append(data[at + 1 : at + 1 + data[at]])
+                at += 1 + data[at]
+            if (found := segment(data, at)) is None:
+                return None
+            values += map(_signed, found.groups())
+            at = found.end()
+        return self._build(iter(values)), at
+
+    def _struct(self, fields: Struct) -> Callable[[Iterator[Any]], Struct]:
+        """Add a struct to the patterns; return what makes one from the values that vary."""
+        parts: list[tuple[int, int, Any]] = []
+        constant = Struct()
+        last = 0
+        for field in sorted(fields):
+            kind, value = fields[field]
+            _write_header(self._literal, field, last, kind)
+            last = field
+            build = self._value(kind, value)
+            if build is None:
+                constant[field] = (kind, value)
+            else:
+                parts.append((field, kind, build))
+        self._literal.append(0)
+
+        def build_struct(values: Iterator[Any]) -> Struct:
+            built = Struct(constant)
+            for field, kind, build in parts:
+                built[field] = (kind, build(values))
+            return built
+
+        return build_struct
+
+    def _value(self, kind: int, value: Any) -> Callable[[Iterator[Any]], Any] | None:
+        """Add a value to the patterns; return what makes it, None if it is a constant."""
+        if kind == Wire.I64:
+            self._end_of_literal()
+            self._patterns[-1] += _VARINT
+            return next
+        if kind == Wire.BINARY:
+            self._end_of_literal()
+            self._patterns.append(b"")
+            return next
+        if kind == Wire.STRUCT:
+            return self._struct(value)
+        if kind == Wire.LIST and value[0] == Wire.I64:
+            inner, items = value
+            _write_list_header(self._literal, inner, len(items))
+            self._end_of_literal()
+            self._patterns[-1] += _VARINT * len(items)
+            return lambda values: (inner, [next(values) for _ in items])
+        _write(self._literal, kind, value)
+        return None
+
+    def _end_of_literal(self) -> None:
+        self._patterns[-1] += re.escape(bytes(self._literal))
+        self._literal.clear()
+
+
+def _signed(varint: bytes) -> int:
+    """Return a zigzag integer."""
+    value = 0
+    for byte in reversed(varint):
+        value = value << 7 | byte & _LOW
+    return (value >> 1) ^ -(value & 1)
 
 
 def decode(data: bytes) -> tuple[Struct, int]:
@@ -245,27 +370,35 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
 
 
 def _write_list(out: bytearray, kind: int, values: list[Any]) -> None:
-    if len(values) < _LONG:
-        out.append(len(values) << 4 | kind)
-    else:
-        out.append(_LONG << 4 | kind)
-        _varint(out, len(values))
+    _write_list_header(out, kind, len(values))
     for value in values:
         _write(out, Wire.BYTE if kind in _BOOLEANS else kind, value)
+
+
+def _write_list_header(out: bytearray, kind: int, count: int) -> None:
+    if count < _LONG:
+        out.append(count << 4 | kind)
+    else:
+        out.append(_LONG << 4 | kind)
+        _varint(out, count)
 
 
 def _write_struct(out: bytearray, fields: Struct) -> None:
     last = 0
     for field in sorted(fields):
         kind, value = fields[field]
-        if 0 < field - last <= _LONG:
-            out.append(field - last << 4 | kind)
-        else:
-            out.append(kind)
-            _zigzag(out, field)
+        _write_header(out, field, last, kind)
         last = field
         _write(out, kind, value)
     out.append(0)
+
+
+def _write_header(out: bytearray, field: int, last: int, kind: int) -> None:
+    if 0 < field - last <= _LONG:
+        out.append(field - last << 4 | kind)
+    else:
+        out.append(kind)
+        _zigzag(out, field)
 
 
 def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:

@@ -8,10 +8,11 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from splicing import source_table
 
+from rlpost.io.parquet import footer
 from rlpost.io.parquet.footer import (
     MAX_DEPTH,
     EncryptedError,
@@ -82,6 +83,42 @@ def test_a_struct_cut_short_raises_footer_error(fields, data):
         decode(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
+def renumbered(value, kind, draw):
+    """The same shape with other 64-bit integers and binary fields."""
+    if kind == Wire.I64:
+        return draw(NUMBERS)
+    if kind == Wire.BINARY:
+        return draw(st.binary(max_size=200))
+    if kind == Wire.STRUCT:
+        return Struct({f: (k, renumbered(v, k, draw)) for f, (k, v) in value.items()})
+    if kind == Wire.LIST:
+        inner, items = value
+        return inner, [renumbered(item, inner, draw) for item in items]
+    return value
+
+
+@settings(max_examples=40)
+@given(STRUCTS, st.data())
+def test_chunks_of_one_shape_decode_as_they_do_one_by_one(chunk, data):
+    draw = data.draw
+    others = [renumbered(chunk, Wire.STRUCT, draw) for _ in range(3)]
+    chunks = [chunk] * footer._BEFORE_SHAPE + [chunk, chunk, *others, Struct()]
+    groups = [Struct().put_list(1, Wire.STRUCT, [one]) for one in chunks]
+    encoded = bytearray(encode(Struct().put_list(4, Wire.STRUCT, groups)))
+    place = draw(st.integers(0, len(encoded) - 1))
+    for byte in (encoded[place], draw(st.integers(0, 255))):
+        encoded[place] = byte
+        results = []
+        for allowed in (footer._MOST_SHAPES, 0):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(footer, "_MOST_SHAPES", allowed)
+                try:
+                    results.append(decode(bytes(encoded)))
+                except FooterError as error:
+                    results.append(str(error))
+        assert results[0] == results[1]
+
+
 def by_pyarrow(path):
     pq.write_table(source_table(), path, row_group_size=9, write_page_index=True)
 
@@ -102,10 +139,10 @@ def test_footers_of_real_writers_survive_a_round_trip_byte_for_byte(tmp_path, wr
     data = path.read_bytes()
     length = struct.unpack("<I", data[-8:-4])[0]
     with path.open("rb") as file:
-        footer, start = read_footer(file.fileno(), len(data))
+        fields, start = read_footer(file.fileno(), len(data))
     assert start == len(data) - 8 - length
-    assert file_end(footer) == data[start:]
-    assert footer.integer(FileMeta.ROWS) == 60
+    assert file_end(fields) == data[start:]
+    assert fields.integer(FileMeta.ROWS) == 60
 
 
 @pytest.mark.parametrize(
