@@ -19,6 +19,11 @@ def segment_sums(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np
     return sums
 
 
+def segment_counts(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of true flags[offsets[i]:offsets[i + 1]], [n]; fast if few are true."""
+    return np.diff(np.searchsorted(np.flatnonzero(flags), offsets))
+
+
 def kept_offsets(keep: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offsets of rows of which only some values are kept."""
     before = np.zeros(len(keep) + 1, np.int64)

@@ -10,7 +10,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.columns import lists_of, numbers_of
 from rlpost.analysis.inspect.model import AdvantageFacts, AdvantageSlice
-from rlpost.analysis.segments import kept_offsets, segment_sums
+from rlpost.analysis.segments import kept_offsets, segment_counts, segment_sums
 from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
@@ -55,30 +55,33 @@ def advantage_rows(
         chosen = _is_policy(lists, mask)
     else:
         values = numbers_of(array, location)
-        offsets, chosen = np.arange(len(values) + 1), np.ones(len(values), np.bool_)
-    if kept is not None:
-        chosen &= np.repeat(kept, np.diff(offsets))
-    finite = np.isfinite(values)
-    nonfinite = segment_sums((chosen & ~finite).astype(np.int64), offsets)
-    chosen &= finite
-    offsets, values = kept_offsets(chosen, offsets), values[chosen]
+        offsets, chosen = np.arange(len(values) + 1), None
+    if kept is not None and not kept.all():
+        of_kept = np.repeat(kept, np.diff(offsets))
+        chosen = of_kept if chosen is None else chosen & of_kept
+    nonfinite, finite = np.zeros(len(offsets) - 1, np.int64), np.isfinite(values)
+    if chosen is not None or not finite.all():  # otherwise nothing is copied
+        chosen = np.ones(len(values), np.bool_) if chosen is None else chosen
+        nonfinite = segment_counts(chosen & ~finite, offsets)
+        chosen &= finite
+        offsets, values = kept_offsets(chosen, offsets), values[chosen]
     histogram.add(values)
     return {
         COUNT: np.diff(offsets).astype(np.int32),
         TOTAL: segment_sums(values, offsets),
         SQUARES: segment_sums(values * values, offsets),
-        ZEROS: segment_sums((values == 0).astype(np.int64), offsets).astype(np.int32),
+        ZEROS: segment_counts(values == 0, offsets).astype(np.int32),
         LOW: _extremes(np.minimum, values, offsets),
         HIGH: _extremes(np.maximum, values, offsets),
         NONFINITE: nonfinite.astype(np.int32),
     }
 
 
-def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_]:
-    """Return which values belong to policy tokens, [t]."""
+def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
+    """Return which values belong to policy tokens, [t]; None if all do."""
+    if mask is None or mask.values.all():
+        return None
     policy = np.ones(len(lists.values), np.bool_)
-    if mask is None:
-        return policy
     fits = lists.lengths == mask.lengths
     policy[np.repeat(fits, lists.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
     return policy

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.segments import segment_sums
+from rlpost.io.arrow import fill_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,22 +161,21 @@ def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
         totals.add(f"jump.{role}.{lag}.squares", np.einsum("i,i", one, one))
 
 
-def add_step_shifts(block: Block, steps: Sequence[Label | None], totals: TokenTotals) -> None:
+def add_step_shifts(block: Block, steps: pl.Series, totals: TokenTotals) -> None:
     """Measure offsets between columns of log-probs within each step.
 
     Args:
         block: tokens of n responses.
-        steps: [n]; None for a response without a step.
+        steps: [n]; null for a response without a step.
         totals: gets, by step, the sums `PAIR.LAG` and the count `PAIR.tokens`.
     """
     pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
-    by_step: dict[Label, list[int]] = {}
-    for row, step in enumerate(steps):
-        if step is not None:
-            by_step.setdefault(step, []).append(row)
-    if not pairs or len(by_step) > MOST_STEPS:
+    encoded = steps.to_arrow(compat_level=pl.CompatLevel.oldest()).dictionary_encode()
+    if not pairs or len(encoded.dictionary) > MOST_STEPS:
         return
-    for step, rows in by_step.items():
+    codes = fill_nulls(encoded.indices, -1)
+    for code, step in enumerate(encoded.dictionary.to_pylist()):
+        rows = np.flatnonzero(codes == code)
         tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
         if len(tokens) < 2:  # noqa: PLR2004 - no neighbours
             continue
@@ -186,11 +187,10 @@ def add_step_shifts(block: Block, steps: Sequence[Label | None], totals: TokenTo
                 totals.add_of_step(step, f"{'/'.join(pair)}.{key}", value)
 
 
-def _first_rows(rows: list[int], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_rows(rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the first rows that have TOKENS_OF_STEP tokens together; at least one row."""
-    all_rows = np.array(rows, np.int64)
-    tokens = np.cumsum(offsets[all_rows + 1] - offsets[all_rows])
-    return all_rows[: max(1, int(np.searchsorted(tokens, TOKENS_OF_STEP, side="right")))]
+    tokens = np.cumsum(offsets[rows + 1] - offsets[rows])
+    return rows[: max(1, int(np.searchsorted(tokens, TOKENS_OF_STEP, side="right")))]
 
 
 def _tokens_of(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import Lists
-    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.io.parquet.source import Source
 
@@ -97,8 +96,7 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
             role: decode.lists_of(*column(role))
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
-        steps = rows.get("batch")
-        rows |= _tokens(lists, reading, None if steps is None else steps.to_list())
+        rows |= _tokens(lists, reading, rows.get("batch"))
     if selection.text is not None:
         rows["copy"] = decode.fingerprints_of(*column(selection.text))
         if selection.lists is None:
@@ -138,7 +136,7 @@ def _keys_and_numbers(
 
 
 def _tokens(
-    lists: dict[str, Lists], reading: Reading, steps: Sequence[Label | None] | None
+    lists: dict[str, Lists], reading: Reading, steps: pl.Series | None
 ) -> dict[str, NDArray[Any]]:
     """Return numbers per response of its tokens; the reading gets totals."""
     selection, totals = reading.selection, reading.totals
@@ -168,8 +166,7 @@ def _tokens(
     numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
     alignment.add_shifts(block, totals)
     if steps is not None:
-        own_steps = [step for step, fits in zip(steps, good, strict=True) if fits]
-        alignment.add_step_shifts(block, own_steps, totals)
+        alignment.add_step_shifts(block, steps.filter(pl.Series(good)), totals)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
     for name in ("kl", "k3", "compared"):

@@ -182,7 +182,8 @@ class GrowingHistogram:
 
     def add(self, values: NDArray[np.float64]) -> None:
         """Count the finite numbers of an array, [n]."""
-        finite = values[np.isfinite(values)]
+        finite = np.isfinite(values)
+        finite = values if finite.all() else values[finite]
         if not len(finite):
             return
         self.count += len(finite)
@@ -191,10 +192,12 @@ class GrowingHistogram:
         self._widen(max(abs(self._low), abs(self._high)))
         bins = np.zeros(len(finite), np.int64)
         if self._exponent is not None:
-            scaled = np.ldexp(finite, -self._exponent)
-            bins = np.floor(scaled).astype(np.int64)
-            bins[(scaled == 0) & (finite < 0)] = -1  # underflows to 0 when scaled
-        self._counts += np.bincount(bins + _HALF, minlength=2 * _HALF + 1)
+            scaled = finite * math.ldexp(1.0, -self._exponent)
+            bins = np.floor(scaled, out=scaled).astype(np.int64)
+            if self._exponent > 0:
+                bins[(scaled == 0) & (finite < 0)] = -1  # underflows to 0 when scaled
+        bins += _HALF
+        self._counts += np.bincount(bins, minlength=2 * _HALF + 1)
 
     def _widen(self, size: float) -> None:
         """Double the width until numbers of this size have a bin."""
