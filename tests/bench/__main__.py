@@ -1,154 +1,166 @@
-"""Benchmarks: `python -m tests.bench [--responses N] [--rounds R] [--json FILE]`.
+"""Benchmarks: `python -m tests.bench [--parts P,...] [--only TEXT] [--rounds R] [--record]`.
 
-Runs rlpost and the baselines as whole processes, in alternation, for several rounds. Compare only
-ratios of medians from the same run.
+Runs rlpost's commands and their peers as whole processes, in alternation, for several rounds.
+Compare only ratios of medians from the same run. `RLPOST=PATH` measures another program.
+
+Parts: `commands` and `padded` on one large file, `small` (many files, row groups and steps),
+`convert`, `growth` (1 to 8 times the input), `scans` and `groups` (single functions).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tests.bench.inputs import write_rollouts
-from tests.bench.micro import group_statistics, scans
+from tests.bench.commands import CASES, WHITENED, Files, Measured, program, run, timed, write_input
+from tests.bench.history import record
+from tests.bench.machine import commit, machine
 
-HERE = Path(__file__).parent
-RLPOST = [str(Path(sys.executable).with_name("rlpost")), "advantages", "--quiet", "--overwrite"]
-KL = ["--kl-coef", "0.05"]
-COMMANDS = {
-    "rlpost grpo": [*RLPOST, "--estimator", "grpo"],
-    "rlpost grpo + kl": [*RLPOST, "--estimator", "grpo", *KL],
-    "rlpost gae + kl + whitening": [*RLPOST, "--estimator", "gae", *KL, "--whiten-advantages"],
-    "rlpost grpo --emit-only": [*RLPOST, "--estimator", "grpo", "--emit-only"],
-    **{
-        name.replace("_", " "): [sys.executable, str(HERE / "baselines.py"), name]
-        for name in ("copy", "polars", "padded_grpo", "padded_gae", "cp")
-    },
-}
-TARGETS = {  # (command, baseline): maximal ratio of their times
-    ("rlpost grpo", "copy"): 0.25,
-    ("rlpost grpo + kl", "copy"): 0.30,
-    ("rlpost gae + kl + whitening", "copy"): 0.45,
-    ("rlpost grpo", "polars"): 0.35,
-    ("rlpost gae + kl + whitening", "padded gae"): 1 / 15,
-}
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.bench.commands import Case
+
+PARTS = ("commands", "padded", "small", "convert", "growth", "scans", "groups")
+Json = dict[str, Any]
 
 
-def timed(argv: list[str]) -> tuple[float, float]:
-    """Run a process and return its seconds and peak MB.
-
-    Raises:
-        RuntimeError: the process failed.
-    """
-    # Python caches compiled modules, as in a normal installation, whatever the shell has set.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    start = time.perf_counter()
-    process = subprocess.Popen(argv, env=env)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{argv} failed with {process.returncode}")
-    return seconds, usage.ru_maxrss / 1000
-
-
-def compare(
-    source: Path, folder: Path, rounds: int, slow_rounds: int
-) -> dict[str, dict[str, float]]:
-    """Return medians of all commands; the padded baselines run only `slow_rounds` rounds."""
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+def measure(cases: Sequence[Case], files: Files, rounds: int) -> dict[str, Measured]:
+    """Return the medians of the runs of each case that succeeds; padded peers run once."""
+    runs: dict[str, list[Measured]] = {case.name: [] for case in cases}
     for index in range(rounds):
-        for name, argv in COMMANDS.items():
-            if name.startswith("padded") and index >= slow_rounds:
+        for case in cases:
+            if index and (case.group == "padded" or not runs[case.name]):
                 continue
-            target = folder / "out.parquet"
-            target.unlink(missing_ok=True)
-            split = 2 if name.startswith("rlpost") else len(argv)
-            command = [*argv[:split], str(source), str(target), *argv[split:]]
-            measured[name].append(timed(command))
-            print(f"  {name:30} {measured[name][-1][0]:7.2f} s", flush=True)
-    return {
-        name: {
-            "seconds": statistics.median(run[0] for run in runs),
-            "peak_mb": max(run[1] for run in runs),
+            try:
+                done = run(case, files)
+            except RuntimeError as error:  # an older program lacks an option, or a peer is missing
+                print(f"  {case.name:28} failed: {error}", flush=True)
+                continue
+            runs[case.name].append(done)
+            print(f"  {case.name:28} {done.seconds:7.2f} s {done.peak_mb:6.0f} MB", flush=True)
+    return {name: _median(measured) for name, measured in runs.items() if measured}
+
+
+def _median(runs: list[Measured]) -> Measured:
+    seconds, cpu, peak = (statistics.median(run[i] for run in runs) for i in range(3))
+    works = [run.work for run in runs if run.work is not None]
+    return Measured(seconds, cpu, peak, statistics.median(works) if works else None)
+
+
+def ratios(cases: Sequence[Case], medians: dict[str, Measured], files: Files) -> dict[str, Json]:
+    """Return the entries of all cases: seconds, CPU seconds, peak MB, and what was asked."""
+    entries: dict[str, Json] = {}
+    for case in (case for case in cases if case.name in medians):
+        done, base = medians[case.name], medians.get(case.of)
+        entry: Json = {"seconds": done.seconds, "cpu": done.cpu, "peak_mb": done.peak_mb}
+        own, other = (
+            (done.work, base and base.work)
+            if case.without_start_up
+            else (done.seconds, base and base.seconds)
+        )
+        if case.without_start_up:
+            entry["without_start_up"] = own
+        if own and other:
+            entry |= {"ratio": own / other, "of": case.of}
+        if case.most is not None:
+            entry["asked"] = case.most
+        entries[case.name] = {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in entry.items()
         }
-        for name, runs in measured.items()
-        if runs
-    }
+    if "convert" in entries:
+        first = entries.pop("convert, first MB")
+        size = [files.path(name).stat().st_size / 1e6 for name in ("jsonl", "short_jsonl")]
+        cpu = entries["convert"]["cpu"] - first["cpu"]
+        entries["convert"]["mb_per_cpu_second"] = round((size[0] - size[1]) / cpu, 1)
+    return entries
 
 
-def growth(folder: Path, responses: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Return time and memory for 1, 2, 4 and 8 times the input, and for start-up (0x)."""
+def growth(folder: Path, responses: int, rounds: int) -> Json:
+    """Return time and memory of gae + KL + whitening for 0, 1, 2, 4 and 8 times the input."""
     measured = {}
-    source, target = folder / "growth.parquet", folder / "out.parquet"
+    source, target = folder / "growth.parquet", folder / "grown.parquet"
     for factor in (0, 1, 2, 4, 8):
-        write_rollouts(source, max(8, responses * factor))
-        os.sync()  # otherwise writing the input to disk would slow down the run
-        argv = [*COMMANDS["rlpost gae + kl + whitening"], str(source), str(target)]
-        runs = [timed(argv) for _ in range(rounds)]
-        measured[f"{factor}x"] = {
-            "seconds": statistics.median(run[0] for run in runs),
-            "peak_mb": max(run[1] for run in runs),
-        }
-        print(f"  {factor}x: {measured[f'{factor}x']}", flush=True)
+        write_input("rollouts", source, max(8, responses * factor))
+        argv = [program(), "advantages", str(source), str(target), "--overwrite", "--quiet"]
+        done = _median([timed([*argv, *WHITENED]) for _ in range(rounds)])
+        measured[f"{factor}x"] = {"seconds": done.seconds, "peak_mb": done.peak_mb}
+        print(f"  {factor}x: {done.seconds:.2f} s, {done.peak_mb:.0f} MB", flush=True)
         source.unlink()
     return measured
 
 
-def show(results: dict[str, dict[str, float]]) -> None:
-    """Print medians, ratios to `copy`, and whether each target is met."""
-    copy = results["copy"]["seconds"]
-    print(f"\n{'':30} {'seconds':>8} {'x copy':>8} {'peak MB':>8}")
-    for name, measured in results.items():
-        seconds = measured["seconds"]
-        print(f"{name:30} {seconds:8.2f} {seconds / copy:8.3f} {measured['peak_mb']:8.0f}")
-    print()
-    for (name, baseline), maximum in TARGETS.items():
-        if name in results and baseline in results:
-            ratio = results[name]["seconds"] / results[baseline]["seconds"]
-            verdict = "met" if ratio <= maximum else "MISSED"
-            print(f"{name} / {baseline}: {ratio:.3f}, target {maximum:.3f}: {verdict}")
+def show(entries: dict[str, Json]) -> None:
+    """Print medians and ratios, and whether each is what was asked for."""
+    print(f"\n{'':28} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'ratio':>6} {'asked':>6}")
+    for name, entry in entries.items():
+        ratio = entry.get("ratio", entry.get("without_start_up"))
+        asked = entry.get("asked")
+        texts = (f"{value:6.3f}" if value else " " * 6 for value in (ratio, asked))
+        verdict = "" if not (ratio and asked) else "  met" if ratio <= asked else "  MISSED"
+        speed = f"  {entry['mb_per_cpu_second']:.0f} MB/s a core" if name == "convert" else ""
+        print(
+            f"{name:28} {entry['seconds']:8.2f} {entry['cpu']:7.2f} {entry['peak_mb']:8.0f} "
+            f"{' '.join(texts)}{verdict}{speed}"
+        )
 
 
 def main() -> None:
-    """Run the selected parts and print their results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--responses", type=int, default=64_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--slow-rounds", type=int, default=1, help="rounds of the padded baselines")
-    parser.add_argument("--parts", default="compare,scans,groups,growth")
+    """Run the selected parts, and print or record their results."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--responses", type=int, default=64_000, help="of the large file")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parts", default="commands,small,convert")
+    parser.add_argument("--only", default="", help="cases with this text in their name, and copies")
+    parser.add_argument("--folder", type=Path, help="of inputs and outputs; kept afterwards")
+    parser.add_argument("--record", action="store_true", help="append the results to the history")
+    parser.add_argument("--commit", help="of the program that is measured")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")
-    folder = Path(tempfile.mkdtemp(prefix="rlpost-bench-"))
-    results: dict[str, object] = {"cores": os.cpu_count(), "responses": arguments.responses}
+    if unknown := {*parts}.difference(PARTS):
+        parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="rlpost-bench-"))
+    folder.mkdir(exist_ok=True)
+    results: Json = {
+        "commit": arguments.commit or commit(),
+        "machine": machine(),
+        "responses": arguments.responses,
+        "rounds": arguments.rounds,
+    }
+    print(json.dumps(results))
     try:
-        if "compare" in parts:
-            source = folder / "in.parquet"
-            write_rollouts(source, arguments.responses)
-            results["bytes"] = source.stat().st_size
-            medians = compare(source, folder, arguments.rounds, arguments.slow_rounds)
-            results["compare"] = medians
-            show(medians)
-            source.unlink()
-        if "scans" in parts:
-            results["scans"] = scans()
-        if "groups" in parts:
-            results["groups"] = group_statistics()
+        files = Files(folder, arguments.responses)
+        cases = [case for case in CASES if case.group in parts]
+        if arguments.only:
+            named = [case for case in cases if arguments.only in case.name]
+            bases = {case.of for case in named}
+            cases = [case for case in cases if case in named or case.name in bases]
+        if cases:
+            results["cases"] = ratios(cases, measure(cases, files, arguments.rounds), files)
+            show(results["cases"])
         if "growth" in parts:
             results["growth"] = growth(folder, arguments.responses // 2, 2)
+        if {"scans", "groups"} & {*parts}:  # they import torch; see `write_input`
+            from tests.bench.micro import group_statistics, scans  # noqa: PLC0415
+
+            results |= {"scans": scans()} if "scans" in parts else {}
+            results |= {"groups": group_statistics()} if "groups" in parts else {}
     finally:
-        shutil.rmtree(folder)
+        if arguments.folder is None:
+            shutil.rmtree(folder)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if arguments.record:
+        record(results)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,16 @@
-"""Baselines of the benchmarks: `python tests/bench/baselines.py NAME IN OUT`."""
+"""Baselines of the benchmarks: `python tests/bench/baselines.py NAME IN OUT`.
+
+Prints the seconds of its work, without imports, as JSON in the form of a summary of rlpost.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +49,60 @@ def polars(source: str, target: str) -> None:
     lists = score.cast(pl.Float32).repeat_by(pl.col("response_mask").list.len())
     frame = pl.read_parquet(source).with_columns(advantages=lists, returns=lists)
     frame.write_parquet(target, compression="zstd", row_group_size=512)
+
+
+def copy_files(source: str, target: str) -> None:
+    """Copy each file of a folder with pyarrow, and sync it."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    Path(target).mkdir(parents=True, exist_ok=True)
+    for path in sorted(Path(source).iterdir()):
+        copied = Path(target) / path.name
+        pq.write_table(pq.read_table(path), copied, compression="zstd")
+        _sync(copied)
+
+
+def copy_row_groups(source: str, target: str) -> None:
+    """Copy a file with pyarrow, a row group at a time, and sync it."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    file = pq.ParquetFile(source)
+    with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for group in range(file.num_row_groups):
+            writer.write_table(file.read_row_group(group))
+    _sync(Path(target))
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def pandas_statistics(source: str, target: str) -> None:  # noqa: ARG001
+    """Compute a part of what `inspect` prints, with pandas: lengths, rewards, groups, log-probs."""
+    import numpy as np  # noqa: PLC0415
+    import pandas as pd  # noqa: PLC0415
+
+    names = ["step", "prompt_id", "domain", "reward", "response_mask"]
+    frame = pd.read_parquet(source, columns=[*names, "old_log_probs", "ref_log_probs"])
+    frame["tokens"] = frame.pop("response_mask").map(np.sum)
+    frame["kl"] = (frame.pop("old_log_probs") - frame.pop("ref_log_probs")).map(np.mean)
+    print(frame.describe(), file=sys.stderr)
+    for keys in (["step"], ["domain"], ["step", "prompt_id"]):
+        grouped = frame.groupby(keys)[["reward", "tokens", "kl"]].agg(["mean", "std", "size"])
+        print(grouped, file=sys.stderr)
+
+
+def duckdb_groups(source: str, target: str) -> None:
+    """Compute GRPO's advantages with duckdb, a number a response, beside the input's columns."""
+    import duckdb  # noqa: PLC0415
+
+    over = "over (partition by step, prompt_id)"
+    duckdb.sql(  # the paths are the benchmark's own
+        f"copy (select *, (reward - avg(reward) {over}) / (stddev_samp(reward) {over} + 1e-6) "
+        f"as response_advantage from '{source}') to '{target}' "
+        "(format parquet, compression zstd, row_group_size 2048)"
+    )
 
 
 def cp(source: str, target: str) -> None:
@@ -126,9 +187,31 @@ def _pad(column: pa.Array, lengths: torch.Tensor) -> torch.Tensor:
 
 
 BASELINES = {
-    function.__name__: function for function in (copy, polars, cp, padded_grpo, padded_gae)
+    function.__name__: function
+    for function in (
+        copy,
+        copy_files,
+        copy_row_groups,
+        cp,
+        polars,
+        duckdb_groups,
+        pandas_statistics,
+        padded_grpo,
+        padded_gae,
+    )
+}
+IMPORTS = {
+    "polars": ("polars",),
+    "duckdb_groups": ("duckdb",),
+    "pandas_statistics": ("numpy", "pandas"),
+    "padded_grpo": ("pyarrow.parquet", "torch"),
+    "padded_gae": ("pyarrow.parquet", "torch"),
 }
 
 if __name__ == "__main__":
     name, source, target = sys.argv[1:]
+    for module in IMPORTS.get(name, ("pyarrow.parquet",)):
+        __import__(module)
+    start = time.perf_counter()
     BASELINES[name](source, target)
+    print(json.dumps({"seconds": {"total": time.perf_counter() - start, "start_up": 0.0}}))

@@ -1,8 +1,9 @@
-"""Benchmark inputs from a seed: `python tests/bench/inputs.py OUT.parquet [--responses N]`."""
+"""Benchmark inputs from a seed: `python tests/bench/inputs.py OUT [--kind KIND] [--count N]`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -68,14 +69,63 @@ def write_rollouts(path: Path, count: int, seed: int = 0) -> None:
     writer.close()
 
 
+def write_files(folder: Path, count: int, rows: int = 24) -> None:
+    """Write a file a step, as trainers do: `count` files of `rows` responses."""
+    folder.mkdir(parents=True)
+    for index in range(count):
+        table = response_table(0, index * rows, rows, rows)
+        pq.write_table(table, folder / f"{index:05d}.parquet", compression="zstd")
+
+
+def write_row_groups(path: Path, count: int, rows: int = 4) -> None:
+    """Write one file of `count` row groups of `rows` responses; a step has two row groups."""
+    table = response_table(1, 0, count * rows, 2 * rows)
+    pq.write_table(table, path, compression="zstd", row_group_size=rows)
+
+
+def write_steps(path: Path, count: int, rows: int = 8) -> None:
+    """Write one small file of `count` steps of `rows` responses of 4 tokens."""
+    number = count * rows
+    index = np.arange(number)
+    offsets = pa.array(np.arange(number + 1) * 4, pa.int32())
+    mask = pa.ListArray.from_arrays(offsets, pa.array(np.ones(4 * number, np.uint8)))
+    columns = {
+        "prompt_id": pa.array([f"prompt-{i // rows}" for i in index]),
+        "step": pa.array(index // rows),
+        "reward": pa.array(np.random.default_rng(0).random(number, dtype=np.float32)),
+        "response_mask": mask,
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def write_jsonl(path: Path, count: int, rows: int = 512) -> None:
+    """Write `count` responses as generic JSONL: an object a line, lists of tokens in it."""
+    with path.open("w", encoding="utf-8") as file:
+        for first in range(0, count, rows):
+            table = response_table(2, first, min(rows, count - first), max(8, count // 4))
+            for row in table.drop_columns(["values", "infer_log_probs"]).to_pylist():
+                for name in ("old_log_probs", "ref_log_probs"):
+                    row[name] = [round(value, 6) for value in row[name]]
+                file.write(json.dumps(row) + "\n")
+
+
+WRITERS = {
+    "rollouts": write_rollouts,
+    "files": write_files,
+    "row_groups": write_row_groups,
+    "steps": write_steps,
+    "jsonl": write_jsonl,
+}
+
+
 def main() -> None:
-    """Write one file."""
+    """Write one input."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--responses", type=int, default=64_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=WRITERS, default="rollouts")
+    parser.add_argument("--count", type=int, default=64_000, help="responses, files or others")
     arguments = parser.parse_args()
-    write_rollouts(arguments.path, arguments.responses, arguments.seed)
+    WRITERS[arguments.kind](arguments.path, arguments.count)
 
 
 if __name__ == "__main__":

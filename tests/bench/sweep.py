@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.bench.__main__ import timed
+from tests.bench.commands import Measured, timed
 from tests.bench.inputs import write_rollouts
 
 RLPOST = [str(Path(sys.executable).with_name("rlpost")), "loss"]
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     arguments = parser.parse_args()
     commands = {"one setting": RLPOST, "twenty settings": [*RLPOST, *SWEEP]}
-    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    runs: dict[str, list[Measured]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory(prefix="rlpost-bench-") as folder:
         plain, source = Path(folder) / "plain.parquet", Path(folder) / "in.parquet"
         write_rollouts(plain, arguments.responses)
@@ -76,11 +76,10 @@ def main() -> None:
                 options = ["--summary-json", str(Path(folder) / "out.json"), "--quiet"]
                 runs[name].append(timed([*argv, str(source), *options]))
     medians = {
-        name: statistics.median(seconds for seconds, _ in measured)
-        for name, measured in runs.items()
+        name: statistics.median(run.seconds for run in measured) for name, measured in runs.items()
     }
     for name, measured in runs.items():
-        print(f"{name:16} {medians[name]:6.2f} s {max(peak for _, peak in measured):6.0f} MB")
+        print(f"{name:16} {medians[name]:6.2f} s {max(run.peak_mb for run in measured):6.0f} MB")
     ratio = medians["twenty settings"] / medians["one setting"]
     print(f"ratio {ratio:.2f}, at most {MAX_RATIO}: {'met' if ratio <= MAX_RATIO else 'MISSED'}")
 

@@ -8,6 +8,7 @@ import math
 import re
 from typing import Any, Literal, get_args, get_origin
 
+from bench.history import chart
 from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
@@ -269,6 +270,7 @@ def _option(option: Any, *, variable: bool) -> tuple[str, ...]:
 
 
 TABLES = {
+    "speed": chart,
     "topics": topics,
     "commands": commands_table,
     "roles": roles,
