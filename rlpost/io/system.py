@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
@@ -159,3 +160,18 @@ def is_same_file(path: Path, file: int) -> bool:
         return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file))
     except FileNotFoundError:
         return False
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+
+
+def keep_freed_memory() -> None:
+    """Make glibc, if it is the C library, keep freed memory for the next chunk.
+
+    By default it returns large blocks to the system, which clears each page before it is used
+    again. That costs a fifth of the time of a run.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # Windows has no CDLL(None)
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 1 << 30)
+        library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,18 +69,3 @@ def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-
-
-def keep_freed_memory() -> None:
-    """Make glibc, if it is the C library, keep freed memory for the next chunk.
-
-    By default it returns large blocks to the system, which clears each page before it is used
-    again. That costs a fifth of the time of a run.
-    """
-    with suppress(AttributeError, OSError, TypeError):  # Windows has no CDLL(None)
-        library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, 1 << 30)
-        library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

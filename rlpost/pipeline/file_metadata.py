@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
-from rlpost.kernels.rewards import RunningMoments
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS, Change
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.kernels.rewards import RunningMoments
 
 
 Json = dict[str, Any]
@@ -152,6 +152,8 @@ class FileMetadata:
                 raise TypeError(f"{RUN_KEY} has {number!r} as a number")
         if not isinstance(self.run, str):
             raise TypeError(f"{RUN_KEY} has {self.run!r} as the name of the run")
+        if self.running:
+            from rlpost.kernels.rewards import RunningMoments  # noqa: PLC0415 - torch
         for moments in self.running.values():
             _ = [float(number) for number in vars(RunningMoments(**moments)).values()]
 

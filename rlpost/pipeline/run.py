@@ -14,10 +14,10 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
 from rlpost.io.progress import Clock
 from rlpost.io.staged import StagedFile
-from rlpost.io.system import cores
+from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.device import chunk_tokens_for, device_named, keep_freed_memory
+from rlpost.pipeline.device import chunk_tokens_for, device_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of

@@ -387,8 +387,8 @@ def test_sums_do_not_depend_on_the_pieces(cuts):
     y = 0.3 * x + rng.standard_normal(1000)
     found, spread = Agreement(), ValueStats()
     for a, b in zip(np.split(x, cuts), np.split(y, cuts), strict=True):
-        found.add(a, b)
-        spread.add(a)
+        found.add(Agreement.of(a, b))
+        spread.add(ValueStats.of(a))
     assert found.pearson == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-9)
     assert spread.facts()["std"] == pytest.approx(x.std(ddof=1), rel=1e-9)
 

@@ -25,14 +25,23 @@ class SignCounts:
     one_zero: int = 0
     both_zero: int = 0
 
-    def add(self, left: Numbers, right: Numbers) -> None:
-        """Count more pairs, [n] each."""
-        product = np.sign(left) * np.sign(right)
-        zeros = (left == 0).astype(np.int64) + (right == 0)
-        self.same += int((product > 0).sum())
-        self.opposite += int((product < 0).sum())
-        self.one_zero += int((zeros == 1).sum())
-        self.both_zero += int((zeros == 2).sum())  # noqa: PLR2004
+    @classmethod
+    def of(cls, left: Numbers, right: Numbers) -> SignCounts:
+        """Count pairs, [n] finite numbers each."""
+        signs = (left > 0, left < 0), (right > 0, right < 0)
+        (up, down), (also_up, also_down) = signs
+        some = [int(np.count_nonzero(one)) for pair in signs for one in pair]
+        same = int(np.count_nonzero(up & also_up) + np.count_nonzero(down & also_down))
+        opposite = int(np.count_nonzero(up & also_down) + np.count_nonzero(down & also_up))
+        one_zero = sum(some) - 2 * (same + opposite)
+        return cls(same, opposite, one_zero, len(left) - same - opposite - one_zero)
+
+    def add(self, part: SignCounts) -> None:
+        """Add the counts of more pairs."""
+        self.same += part.same
+        self.opposite += part.opposite
+        self.one_zero += part.one_zero
+        self.both_zero += part.both_zero
 
     def facts(self) -> Json:
         """Return the counts and `agreement`: the share of same signs among pairs not both 0."""
@@ -63,35 +72,41 @@ class Agreement:
 
     @classmethod
     def of(cls, left: Numbers, right: Numbers) -> Agreement:
-        """Return the agreement of two whole columns."""
-        agreement = cls()
-        agreement.add(left, right)
-        return agreement
-
-    def add(self, left: Numbers, right: Numbers) -> None:
-        """Add more pairs, [n] float64 each; pairs with NaN or infinite numbers are ignored."""
-        finite = np.isfinite(left) & np.isfinite(right)
-        if not finite.all():
+        """Return the agreement of pairs, [n] float64 each; those not finite are ignored."""
+        sums = left.sum(), right.sum()
+        if not np.isfinite(sums).all():
+            finite = np.isfinite(left) & np.isfinite(right)
             left, right = left[finite], right[finite]
+            sums = left.sum(), right.sum()
         count = len(left)
-        if count == 0:
-            return
-        means = float(left.mean()), float(right.mean())
+        if not count:
+            return cls()
+        means = float(sums[0] / count), float(sums[1] / count)
         x, y = left - means[0], right - means[1]
-        total = self.count + count
-        off = means[0] - self.left, means[1] - self.right
-        weight = self.count * count / total
-        self.left_squares += float(x @ x) + off[0] ** 2 * weight
-        self.right_squares += float(y @ y) + off[1] ** 2 * weight
-        self.products += float(x @ y) + off[0] * off[1] * weight
-        self.left += off[0] * count / total
-        self.right += off[1] * count / total
+        squares, products = (float(x @ x), float(y @ y)), float(x @ y)
+        differences = np.subtract(left, right, out=x)
+        apart = int(np.count_nonzero(np.abs(differences, out=differences)))
+        distance, largest = float(differences.sum()), float(differences.max())
+        signs = SignCounts.of(left, right)
+        return cls(signs, count, *means, *squares, products, count - apart, distance, largest)
+
+    def add(self, part: Agreement) -> None:
+        """Add the agreement of more pairs."""
+        if not part.count:
+            return
+        total = self.count + part.count
+        off = part.left - self.left, part.right - self.right
+        weight = self.count * part.count / total
+        self.left_squares += part.left_squares + off[0] ** 2 * weight
+        self.right_squares += part.right_squares + off[1] ** 2 * weight
+        self.products += part.products + off[0] * off[1] * weight
+        self.left += off[0] * part.count / total
+        self.right += off[1] * part.count / total
         self.count = total
-        differences = np.abs(left - right)
-        self.identical += int((left == right).sum())
-        self.distance += float(differences.sum())
-        self.largest = max(self.largest, float(differences.max()))
-        self.signs.add(left, right)
+        self.identical += part.identical
+        self.distance += part.distance
+        self.largest = max(self.largest, part.largest)
+        self.signs.add(part.signs)
 
     @property
     def pearson(self) -> float | None:
@@ -124,21 +139,32 @@ class ValueStats:
     high: float = -np.inf
     zeros: int = 0
 
-    def add(self, values: Numbers) -> None:
-        """Add more numbers, [n]; NaN and infinite ones are ignored."""
-        values = values[np.isfinite(values)]
-        if not len(values):
+    @classmethod
+    def of(cls, values: Numbers) -> ValueStats:
+        """Return the statistics of numbers, [n]; NaN and infinite ones are ignored."""
+        total = values.sum()
+        if not np.isfinite(total):
+            values = values[np.isfinite(values)]
+            total = values.sum()
+        count = len(values)
+        if not count:
+            return cls()
+        mean = float(total / count)
+        deviations = values - mean
+        squares = float(np.square(deviations, out=deviations).sum())
+        zeros = count - int(np.count_nonzero(values))
+        return cls(count, mean, squares, float(values.min()), float(values.max()), zeros)
+
+    def add(self, part: ValueStats) -> None:
+        """Add the statistics of more numbers."""
+        if not part.count:
             return
-        mean, count = float(values.mean()), len(values)
-        total, off = self.count + count, mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + off**2 * self.count * count / total
-        self.mean += off * count / total
+        total, off = self.count + part.count, part.mean - self.mean
+        self.squares += part.squares + off**2 * self.count * part.count / total
+        self.mean += off * part.count / total
         self.count = total
-        self.low, self.high = (
-            min(self.low, float(values.min())),
-            max(self.high, float(values.max())),
-        )
-        self.zeros += int((values == 0).sum())
+        self.low, self.high = min(self.low, part.low), max(self.high, part.high)
+        self.zeros += part.zeros
 
     def facts(self) -> Json:
         """Return mean, standard deviation (Bessel), min, max, zeros; None without numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.system import cores
+from rlpost.io.system import cores, keep_freed_memory
+from rlpost.io.threads import MOST_WORKERS, map_ordered
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -135,9 +137,13 @@ def compare(
     Raises:
         DataError: the rows do not match; or as the sides' inputs.
     """
+    keep_freed_memory()
     matched = matching.match(inputs) if len(inputs) > 1 else None
     totals = _Totals(len(sides))
-    _add_chunks(totals, _advantage_columns(sides, inputs, matched, mask), masked=mask is not None)
+    chunks = matching.align(_advantage_columns(sides, inputs, matched, mask))
+    of_chunk = partial(_Totals.of, masked=mask is not None)
+    for part in map_ordered(of_chunk, chunks, min(cores(), MOST_WORKERS)):
+        totals.add(part)
     means = [np.concatenate(parts) if parts else np.zeros(0) for parts in totals.means]
     rows = matched.rows[0] if matched else np.arange(inputs[0].count)
     if len(means[0]) != len(rows):
@@ -179,26 +185,45 @@ class _Totals:
         self.unequal = 0
         """Rows whose lists differ in length; they count for responses, not for tokens."""
 
-    def add(self, columns: Sequence[ColumnChunk], mask: ColumnChunk | None) -> None:
-        """Add the same rows of every side, and their mask."""
-        beside = None if mask is None else (mask.offsets, mask.values)
-        masks = [lists.mask_beside(beside, column.offsets) for column in columns]
-        # Tokens that a side dropped are NaN: in no statistic of the side, and of no pair with it.
-        masks = [
-            policy & ~np.isnan(column.values) for column, policy in zip(columns, masks, strict=True)
-        ]
-        for i, (column, policy) in enumerate(zip(columns, masks, strict=True)):
-            self.means[i].append(lists.row_means(column.values, column.offsets, policy))
-            self.stats[i].add(column.values[policy])
-        first = columns[0].lengths
-        same = np.logical_and.reduce([column.lengths == first for column in columns])
-        self.unequal += int((~same).sum())
-        compared = [np.repeat(same, column.lengths) for column in columns]
-        values = [column.values[rows] for column, rows in zip(columns, compared, strict=True)]
-        kept = [own[rows] for own, rows in zip(masks, compared, strict=True)]
-        for (left, right), agreement in self.pairs.items():
-            both = kept[left] & kept[right]
-            agreement.add(values[left][both], values[right][both])
+    @classmethod
+    def of(cls, columns: Sequence[ColumnChunk], *, masked: bool) -> _Totals:
+        """Return the statistics of the same rows of every side; if masked, the mask is last."""
+        beside = (columns[-1].offsets, columns[-1].values) if masked else None
+        columns = columns[:-1] if masked else columns
+        totals, masks, chosen = cls(len(columns)), [], []
+        for i, column in enumerate(columns):
+            values, offsets = column.values, column.offsets
+            # Tokens that a side dropped are NaN: in no statistic of it, and of no pair with it.
+            kept = lists.mask_beside(beside, offsets) & ~np.isnan(values)
+            totals.means[i].append(lists.row_means(values, offsets, kept))
+            masks.append(kept)
+            chosen.append(_where(kept, values))
+            totals.stats[i] = ValueStats.of(chosen[i])
+        same = np.logical_and.reduce([one.lengths == columns[0].lengths for one in columns])
+        totals.unequal = int((~same).sum())
+        for left, right in totals.pairs:
+            pair = chosen[left], chosen[right]
+            if totals.unequal or not np.array_equal(masks[left], masks[right]):
+                inside = [np.repeat(same, columns[i].lengths) for i in (left, right)]
+                both = masks[left][inside[0]] & masks[right][inside[1]]
+                pair = columns[left].values[inside[0]][both], columns[right].values[inside[1]][both]
+            totals.pairs[left, right] = Agreement.of(*pair)
+        return totals
+
+    def add(self, part: _Totals) -> None:
+        """Add the statistics of the next rows."""
+        for pair, agreement in part.pairs.items():
+            self.pairs[pair].add(agreement)
+        for own, stats in zip(self.stats, part.stats, strict=True):
+            own.add(stats)
+        for means, new in zip(self.means, part.means, strict=True):
+            means.extend(new)
+        self.unequal += part.unequal
+
+
+def _where(mask: NDArray[np.bool_], values: Numbers) -> Numbers:
+    """Return the values where a mask is true; all of them are not copied."""
+    return values if mask.all() else values[mask]
 
 
 def _advantage_columns(
@@ -219,11 +244,6 @@ def _advantage_columns(
         matching.select_rows(column, own, count)
         for column, own, count in zip(columns, rows, counts, strict=True)
     ]
-
-
-def _add_chunks(totals: _Totals, columns: list[Generator[ColumnChunk]], *, masked: bool) -> None:
-    for chunks in matching.align(columns):
-        totals.add(chunks[:-1] if masked else chunks, chunks[-1] if masked else None)
 
 
 def _row_facts(

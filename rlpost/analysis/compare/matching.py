@@ -15,7 +15,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.io.arrow import is_list, is_number
+from rlpost.io.arrow import is_list, is_number, to_numpy
 from rlpost.io.threads import prefetch
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _joint_codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
     for key in keys:
         arrays = [chunk for one in inputs for chunk in one.keys[key].chunks]
         encoded = pa.chunked_array(_common_type(arrays)).combine_chunks()
-        own = pc.rank(encoded, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
+        own = to_numpy(pc.rank(encoded, tiebreaker="dense")).astype(np.int64)
         joint = np.unique(joint * (int(own.max(initial=0)) + 1) + own, return_inverse=True)[1]
     ends = np.cumsum([one.count for one in inputs])[:-1]
     return [np.asarray(part, dtype=np.int64) for part in np.split(joint, ends)]
@@ -207,8 +207,7 @@ def column_chunk(array: pa.Array) -> ColumnChunk:
 def read_column(source: Source, column: str) -> Generator[ColumnChunk]:
     """Yield a column of an input in its order, read ahead in a thread."""
     chunks = source.read([column], CHUNK_TOKENS, column)
-    for chunk in prefetch(chunks, 1):
-        yield column_chunk(chunk.table.column(column))
+    yield from prefetch((column_chunk(chunk.table.column(column)) for chunk in chunks), 1)
 
 
 def select_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk
     from rlpost.api import Options
-    from rlpost.io.parquet.source import Source
+    from rlpost.io.parquet.source import RowChunk, Source
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -71,11 +72,13 @@ class FileSide:
     def chunks(self) -> Generator[ColumnChunk]:
         """Yield the advantages in the order of the input; NaN if a mask of the file drops them."""
         names = [name for name in KEPT if name in self.source.columns and name != self.column]
-        columns = [self.column, *names[:1]]
-        for chunk in prefetch(self.source.read(columns, CHUNK_TOKENS, self.column), 1):
-            table = chunk.table
-            mask = table.column(columns[1]) if names and readable(table.schema, names[0]) else None
-            yield kept_chunk(table.column(self.column), mask)
+        chunks = self.source.read([self.column, *names[:1]], CHUNK_TOKENS, self.column)
+        yield from prefetch(map(partial(self._kept, names[:1]), chunks), 1)
+
+    def _kept(self, masks: Sequence[str], chunk: RowChunk) -> ColumnChunk:
+        table = chunk.table
+        mask = [table.column(name) for name in masks if readable(table.schema, name)]
+        return kept_chunk(table.column(self.column), mask[0] if mask else None)
 
     def rates(self) -> Json | None:
         """Return the clip and mask rates in the metadata of the files; None if any has none."""
@@ -116,11 +119,9 @@ class RecipeSide:
         responses = engine.responses()
         totals = ExactTotals()
         for file in range(len(plan.source.files)):
-            names = ("advantages", KEPT[0])
-            for result in engine.last_pass(file, responses, names, lambda batch: batch):
+            for result in engine.last_pass(file, responses, ("advantages", KEPT[0]), _kept_tokens):
                 totals += result.totals
-                for _, columns in result.parts:
-                    yield kept_chunk(columns.column("advantages"), columns.column(KEPT[0]))
+                yield from (chunk for _, chunk in result.parts)
         self.summary = summarise(plan, responses, totals)
 
     def rates(self) -> Json | None:
@@ -130,6 +131,10 @@ class RecipeSide:
     def warnings(self) -> list[str]:
         """Return no warnings: those of the run are about its input."""
         return []
+
+
+def _kept_tokens(columns: pa.RecordBatch) -> ColumnChunk:
+    return kept_chunk(columns.column("advantages"), columns.column(KEPT[0]))
 
 
 Side = FileSide | RecipeSide

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.segments import segment_sums
-from rlpost.io.arrow import is_list, is_number
+from rlpost.io.arrow import fill_nulls, is_list, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -118,8 +118,7 @@ def holds_numbers(kind: pa.DataType) -> bool:
 
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Return the number of elements of each row, [n]; 0 for a null list."""
-    lengths = pc.fill_null(pc.list_value_length(array).cast(pa.int64()), 0)
-    return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return fill_nulls(pc.list_value_length(array), 0).astype(np.int64)
 
 
 def flat(array: pa.Array) -> Flat:
@@ -132,17 +131,17 @@ def numbers(array: pa.Array) -> NDArray[np.float64]:
     """Return a column of numbers, [n] float64; nulls are NaN."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
-    filled = pc.fill_null(array.cast(pa.float64(), safe=False), float("nan"))
-    return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return fill_nulls(array.cast(pa.float64(), safe=False), np.nan)
 
 
 def mask_beside(mask: Flat | None, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return a mask for values with these offsets, [T]; all ones in rows of another length."""
-    lengths = np.diff(offsets)
+    if mask is not None and np.array_equal(mask[0], offsets):
+        return mask[1] > 0
     result = np.ones(int(offsets[-1]), dtype=np.bool_)
     if mask is None:
         return result
-    mask_lengths = np.diff(mask[0])
+    lengths, mask_lengths = np.diff(offsets), np.diff(mask[0])
     same = mask_lengths == lengths
     result[np.repeat(same, lengths)] = (mask[1] > 0)[np.repeat(same, mask_lengths)]
     return result
@@ -152,8 +151,11 @@ def row_means(
     values: NDArray[np.float64], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return the mean of each row's values with mask 1, [n]; NaN without any."""
-    counts = segment_sums(mask.astype(np.float64), offsets)
-    sums = segment_sums(np.where(mask, values, 0.0), offsets)
+    if mask.all():
+        counts, sums = np.diff(offsets).astype(np.float64), segment_sums(values, offsets)
+    else:
+        counts = segment_sums(mask.astype(np.float64), offsets)
+        sums = segment_sums(np.where(mask, values, 0.0), offsets)
     means = np.full(len(sums), np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
