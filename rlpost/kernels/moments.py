@@ -105,12 +105,42 @@ def _round(row: list[int], divisor: int) -> float:
         return float("inf") if total > 0 else float("-inf")
 
 
+def used_digits(digits: Tensor) -> slice:
+    """Return the range of digits that sums [..., digits] use, and that of 1.
+
+    Numbers of one magnitude use few of them. The unit of the first one is 2^-`scale_of` it.
+    """
+    used = digits.reshape(-1, DIGITS).ne(0).any(0)
+    used[_BIAS // 32] = True
+    indices = used.nonzero()
+    return slice(int(indices[0]), int(indices[-1]) + 1)
+
+
+def scale_of(used: slice) -> int:
+    """Return the binary digits behind the point, if `used.start` is the first digit of a sum."""
+    return _BIAS - 32 * int(used.start)
+
+
+def integers_of(digits: Tensor) -> list[int]:
+    """Return the sums [n, any number of digits] as integers, in units of their first digit."""
+    count, size = digits.shape
+    words = np.empty((count, size + 2), "<u4")
+    carry = np.zeros(count, np.int64)
+    for index, column in enumerate(digits.numpy().T):
+        carry += column
+        words[:, index] = carry & _LOW
+        carry >>= 32
+    words[:, size], words[:, size + 1] = carry & _LOW, carry >> 32 & _LOW
+    data, width = words.tobytes(), 4 * (size + 2)
+    ends = range(0, len(data), width)
+    return [int.from_bytes(data[at : at + width], "little", signed=True) for at in ends]
+
+
 def fractions_of(digits: Tensor) -> list[Fraction]:
     """Return sums [n, digits] as exact fractions."""
-    used = digits.ne(0).any(0).nonzero().squeeze(1)  # numbers of one magnitude use few digits
-    shifts = (32 * used).tolist()
-    rows = (zip(row, shifts, strict=True) for row in digits[:, used].tolist())
-    return [Fraction(sum(digit << shift for digit, shift in row), 1 << _BIAS) for row in rows]
+    used = used_digits(digits)
+    unit = 1 << scale_of(used)
+    return [Fraction(number, unit) for number in integers_of(digits[:, used])]
 
 
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:

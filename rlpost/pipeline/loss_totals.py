@@ -110,7 +110,7 @@ class LossTotals:
         """Return the totals over some cells."""
         if not self.cells:
             none = torch.zeros(self.configs * KINDS, dtype=torch.int64)
-            return TokenTotals(Totals({}, {}, {}), _by_kind(none), None)
+            return TokenTotals(Totals(), _by_kind(none), None)
         kinds, bins = self.cells.counted(cells)
         return TokenTotals(self.cells.over(cells), _by_kind(kinds), bins)
 

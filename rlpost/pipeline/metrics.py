@@ -23,6 +23,8 @@ from rlpost.pipeline.totals import SPREADS, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Totals
@@ -96,13 +98,10 @@ def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
     return ExactTotals.of(batch.responses["cell"], numbers.sums, numbers.spans)
 
 
-def report_metrics(totals: Totals, resolved: ResolvedRecipe) -> Json:
-    """Return the entries of the summary of some responses from their totals."""
-    return {
-        metric.name: metric.report(totals, resolved)
-        for metric in METRICS
-        if metric.applies(resolved)
-    }
+def report_metrics(each: Sequence[Totals], resolved: ResolvedRecipe) -> list[Json]:
+    """Return the entries of the summary of some sets of responses from the totals of each."""
+    reports = [(metric.name, metric.report) for metric in METRICS if metric.applies(resolved)]
+    return [{name: report(totals, resolved) for name, report in reports} for totals in each]
 
 
 def _statistic(totals: Totals, _: ResolvedRecipe, *, name: str) -> Json:
@@ -363,9 +362,7 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
         "identical": totals.count("is.identical"),
     }
     if "is_weight" in totals:
-        number, total, squares = (
-            totals.sums[f"is_weight.{part}"] for part in ("count", "total", "squares")
-        )
+        number, total, squares = (totals.total(f"is_weight.{part}") for part in SPREADS)
         entry["weight"] = totals.statistic("is_weight")
         entry["ess"] = float(total * total / (number * squares)) if squares else None
     return entry

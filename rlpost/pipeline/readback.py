@@ -253,7 +253,7 @@ class _Sums:
         self.high = max(self.high, float(values.max()))
 
     def compare(self, name: str, counted: str, totals: Totals) -> None:
-        _, total, squares = (float(totals.sums[f"{counted}.{part}"]) for part in SPREADS)
+        _, total, squares = (float(totals.total(f"{counted}.{part}")) for part in SPREADS)
         pairs = [
             ("sum", self.total, total, self.size),
             ("sum of squares", self.squares, squares, self.squares),

@@ -69,13 +69,14 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     with single_threaded_torch():
         responses = engine.responses()
         run = run_metadata(plan, source, running, options)
-        metadata = partial(enriched_metadata, run=run)
+        summaries: list[Json] | None = [] if len(source.files) == 1 else None
+        metadata = partial(enriched_metadata, run=run, summaries=summaries)
         totals, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify
         )
         inputs = [file.path for file in source.files]
         summary = {
-            **summarise(plan, responses, totals),
+            **(summaries[0] if summaries else summarise(plan, responses, totals)),
             **run_summary(plan, inputs, outputs.targets, rewritten, engine.splits),
         }
     if options.state is not None:
@@ -370,6 +371,7 @@ def enriched_metadata(
     *,
     run: FileMetadata,
     first: int = 0,
+    summaries: list[Json] | None = None,
 ) -> dict[str, str]:
     """Return the metadata of an enriched file; the same bytes for the same input and recipe.
 
@@ -380,6 +382,10 @@ def enriched_metadata(
         totals: of the file.
         run: the metadata of the run.
         first: the number that the source's first file has in the run.
+        summaries: gets the summary of the file, which is that of the run if it has no other file.
     """
     name = plan.source.files[index].path.name
-    return run.of_file(first + index, name, summarise(plan, responses, totals)).entries
+    summary = summarise(plan, responses, totals)
+    if summaries is not None:
+        summaries.append(summary)
+    return run.of_file(first + index, name, summary).entries

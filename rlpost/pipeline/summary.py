@@ -221,7 +221,18 @@ def summary_of(
         totals: of the responses, by cell.
     """
     resolved = plan.resolved
-    every = totals.total()
+    rows = {
+        column: [] if labels[column] == ["all"] else cells_of(labels, totals.keys, column)
+        for column in ("step", "domain")
+    }
+    sets = [totals.keys, *(cells for column in rows for _, cells in rows[column])]
+    every, *parts = totals.over_each(sets)
+    whole, *metrics = report_metrics([every, *parts], resolved)
+    of_part = iter(metrics)
+    tables = {
+        f"{column}s": [{column: label, **next(of_part)} for label, _ in own]
+        for column, own in rows.items()
+    }
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
@@ -229,10 +240,9 @@ def summary_of(
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
         "roles": roles_of(plan),
-        **report_metrics(every, resolved),
+        **whole,
         "groups": groups,
-        "steps": _tables(labels, totals, resolved, "step"),
-        "domains": _tables(labels, totals, resolved, "domain"),
+        **tables,
     }
     if resolved.kl:
         one = resolved.recipe.kl_coef
@@ -262,21 +272,6 @@ def roles_of(plan: Plan) -> Json:
         }
         for role in plan.roles
     }
-
-
-def _tables(
-    labels: Mapping[str, list[str | int]],
-    totals: ExactTotals,
-    resolved: ResolvedRecipe,
-    column: str,
-) -> list[Json]:
-    """Return the metrics of each step or domain, if the input has several."""
-    if labels[column] == ["all"]:
-        return []
-    return [
-        {column: label, **report_metrics(totals.over(cells), resolved)}
-        for label, cells in cells_of(labels, totals.keys, column)
-    ]
 
 
 def warnings_of(

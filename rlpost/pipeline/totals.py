@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
 from io import BytesIO
@@ -21,8 +21,10 @@ from rlpost.kernels.moments import (
     DIGITS,
     add_digits,
     exact_digits,
-    fractions_of,
+    integers_of,
     keyed_extremes,
+    scale_of,
+    used_digits,
     zero_digits,
 )
 
@@ -38,37 +40,40 @@ _NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
 class Totals:
     """Sums (exact), minima and maxima of a set of rows."""
 
-    sums: dict[str, Fraction]
-    lows: dict[str, float]
-    highs: dict[str, float]
+    sums: dict[str, int] = field(default_factory=dict)
+    """In units of 2^-`scale`: integers cost a fifth of fractions, and round to the same floats."""
+    lows: dict[str, float] = field(default_factory=dict)
+    highs: dict[str, float] = field(default_factory=dict)
+    scale: int = 0
 
     def __contains__(self, name: object) -> bool:
         return name in self.sums or f"{name}.count" in self.sums
 
     def count(self, name: str) -> int:
         """Return a sum of whole numbers."""
-        return int(self.sums.get(name, 0))
+        return self.sums.get(name, 0) >> self.scale
 
     def total(self, name: str) -> Fraction:
         """Return a sum; 0 if nothing was added."""
-        return self.sums.get(name, Fraction(0))
+        return Fraction(self.sums.get(name, 0), 1 << self.scale)
 
     def share(self, part: str, whole: str) -> float:
         """Return the ratio of two sums; 0 if the second is 0."""
-        base = self.sums.get(whole, Fraction(0))
-        return float(self.sums.get(part, Fraction(0)) / base) if base else 0.0
+        base = self.sums.get(whole, 0)
+        return self.sums.get(part, 0) / base if base else 0.0
 
     def statistic(self, name: str) -> dict[str, float | None]:
         """Return mean, Bessel standard deviation, min and max; all None without numbers."""
-        count, total, squares = (self.sums.get(f"{name}.{part}", Fraction(0)) for part in SPREADS)
+        count, total, squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS)
         if not count:
             return {"mean": None, "std": None, "min": None, "max": None}
-        mean = total / count
-        # the sums are exact, so nothing is lost in the subtraction
-        variance = max((squares - total * mean) / (count - 1), Fraction(0)) if count > 1 else 0
+        one, variance = 1 << self.scale, 0.0
+        if count > one:
+            # (Σx² - (Σx)²/n) / (n - 1) in integers, so nothing is lost in the subtraction
+            variance = max(squares * count - total * total, 0) / (count * (count - one))
         return {
-            "mean": float(mean),
-            "std": float(variance) ** 0.5,
+            "mean": total / count,
+            "std": variance**0.5,
             "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
             "max": self.highs[name] + 0.0,
         }
@@ -227,17 +232,38 @@ class ExactTotals:
 
     def over(self, chosen: Sequence[int]) -> Totals:
         """Return the totals over some keys, which need not occur."""
+        return self.over_each([chosen])[0]
+
+    def over_each(self, sets: Sequence[Sequence[int]]) -> list[Totals]:
+        """Return the totals over each of some sets of keys, which need not occur."""
         if not self:
-            return Totals({}, {}, {})
-        block, own = self.joined, self._indices(chosen)
-        none = torch.full((len(self.spans), 1), torch.inf, dtype=torch.float64)
-        lows = torch.cat([none, block.lows[:, own]], 1).amin(1)
-        highs = torch.cat([-none, block.highs[:, own]], 1).amax(1)
-        return Totals(
-            dict(zip(self.sums, fractions_of(block.digits[:, own].sum(1)), strict=True)),
-            dict(zip(self.spans, lows.tolist(), strict=True)),
-            dict(zip(self.spans, highs.tolist(), strict=True)),
-        )
+            return [Totals() for _ in sets]
+        block, count = self.joined, len(sets)
+        sizes = torch.tensor([len(one) for one in sets], dtype=torch.int64)
+        owner = torch.arange(count).repeat_interleave(sizes)
+        keys = torch.tensor([key for one in sets for key in one], dtype=torch.int64)
+        own = torch.searchsorted(block.keys, keys).clamp(max=len(block.keys) - 1)
+        there = block.keys[own] == keys
+        owner, own = owner[there], own[there]
+        used = used_digits(block.digits)
+        digits = block.digits[..., used].transpose(0, 1)[own]
+        sums = digits.new_zeros(count, *digits.shape[1:]).index_add_(0, owner, digits)
+        index = owner[:, None].expand(-1, len(self.spans))
+        low = torch.full((count, len(self.spans)), torch.inf, dtype=torch.float64)
+        high = -low
+        low.scatter_reduce_(0, index, block.lows.T[own], "amin")
+        high.scatter_reduce_(0, index, block.highs.T[own], "amax")
+        numbers = integers_of(sums.view(-1, sums.shape[-1]))
+        begins = range(0, len(numbers), len(self.sums))
+        return [
+            Totals(
+                dict(zip(self.sums, numbers[begin : begin + len(self.sums)], strict=True)),
+                dict(zip(self.spans, lows, strict=True)),
+                dict(zip(self.spans, highs, strict=True)),
+                scale_of(used),
+            )
+            for begin, lows, highs in zip(begins, low.tolist(), high.tolist(), strict=True)
+        ]
 
     def counted(self, chosen: Sequence[int]) -> list[Tensor]:
         """Return the other counts over some keys; only if there are responses."""

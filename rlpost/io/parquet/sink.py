@@ -8,7 +8,7 @@ target, synced, and renamed.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -227,8 +227,27 @@ def encoder_for(
     `indexed`: the source has page indexes, in any of the row groups to encode.
     """
     level = 1 if codec == "zstd" and level is None else level
+    pairs = frozenset((aliases or {}).items())
+    return _encoder(fields, frozenset(constant), pairs, codec, level, indexed)
+
+
+@lru_cache(8)
+def _encoder(
+    fields: pa.Schema,
+    constant: frozenset[str],
+    aliases: frozenset[tuple[str, str]],
+    codec: str,
+    level: int | None,
+    indexed: bool,  # noqa: FBT001
+) -> Encoder:
+    """Return an encoder, which all files with the same new columns share."""
     return Encoder(
-        fields, constant=constant, aliases=aliases, codec=codec, level=level, indexed=indexed
+        fields,
+        constant=constant,
+        aliases=dict(sorted(aliases)),
+        codec=codec,
+        level=level,
+        indexed=indexed,
     )
 
 
