@@ -388,7 +388,7 @@ def test_columns_that_are_encoded_anew_have_checksums_of_what_was_written(monkey
 
 
 def test_a_source_that_is_larger_than_a_block_of_the_copy(monkeypatch, tmp_path):
-    monkeypatch.setattr("rlpost.io.staged.READ_BYTES", 64)
+    monkeypatch.setattr("rlpost.io.staged.COPY_BYTES", 64)
     path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet", compression="none")
     assert changed_chunks(path) == []
 

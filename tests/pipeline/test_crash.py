@@ -549,7 +549,7 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
     monkeypatch.setattr(staged, "_copy_block", delayed(chance, staged._copy_block))
     monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
-    monkeypatch.setattr(staged, "READ_BYTES", 7_001)
+    monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
     words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]

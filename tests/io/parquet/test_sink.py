@@ -157,7 +157,7 @@ def test_a_copy_whose_reads_and_writes_are_short_is_complete(source, target, mon
     read, write = os.preadv, os.pwrite
     monkeypatch.setattr(os, "preadv", lambda file, blocks, at: read(file, [blocks[0][:most]], at))
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:most], at))
-    monkeypatch.setattr(staged, "READ_BYTES", 100)
+    monkeypatch.setattr(staged, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
