@@ -50,20 +50,18 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
     Returns:
         [count, digits] int64; `add_digits` adds two of them, `round_digits` rounds one.
     """
-    values, keys = values.to("cpu", torch.float64), keys.to("cpu")
-    fraction, exponent = torch.frexp(values)
-    mantissa = torch.ldexp(fraction, torch.tensor(_MANTISSA)).to(torch.int64)
-    sign, mantissa = mantissa.sign(), mantissa.abs()
-    bit = exponent.to(torch.int64) - _MANTISSA + _BIAS
-    digit, shift = bit // 32, bit % 32
-    low = (mantissa & _LOW) << shift
-    high = (mantissa >> 32) << shift
-    flat = zero_digits(count).view(-1)
-    slot = keys * DIGITS + digit
-    flat.index_add_(0, slot, sign * (low & _LOW))
-    flat.index_add_(0, slot + 1, sign * ((low >> 32) + (high & _LOW)))
-    flat.index_add_(0, slot + 2, sign * (high >> 32))
-    return _carried(flat.view(count, DIGITS))
+    # By numpy, since most calls have few numbers, on which a call of torch takes 3 times as long.
+    fraction, exponent = np.frexp(values.to("cpu", torch.float64).numpy())
+    mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
+    bit = exponent.astype(np.int64) + (_BIAS - _MANTISSA)
+    slot, shift = (bit >> 5) + keys.cpu().numpy() * DIGITS, bit & 31
+    low, high = (mantissa & _LOW) << shift, (mantissa >> 32) << shift  # high has the sign
+    digits = zero_digits(count)
+    flat = digits.numpy().reshape(-1)
+    np.add.at(flat, slot, low & _LOW)
+    np.add.at(flat, slot + 1, (low >> 32) + (high & _LOW))
+    np.add.at(flat, slot + 2, high >> 32)
+    return _carried(digits)
 
 
 def add_digits(left: Tensor, right: Tensor) -> Tensor:

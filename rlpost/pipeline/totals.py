@@ -22,7 +22,6 @@ from rlpost.kernels.moments import (
     add_digits,
     exact_digits,
     integers_of,
-    keyed_extremes,
     scale_of,
     used_digits,
     zero_digits,
@@ -151,13 +150,11 @@ class ExactTotals:
         stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
         indices = torch.arange(len(sums))[:, None] * count + index
         digits = exact_digits(stacked.view(-1), indices.view(-1), len(sums) * count)
-        extremes = torch.empty(2, len(spans), count, dtype=torch.float64)
-        for row, (low, high) in enumerate(spans.values()):
-            extremes[0, row] = keyed_extremes(low.to("cpu", torch.float64), index, count)[0]
-            extremes[1, row] = keyed_extremes(high.to("cpu", torch.float64), index, count)[1]
-        block = KeyBlock(
-            distinct, digits.view(len(sums), count, DIGITS), extremes[0], extremes[1], counts
+        lows, highs = (
+            _by_key([pair[end] for pair in spans.values()], index, count, how)
+            for end, how in ((0, "amin"), (1, "amax"))
         )
+        block = KeyBlock(distinct, digits.view(len(sums), count, DIGITS), lows, highs, counts)
         return cls(tuple(sums), tuple(spans), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
@@ -286,6 +283,16 @@ class ExactTotals:
         """Return the indices of the chosen keys that occur."""
         wanted = torch.tensor(chosen, dtype=torch.int64)
         return torch.isin(self.joined.keys, wanted).nonzero().squeeze(1)
+
+
+def _by_key(columns: list[Tensor], keys: Tensor, count: int, how: str) -> Tensor:
+    """Return the minima or maxima by key of columns [n], [columns, count]; ±inf for no columns."""
+    start = torch.inf if how == "amin" else -torch.inf
+    out = torch.full((len(columns), count), start, dtype=torch.float64)
+    if not columns:
+        return out
+    stacked = torch.stack(columns).to("cpu", torch.float64)
+    return out.scatter_reduce_(1, keys.expand_as(stacked), stacked, how)
 
 
 def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
