@@ -195,6 +195,7 @@ def _optional(function: Callable[..., Any] | None) -> set[str]:
     return {name for name, parameter in parameters.items() if parameter.default is None}
 
 
+@cache
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the options of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
