@@ -1,7 +1,8 @@
 """Verification of enriched files: recomputed columns and summary against the stored ones.
 
 An enriched file has the columns of its input and, in its metadata, the recipe, so the new columns
-and the summary can be recomputed and compared. All columns are decoded, and compared with the
+and the summary can be recomputed and compared. All columns are decoded: those that are recomputed,
+or that this needs, while it runs, and the others beside it. Their bytes are compared with the
 checksums that were computed when they were written or copied.
 """
 
@@ -10,8 +11,11 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,8 +27,8 @@ from rlpost.io.arrow import is_list
 from rlpost.io.parquet.checksums import changed_chunks
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
-from rlpost.io.parquet.sink import SourceReader
 from rlpost.io.parquet.source import Source
+from rlpost.io.threads import prefetch
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
+    from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
 
 
@@ -204,21 +209,44 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     """Return the verdicts on all files of one run."""
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
-    options.reporter.start("decode", sum(enriched.rows for enriched in run))
-    damage = [damaged_columns(enriched.file.path, options.reporter.advance) for enriched in run]
-    changed = [changed_chunks(enriched.file.path) for enriched in run]
-    try:
-        verdicts = _compare(run, damage, options)
-    except DataError as error:
-        comparable = run[0].metadata.comparable
-        if comparable and not any(damage) and not any(changed):
-            raise
-        note = f"its columns were not recomputed: {error}"
-        verdicts = [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
+    paths = [enriched.file.path for enriched in run]
+    with ThreadPoolExecutor(2, thread_name_prefix="rlpost-check") as pool:
+        changes = pool.map(changed_chunks, paths)
+        try:
+            with _plan_of(run) as plan:
+                compared = {column for step in plan.passes() for column in step.columns}
+                compared.update(_inputs_of(plan).written)
+                others = pool.map(partial(damaged_columns, without=compared), paths)
+                verdicts = _compare(plan, run, [()] * len(run), options)
+            damage, changed = list(others), list(changes)
+        except DataError:
+            options.reporter.start("decode", sum(enriched.rows for enriched in run))
+            damage = [damaged_columns(path, options.reporter.advance) for path in paths]
+            changed = list(changes)
+            verdicts = _compare_undamaged(run, damage, options, found=any(damage) or any(changed))
     return [
         _with_chunks(_with_damage(verdict, own), chunks)
         for verdict, own, chunks in zip(verdicts, damage, changed, strict=True)
     ]
+
+
+def _compare_undamaged(
+    run: list[EnrichedFile],
+    damage: Sequence[Collection[str]],
+    options: Options,
+    *,
+    found: bool,
+) -> list[Json]:
+    """Recompute the columns of a run; DataError if that fails, and no damage was `found`."""
+    try:
+        with _plan_of(run) as plan:
+            return _compare(plan, run, damage, options)
+    except DataError as error:
+        comparable = run[0].metadata.comparable
+        if comparable and not found:
+            raise
+        note = f"its columns were not recomputed: {error}"
+        return [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
@@ -238,10 +266,9 @@ def _check_complete(run: list[EnrichedFile]) -> None:
     )
 
 
-def _compare(
-    run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
-) -> list[Json]:
-    """Recompute the columns of all files of a run, and compare those that decode."""
+@contextmanager
+def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
+    """Bind the recipe of a run to the columns that its files kept."""
     first = run[0]
     running = {name: RunningMoments(**values) for name, values in first.metadata.running.items()}
     with _as_data_error(first):
@@ -255,14 +282,21 @@ def _compare(
         _check_roles(source, first)
         with _as_data_error(first):
             plan = bind(source, first.metadata.recipe, running)
-        engine = engine_for(plan, options)
-        with single_threaded_torch(), _as_data_error(first):
-            responses = engine.responses()
-            options.reporter.start("compare", source.rows)
-            return [
-                _verdict(engine, responses, index, enriched, damage[index])
-                for index, enriched in enumerate(run)
-            ]
+        yield plan
+
+
+def _compare(
+    plan: Plan, run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
+) -> list[Json]:
+    """Recompute the columns of all files of a run, and compare those that decode."""
+    engine = engine_for(plan, options)
+    with single_threaded_torch(), _as_data_error(run[0]):
+        responses = engine.responses()
+        options.reporter.start("compare", plan.source.rows)
+        return [
+            _verdict(engine, responses, index, enriched, damage[index])
+            for index, enriched in enumerate(run)
+        ]
 
 
 @contextmanager
@@ -348,15 +382,22 @@ class EnrichedFile(NamedTuple):
 class _InputColumns(Source):
     """Enriched files without the columns that the recipe added."""
 
+    page_checksums = True
+
     def __init__(self, files: Sequence[InputFile], recipe: Recipe) -> None:
         super().__init__(files)
         self.written = emitted(resolve_recipe(recipe, columns_of(self, recipe)))
-        self.stored_schemas = self.schemas
+        self.all_columns = copy(self)
         self.schemas = [
             pa.schema([column for column in schema if column.name not in self.written])
             for schema in self.schemas
         ]
         del self.columns
+
+
+def _inputs_of(plan: Plan) -> _InputColumns:
+    assert isinstance(plan.source, _InputColumns)
+    return plan.source
 
 
 def _check_roles(source: _InputColumns, enriched: EnrichedFile) -> None:
@@ -386,24 +427,27 @@ def _verdict(
     damaged: Collection[str],
 ) -> Json:
     """Recompute the columns of a file and return the comparison with the stored ones."""
-    plan, source = engine.plan, engine.plan.source
-    assert isinstance(source, _InputColumns)
-    names = source.written
-    missing = [name for name in names if name not in source.stored_schemas[index].names]
+    plan, source = engine.plan, _inputs_of(engine.plan)
+    names, stored = source.written, source.all_columns
+    missing = [name for name in names if name not in stored.schemas[index].names]
     present = [name for name in names if name not in missing and name not in damaged]
     differences = {name: ColumnDifference(name) for name in present}
-    rows = SourceReader(enriched.file.path, present, ())
+    sized_by = plan.columns.column(plan.length_role)
+    chunks = stored.read_file(index, present, engine.chunk_tokens, sized_by)
+    rows = prefetch(chunks if present else iter(()), 1)
+    own = pa.record_batch({})
     totals = ExactTotals()
     for result in engine.last_pass(index, responses, names, lambda columns: columns):
         totals += result.totals
-        for row_group, columns in result.parts:
+        for _, columns in result.parts:
             computed = columns
             while computed.num_rows and present:
-                stored = rows.read(row_group, computed.num_rows)
-                for name in present:
-                    own = computed.column(name).slice(0, len(stored))
-                    differences[name].add(stored.column(name), own)
-                computed = computed.slice(stored.num_rows)
+                own = own if own.num_rows else next(rows).table
+                count = min(own.num_rows, computed.num_rows)
+                for name, difference in differences.items():
+                    difference.add(own.column(name)[:count], computed.column(name)[:count])
+                own, computed = own.slice(count), computed.slice(count)
+    next(rows, None)  # a row group may have more rows than its footer, which is an error
     first, last = source.first_rows[index : index + 2]
     recomputed = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
     columns = [_facts(difference, enriched) for difference in differences.values()]

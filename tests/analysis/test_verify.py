@@ -22,6 +22,7 @@ import rlpost
 from rlpost.analysis import verify
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
+from rlpost.io.parquet import reader
 from rlpost.io.parquet.checksums import CHECKSUMS_KEY, changed_chunks
 from rlpost.io.parquet.splice import SpliceSink
 from rlpost.io.staged import StagedFile
@@ -314,13 +315,27 @@ def test_a_column_that_does_not_decode_is_a_difference(tmp_path, column):
 PLAIN = {"compression": "none", "column_encoding": {"kept": "PLAIN"}}
 
 
-def test_checksums_of_pages_are_compared_where_a_file_has_them(tmp_path):
+@pytest.mark.parametrize("column", ["kept", "reward"])
+def test_checksums_of_pages_are_compared_where_a_file_has_them(tmp_path, column):
+    """Also of a column that the recomputation reads, so that it is decoded once."""
     path = tmp_path / "out.parquet"
     with_kept(path, tmp_path / "in.parquet", write_page_checksum=True, **PLAIN)
-    harmed(path, "kept", -3)
+    harmed(path, column, -3)
     ran = run("verify", path)
     assert ran.code == 1
-    assert re.search("kept +DAMAGED", ran.out)
+    assert re.search(f"{column} +DAMAGED", ran.out)
+
+
+def test_each_column_is_decoded_and_none_by_itself_that_the_recomputation_reads(
+    tmp_path, monkeypatch
+):
+    path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet")
+    alone, usual = [], reader._damage
+    monkeypatch.setattr(
+        reader, "_damage", lambda *found: (alone.append(found[3]), usual(*found))[1]
+    )
+    assert found(path)["ok"]
+    assert {*alone} == {"kept", "words"}
 
 
 def test_a_changed_number_of_a_kept_column_is_found_although_it_decodes(tmp_path):

@@ -109,8 +109,10 @@ def column_extents(
             yield begin, begin + chunk.total_compressed_size
 
 
-def damaged_columns(path: AnyPath, advance: Callable[[int], None]) -> dict[str, str]:
-    """Decode every column of a file, and return those that do not decode.
+def damaged_columns(
+    path: AnyPath, advance: Callable[[int], None] | None = None, without: Collection[str] = ()
+) -> dict[str, str]:
+    """Decode the columns of a file, and return those that do not decode.
 
     One column of one row group is read at a time. Checksums of pages are verified, strings must be
     UTF-8, and a row group must have the rows of its footer. A page without a checksum may have
@@ -119,6 +121,7 @@ def damaged_columns(path: AnyPath, advance: Callable[[int], None]) -> dict[str, 
     Args:
         path: the file.
         advance: called with a number of rows after all their columns were read.
+        without: top-level columns that are not decoded.
 
     Returns:
         For each column that does not decode: its first such row group, and the reason.
@@ -134,12 +137,14 @@ def damaged_columns(path: AnyPath, advance: Callable[[int], None]) -> dict[str, 
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from None
     with opened as reader:
         footer = reader.file.metadata
+        names = [name for name in reader.file.schema_arrow.names if name not in without]
         for group in range(footer.num_row_groups):
-            for name in dict.fromkeys(reader.file.schema_arrow.names):
+            for name in dict.fromkeys(names):
                 reason = None if name in damaged else _damage(reader, path, group, name)
                 if reason is not None:
                     damaged[name] = f"row group {group}: {reason}"
-            advance(footer.row_group(group).num_rows)
+            if advance is not None:
+                advance(footer.row_group(group).num_rows)
     return damaged
 
 

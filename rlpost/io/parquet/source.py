@@ -147,6 +147,9 @@ class Source:
         DataError: a file is damaged or no Parquet file, or two of its columns have one name.
     """
 
+    page_checksums = False
+    """Verify the checksums of pages that have them."""
+
     def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
@@ -252,7 +255,7 @@ class Source:
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
-            with ParquetReader(file.path, footer) as reader:
+            with ParquetReader(file.path, footer, checksums=self.page_checksums) as reader:
                 row = self.starts[index]
                 for group, may_join in enumerate(self._joinable(index)):
                     per_row = _tokens_per_row(footer.row_group(group), sized_by)
