@@ -26,7 +26,7 @@ from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.report import charts, page, run
 from rlpost.analysis.report.charts import drawn
-from rlpost.analysis.report.clipping import clip_tables, clip_trends, count_clips, number_at
+from rlpost.analysis.report.clipping import ClipCounter, clip_tables, clip_trends, number_at
 from rlpost.analysis.report.examples import (
     BEST,
     DIFFERENT,
@@ -42,7 +42,10 @@ from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
 from rlpost.io.text import printable
+from rlpost.recipe.roles import resolve
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 RLPOST = Path(sys.executable).with_name("rlpost")
@@ -444,9 +447,16 @@ def test_advantages_and_clipping_equal_those_of_the_run(made, data):
     assert [cell for _, cell in trend["numbers"]["rows"]] == shares
 
 
+def clips_in(path):
+    source = Source(find_inputs([str(path)]))
+    counter = ClipCounter(source, resolve(source.columns, {}, source.name))
+    for chunk in source.read(counter.read, 1 << 10, "response_mask"):
+        counter.add(chunk)
+    return counter.counts
+
+
 def test_only_policy_tokens_count(made):
-    index = build_index([str(made[0])], {})
-    counts = count_clips(index, reporter=run.SilentReporter())
+    counts = clips_in(made[0])
     table = pq.read_table(made[0])
     kept = np.repeat(table["sample_mask"].to_numpy(), [len(x) for x in table["advantages"]])
     mask = (np.concatenate(table["response_mask"].to_numpy()) > 0) & kept
@@ -489,7 +499,7 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
         [RLPOST, "loss", enriched, "--format", "json"], check=True, capture_output=True
     ).stdout
     clip = json.loads(said)["settings"][0]["clip"]
-    found = count_clips(build_index([str(enriched)], {}), reporter=run.SilentReporter())
+    found = clips_in(enriched)
     assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
     assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
     assert min(found.ppo.low, found.ppo.high) > 0
@@ -501,7 +511,7 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
 
 
 def test_clip_states_take_precedence_over_ppo_clips(made):
-    found = count_clips(build_index([str(made[0])], {}), reporter=run.SilentReporter())
+    found = clips_in(made[0])
     assert found.ppo is None
     assert found.states is not None
 
@@ -514,9 +524,7 @@ def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
         "advantages": [[1.0, 1.0], [1.0], [-1.0]],
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = count_clips(
-        build_index([str(tmp_path / "a.parquet")], {}), reporter=run.SilentReporter()
-    ).ppo
+    found = clips_in(tmp_path / "a.parquet").ppo
     assert (found.tokens, found.low, found.high) == (3, 1, 1)
 
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
+    from rlpost.analysis.inspect.reading import ChunkUser
     from rlpost.analysis.inspect.selection import Reading
+    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 
@@ -90,12 +92,50 @@ def inspect(
         DataError: a file is not Parquet, or an argument names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
-    start = time.perf_counter()
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
-    source = Source(find_inputs([str(path) for path in inputs]))
-    columns = _columns(source, columns_map or {}, rollout_id, rollout_reward)
+    return inspect_source(
+        Source(find_inputs([str(path) for path in inputs])),
+        inputs,
+        columns_map=columns_map or {},
+        tokens=tokens,
+        pass_threshold=pass_threshold,
+        rollout_id=rollout_id,
+        rollout_reward=rollout_reward,
+    )
+
+
+def inspect_source(
+    source: Source,
+    inputs: Sequence[str | Path],
+    *,
+    columns_map: Mapping[str, str],
+    pass_threshold: float,
+    rollout_id: str | None,
+    rollout_reward: RolloutReward,
+    tokens: bool = True,
+    beside: Sequence[ChunkUser] = (),
+    reporter: Reporter | None = None,
+) -> Facts:
+    """Return what `inspect` returns of an open source.
+
+    Args:
+        source: the files of `inputs`.
+        inputs: as typed.
+        columns_map: as in `inspect`.
+        pass_threshold: as in `inspect`.
+        rollout_id: as in `inspect`.
+        rollout_reward: as in `inspect`.
+        tokens: as in `inspect`.
+        beside: get the chunks of the same pass.
+        reporter: gets the progress.
+
+    Raises:
+        UsageError, DataError, ReadWriteError: as `inspect`.
+    """
+    start = time.perf_counter()
+    columns = _columns(source, columns_map, rollout_id, rollout_reward)
     selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
-    reading = read(source, selection)
+    reading = read(source, selection, beside, reporter)
     rows, by_rollout = reading.rows, rollout_id is not None
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
     data = CheckInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,7 @@ from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.parquet.source import RowChunk
+from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import Prefetcher
 
 if TYPE_CHECKING:
@@ -27,14 +28,36 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.io.parquet.source import Source
+    from rlpost.io.progress import Reporter
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
 AHEAD = 6  # chunks that are read in advance
 
 
-def read(source: Source, selection: ColumnSelection) -> Reading:
+class ChunkUser(Protocol):
+    """Computes something else from the chunks of the same pass."""
+
+    read: list[str]
+    """The columns that it needs."""
+
+    def add(self, chunk: RowChunk) -> None:
+        """Add the next chunk."""
+
+
+def read(
+    source: Source,
+    selection: ColumnSelection,
+    beside: Sequence[ChunkUser] = (),
+    reporter: Reporter | None = None,
+) -> Reading:
     """Read the input once, in chunks, on a thread of its own.
+
+    Args:
+        source: the input.
+        selection: the columns of the statistics.
+        beside: get each chunk after the statistics.
+        reporter: gets the progress.
 
     Raises:
         DataError: a column has a type that its role can't have.
@@ -42,9 +65,17 @@ def read(source: Source, selection: ColumnSelection) -> Reading:
     """
     reading = Reading(selection, pl.DataFrame())
     names = selection.names or source.columns[:1]
-    chunks = source.read(names, CHUNK_TOKENS, selection.lists_column or names[0])
-    with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are counted
-        parts = [_rows(chunk, source, reading) for chunk in Prefetcher(chunks, AHEAD)]
+    every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))
+    chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
+    reporter = reporter or SilentReporter()
+    reporter.start("statistics", source.rows)
+    parts = []
+    for chunk in Prefetcher(chunks, AHEAD):
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
+            parts.append(_rows(chunk, source, reading))
+        for one in beside:
+            one.add(chunk)
+        reporter.advance(chunk.table.num_rows)
     parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
     keys = [name for name in (*KEYS, "rollout") if name in parts[0]]
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}

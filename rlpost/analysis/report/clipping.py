@@ -15,7 +15,6 @@ import numpy as np
 from rlpost.analysis.report.charts import line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.index import stream_chunks
 from rlpost.display.text import number, percent
 from rlpost.io.arrow import is_number
 
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.report.page import Chart, Row
-    from rlpost.analysis.responses.index import Index
     from rlpost.io.parquet.source import RowChunk, Source
-    from rlpost.io.progress import Reporter
+    from rlpost.recipe.roles import ColumnMap
 
 
 # ---- counts over the tokens ----
@@ -57,13 +55,13 @@ class PpoClips:
         self.high += int(np.count_nonzero((ratio > 1 + CLIP) & (advantage > 0)))
 
 
-def ppo_columns(index: Index) -> tuple[str, str, str] | None:
+def _ppo_columns(source: Source, columns: ColumnMap) -> tuple[str, str, str] | None:
     """Return the columns of new and old log-probs and advantages; None if one is missing.
 
     Also None if both log-probs are the same column.
     """
-    new, old = (index.columns.columns.get(role) for role in (NEW, OLD))
-    advantage = index.names.get("advantage")
+    new, old = (columns.columns.get(role) for role in (NEW, OLD))
+    advantage = lists.named(source.columns).get("advantage")
     if new is None or old is None or advantage is None or new == old:
         return None
     return new, old, advantage
@@ -81,7 +79,7 @@ def add_clips(
     Args:
         counts: of tokens.
         chunk: rows, [n].
-        columns: from `ppo_columns`.
+        columns: from `_ppo_columns`.
         mask: the column of policy tokens; None if all tokens are.
         kept: [n] rows that count.
     """
@@ -120,29 +118,30 @@ class ClipCounts:
     """What PPO would clip, if there is no `clip_state` but log-probs and advantages."""
 
 
-def count_clips(index: Index, reporter: Reporter) -> ClipCounts:
-    """Read the columns of clip states, or of log-probs and advantages, and count clipped tokens.
+class ClipCounter:
+    """Counts clipped tokens from the columns of clip states, or of log-probs and advantages."""
 
-    Raises:
-        ReadWriteError: the input can no longer be read.
-    """
-    counts = ClipCounts()
-    states = CLIP_STATE if CLIP_STATE in index.source.columns else None
-    ppo = ppo_columns(index) if states is None else None
-    names = [states] if states is not None else list(dict.fromkeys(ppo or ()))
-    if not names:
-        return counts
-    mask = index.columns.columns.get("mask")
-    sample_mask = SAMPLE_MASK if SAMPLE_MASK in index.source.columns else None
-    columns = [*names, *(name for name in (mask, sample_mask) if name is not None)]
-    for chunk in stream_chunks(index.source, columns, index.sized_by, reporter, "clipping"):
-        kept = _kept(counts, chunk, sample_mask)
-        if states is not None:
-            _add_states(counts, chunk, states, mask, kept)
-        if ppo is not None:
-            counts.ppo = counts.ppo or PpoClips()
-            add_clips(counts.ppo, chunk, ppo, mask, kept)
-    return counts
+    def __init__(self, source: Source, columns: ColumnMap) -> None:
+        self.counts = ClipCounts()
+        self._states = CLIP_STATE if CLIP_STATE in source.columns else None
+        self._ppo = _ppo_columns(source, columns) if self._states is None else None
+        self._mask = columns.columns.get("mask")
+        self._sample_mask = SAMPLE_MASK if SAMPLE_MASK in source.columns else None
+        clips = {self._states, *(self._ppo or ())} - {None}
+        read = clips | {self._mask, self._sample_mask} - {None} if clips else set()
+        self.read = sorted(map(str, read))
+        """The columns that chunks need; none if there is nothing to count."""
+
+    def add(self, chunk: RowChunk) -> None:
+        """Count the tokens of a chunk."""
+        if not self.read:
+            return
+        kept = _kept(self.counts, chunk, self._sample_mask)
+        if self._states is not None:
+            _add_states(self.counts, chunk, self._states, self._mask, kept)
+        if self._ppo is not None:
+            self.counts.ppo = self.counts.ppo or PpoClips()
+            add_clips(self.counts.ppo, chunk, self._ppo, self._mask, kept)
 
 
 def _kept(counts: ClipCounts, chunk: RowChunk, sample_mask: str | None) -> NDArray[np.bool_]:

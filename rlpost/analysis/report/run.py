@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost._version import __version__
-from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.index import IndexBuilder
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.io.progress import SilentReporter
 from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import ROLES
 
@@ -47,8 +46,8 @@ def report(
 ) -> Facts:  # fmt: skip
     """Write one HTML page about rollout files; it opens from disk and needs no network.
 
-    The input is read in chunks; a few numbers per response stay in memory. The size of the page
-    does not grow with the input.
+    The input is read once, in chunks; a few numbers per response stay in memory. The size of the
+    page does not grow with the input.
 
     Args:
         inputs: Parquet files, directories or globs.
@@ -70,29 +69,32 @@ def report(
         DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
         ReadWriteError: reading or writing failed. No output is left behind.
     """
-    reporter, columns_map = reporter or SilentReporter(), columns_map or {}
-    target = Path(output)
-    _check(target, find_inputs(inputs), overwrite=overwrite)
-    # Inspect frees its table of responses before the index is built.
-    facts = inspect(
+    columns_map, target = columns_map or {}, Path(output)
+    files = find_inputs(inputs)
+    _check(target, files, overwrite=overwrite)
+    source = Source(files)
+    builder = IndexBuilder(source, columns_map)
+    clips = clipping.ClipCounter(source, builder.columns)
+    facts = inspect_source(
+        source,
         inputs,
-        columns_map=_with_advantages(inputs, columns_map),
+        columns_map=_with_advantages(source, columns_map),
         pass_threshold=pass_threshold,
         rollout_id=rollout_id,
         rollout_reward=rollout_reward,
+        beside=(builder, clips),
+        reporter=reporter,
     )
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
-    index = build_index(inputs, columns_map, reporter)
-    data = data_of(facts, index, count=examples, seed=seed, reporter=reporter)
+    data = data_of(facts, builder.finish(), clips.counts, count=examples, seed=seed)
     _write(page_of(data), target)
     return facts
 
 
-def _with_advantages(inputs: Sequence[str], columns_map: Mapping[str, str]) -> Mapping[str, str]:
+def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[str, str]:
     """Return the map, with a column `advantage` as the role `advantages` if there is no other."""
-    columns = Source(find_inputs(inputs)).columns
-    name = next((name for name in NAMES["advantage"] if name in columns), None)
+    name = next((name for name in NAMES["advantage"] if name in source.columns), None)
     if name is None or name in ROLES["advantages"].aliases:
         return columns_map
     return {"advantages": name, **columns_map}
@@ -110,9 +112,10 @@ def _check(target: Path, files: Sequence[InputFile], *, overwrite: bool) -> None
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
 
 
-def data_of(facts: Facts, index: Index, *, count: int, seed: int, reporter: Reporter) -> Json:
+def data_of(
+    facts: Facts, index: Index, clips: clipping.ClipCounts, *, count: int, seed: int
+) -> Json:
     """Return the content of the page as plain data: sections, findings, examples."""
-    clips = clipping.count_clips(index, reporter)
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
     parts = [

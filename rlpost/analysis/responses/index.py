@@ -218,19 +218,11 @@ def build_index(
         ReadWriteError: an input cannot be read.
     """
     source = Source(find_inputs(inputs))
-    columns = resolve(source.columns, columns_map, source.name)
-    names = named(source.columns)
-    prompt = columns.columns.get("group", names.get("prompt"))
-    if prompt is not None and not _is_key(source, prompt):
-        prompt = None
-    sized_by = list_column(source, columns, names)
-    roles = [role for role in ("reward", "batch", "domain", "truncated") if role in columns]
-    read = {columns.column(role) for role in roles} | {prompt, sized_by} - {None}
-    first = [*sorted(str(name) for name in read)] or source.columns[:1]
-    builder = _IndexBuilder(source, columns, prompt, sized_by)
-    for chunk in stream_chunks(source, first, sized_by, reporter, "index"):
+    builder = IndexBuilder(source, columns_map)
+    read = builder.read or source.columns[:1]
+    for chunk in stream_chunks(source, read, builder.sized_by, reporter, "index"):
         builder.add(chunk)
-    return builder.finish(names)
+    return builder.finish()
 
 
 def _is_key(source: Source, name: str) -> bool:
@@ -239,20 +231,24 @@ def _is_key(source: Source, name: str) -> bool:
     return bool(plain or is_number(kind))
 
 
-class _IndexBuilder:
-    """Builds an Index chunk by chunk."""
+class IndexBuilder:
+    """Builds an Index from all chunks of a source, in order."""
 
-    def __init__(
-        self, source: Source, columns: ColumnMap, prompt: str | None, sized_by: str | None
-    ) -> None:
+    def __init__(self, source: Source, columns_map: Mapping[str, str]) -> None:
         self.source = source
-        self.columns = columns
+        self.columns = columns = resolve(source.columns, columns_map, source.name)
+        self.names = named(source.columns)
+        prompt = columns.columns.get("group", self.names.get("prompt"))
         self.keys = {
             "step": columns.columns.get("batch"),
-            "prompt": prompt,
+            "prompt": prompt if prompt is not None and _is_key(source, prompt) else None,
             "domain": columns.columns.get("domain"),
         }
-        self.sized_by = sized_by
+        self.sized_by = list_column(source, columns, self.names)
+        roles = [role for role in ("reward", "truncated") if role in columns]
+        read = {*self.keys.values(), self.sized_by, *map(columns.column, roles)} - {None}
+        self.read = sorted(map(str, read))
+        """The columns that chunks need."""
         self.parts: dict[str, list[Any]] = {}
 
     def add(self, chunk: RowChunk) -> None:
@@ -295,7 +291,7 @@ class _IndexBuilder:
             return segment_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
         return convert(array, CellLocation(path, chunk.first_row, column))
 
-    def finish(self, names: dict[str, str]) -> Index:
+    def finish(self) -> Index:
         """Return the index of all chunks."""
         joined = {
             name: np.concatenate(self.parts.get(name, [np.zeros(0)]))
@@ -312,7 +308,7 @@ class _IndexBuilder:
         return Index(
             source=self.source,
             columns=self.columns,
-            names=names,
+            names=self.names,
             reward=joined["reward"],
             tokens=joined["tokens"].astype(np.int64),
             length=joined["length"].astype(np.int64),
