@@ -24,7 +24,7 @@ from rlpost.formats.layout import (
     response_lists,
     response_start,
 )
-from rlpost.formats.records import Record, first_fields, first_names, json_records
+from rlpost.formats.records import Record, first_fields, first_names, json_fields, json_records
 from rlpost.formats.rows import OtherFields, Row, check_finite, infer_other_fields, record_batches
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
@@ -163,7 +163,7 @@ def sniff_jsonl(path: Path) -> bool:
 
 def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the records as canonical columns; fields without a role keep their names."""
-    fields = infer_other_fields((record.fields for record in json_records(path)), ())
+    fields = infer_other_fields(json_fields(path), ())
     binding = bind([*fields.types], options, str(path))
     options.stats.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.bound_fields, *options.omitted_columns}

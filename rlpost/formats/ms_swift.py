@@ -13,7 +13,7 @@ from rlpost.formats.records import Record, first_fields, json_records
 from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -40,8 +40,8 @@ def sniff(path: Path) -> bool:
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the dump as canonical columns; a DataError names the bad record."""
     others = infer_other_fields(
-        (record.fields for record in _responses(path)),
-        {*_OWN, *options.omitted_columns},
+        (record.fields for record in _responses(path, omit={*_OWN, *options.omitted_columns})),
+        (),
         integers=False,
     )
     return others.add_missing_columns(
@@ -49,8 +49,8 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _responses(path: Path) -> Iterator[Record]:
-    """Yield the columns of each line as one record per response.
+def _responses(path: Path, omit: Collection[str] = ()) -> Iterator[Record]:
+    """Yield the columns of each line, except those to omit, as one record per response.
 
     Raises:
         DataError: a field of a line is not a list, or its length differs from `completion`.
@@ -63,9 +63,10 @@ def _responses(path: Path) -> Iterator[Record]:
                     f"{line.where}: `{name}` has {len(line.array(name))} entries and `completion` "
                     f"has {length}; every field of a line needs one entry per response"
                 )
+        columns = {name: column for name, column in line.fields.items() if name not in omit}
         for i in range(length):
             where = f"{line.where}, response {i}"
-            yield Record(where, {name: column[i] for name, column in line.fields.items()})
+            yield Record(where, {name: column[i] for name, column in columns.items()})
 
 
 def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:

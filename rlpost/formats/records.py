@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 MOST_SNIFFED = 64 << 20
 """Most bytes of a first line that a sniff reads."""
 _MOST_ARRAY = 1 << 30
+_BUFFER = 1 << 20  # bytes: a line with token lists has 10 to 500 kB
 _SHOWN = 60
 _DIGITS = re.compile(r"-?\d{1,400}")
 _MOST_DIGITS = 1000  # of an integer that stays exact; Python itself rejects more than 4300
 
 
 _decode = msgspec.json.Decoder().decode  # integers of any size exactly
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """One JSON object of a dump, and its position."""
 
@@ -147,16 +149,50 @@ def json_records(path: Path) -> Iterator[Record]:
         DataError: a line is not JSON, is incomplete, or is not an object; the line is named.
         ReadWriteError: the file cannot be read.
     """
+    if _is_array(path):
+        yield from _array(path)
+        return
+    for where, line in _lines(path):
+        yield as_record(where, parse_json(where, line))
+
+
+def json_fields(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the fields of each record, as JSON text (`msgspec.Raw`) where that is possible.
+
+    This is four times as fast as `json_records`, for a pass that needs names and types only.
+
+    Raises:
+        DataError, ReadWriteError: as `json_records`.
+    """
+    if _is_array(path):
+        yield from (record.fields for record in _array(path))
+        return
+    for where, line in _lines(path):
+        try:
+            if not line.isascii():
+                line.decode()  # the decoder checks only texts that it returns
+            yield _decode_fields(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield as_record(where, parse_json(where, line)).fields
+
+
+def _is_array(path: Path) -> bool:
+    with _read_errors(path), path.open("rb") as file:
+        return file.read(64).lstrip()[:1] == b"["
+
+
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines that are not empty, and their positions."""
+    with _read_errors(path), path.open("rb", buffering=_BUFFER) as file:
+        for number, line in enumerate(file, 1):
+            if not line.isspace():
+                yield f"{path}, line {number}", line
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            if file.read(64).lstrip()[:1] == b"[":
-                yield from _array(path)
-                return
-            file.seek(0)
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield as_record(where, parse_json(where, line))
+        yield
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -186,9 +222,15 @@ def parse_json(where: str, data: bytes) -> Any:
     Raises:
         DataError: the text is not JSON.
     """
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    try:
         return _decode(data)
-    try:  # extensions that Python's json writes, and its better errors
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _parse_extended(where, data)
+
+
+def _parse_extended(where: str, data: bytes) -> Any:
+    """Return a JSON text with the extensions that Python's json writes, or raise its errors."""
+    try:
         return json.loads(data, parse_int=_integer)
     except json.JSONDecodeError as error:
         why = f"{error.msg} at column {error.colno}"

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.layout import as_mask, as_vector
+from rlpost.formats.records import parse_json
 from rlpost.io.arrow import dtype_of
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def infer_other_fields(
     of mixed types, nested lists and objects are text (JSON).
 
     Args:
-        objects: the fields of every record.
+        objects: the fields of every record, as values or as JSON text (`msgspec.Raw`).
         skip: fields to omit.
         integers: whether int64 fields are allowed; otherwise all numbers are float64, so that the
             files of a dump agree: a score can be 0 or 1 throughout a file, and 0.5 in the next.
@@ -103,7 +105,29 @@ def infer_other_fields(
     return OtherFields({name: kind for name, kind in types.items() if not pa.types.is_null(kind)})
 
 
+_NUMBER_CHARACTERS = b"0123456789+-.eE, \t\r\n"
+_TYPE_BY_FIRST_BYTE = {
+    b'"': _TEXT,
+    b"{": _TEXT,
+    b"t": pa.bool_(),
+    b"f": pa.bool_(),
+    b"n": pa.null(),
+}
+
+
+def _raw_type(raw: msgspec.Raw) -> pa.DataType:
+    """Return the type of a JSON text; a list of floats and a text are not parsed."""
+    text = bytes(raw)
+    if (kind := _TYPE_BY_FIRST_BYTE.get(text[:1])) is not None:
+        return kind
+    if b"." in text and text.translate(None, _NUMBER_CHARACTERS) == b"[]":
+        return pa.list_(pa.float64())
+    return _type(parse_json("", text))
+
+
 def _type(value: object) -> pa.DataType:
+    if isinstance(value, msgspec.Raw):
+        return _raw_type(value)
     if isinstance(value, int) and value.bit_length() >= _LONG:
         return _TEXT
     if isinstance(value, list):
@@ -236,7 +260,7 @@ MOST_BYTES = 32 << 20
 """A batch ends with the row that reaches either limit."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """One response: canonical columns, and others under their own names; None is null."""
 
@@ -268,10 +292,11 @@ def record_batches(
             has other token lists than earlier rows.
     """
     earlier = _EarlierRows(others=dict(types or {}))
+    omitted = options.omitted_columns
     batch: list[Row] = []
     size = 0
     for row in rows:
-        for name in options.omitted_columns:
+        for name in omitted:
             row.values.pop(name, None)
         size += _check_row(row, earlier)
         batch.append(row)
@@ -298,8 +323,9 @@ def _check_row(row: Row, earlier: _EarlierRows) -> int:
                 lengths[name] = len(array)
         elif isinstance(value, (str, list)):
             size += len(value)
-    _check_lengths(row, lengths)
-    _check_presence(row, lengths, earlier)
+    if lengths:
+        _check_lengths(row, lengths)
+        _check_presence(row, lengths, earlier)
     return size + 64
 
 

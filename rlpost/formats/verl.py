@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Format
 from rlpost.formats.fields import apply_map, no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import Record, first_fields, json_records
+from rlpost.formats.records import Record, first_fields, json_fields, json_records
 from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the dump as canonical columns; a DataError names the bad record."""
     # Every list of the reward function becomes a field, so names and types differ between runs.
     others = infer_other_fields(
-        (record.fields for record in json_records(path)),
-        {*_OWN, *options.omitted_columns},
-        integers=False,
+        json_fields(path), {*_OWN, *options.omitted_columns}, integers=False
     )
     return others.add_missing_columns(
         record_batches(_rows(path, options, others), options, others.column_types)
