@@ -95,16 +95,22 @@ def compare_recipes(
     """
     from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
+    from rlpost.pipeline.run import bind  # noqa: PLC0415
 
     source = _source(paths)
     columns = resolve(source.columns, columns_map, source.name)
     options = Options(workers=max(1, cores() // len(named_recipes)))
-    sides: list[Side] = [RecipeSide(name, paths, recipe, options) for name, recipe in named_recipes]
+    plans = [bind(source, recipe, {}) for _, recipe in named_recipes]
+    names = [name for name, _ in named_recipes]
+    sides: list[Side] = [RecipeSide(*one, options) for one in zip(names, plans, strict=True)]
+    mask = _mask(source, columns)
     if len(sides) == 1:
         sides.insert(0, file_side(source, columns_map, column))
+    elif all(_mask(source, plan.columns) == mask for plan in plans):
+        mask = None  # no side keeps another token
     rows = matching.read_keys(source, columns)
     with single_threaded_torch():
-        return compare(sides, [rows], _mask(source, columns), count)
+        return compare(sides, [rows], mask, count)
 
 
 def _source(paths: Sequence[str]) -> Source:

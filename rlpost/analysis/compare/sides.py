@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.compare.matching import ColumnChunk
     from rlpost.api import Options
     from rlpost.io.parquet.source import RowChunk, Source
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.pipeline.plan import Plan
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -99,8 +99,7 @@ class RecipeSide:
     """The advantages of a recipe, computed while they are read and not written to a file."""
 
     name: str
-    inputs: Sequence[str]
-    recipe: Recipe
+    plan: Plan
     options: Options
     summary: Json = field(default_factory=dict)
 
@@ -109,12 +108,11 @@ class RecipeSide:
 
         Sets the summary at the end.
         """
-        from rlpost import api  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline import run  # noqa: PLC0415 - torch takes a second to import
         from rlpost.pipeline.summary import summarise  # noqa: PLC0415
         from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415
 
-        plan = api.plan(self.inputs, self.recipe)
+        plan = self.plan
         engine = run.engine_for(plan, self.options)
         responses = engine.responses()
         totals = ExactTotals()
