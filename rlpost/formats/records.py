@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.parquet.checks import read_metadata
+from rlpost.io.parquet.column_names import column_names_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -284,10 +285,7 @@ def parquet_columns(path: AnyPath) -> set[str]:
     Raises:
         ReadWriteError: it is remote and cannot be read.
     """
-    try:
-        return set(read_metadata(path).schema.to_arrow_schema().names)
-    except _DAMAGE:
-        return set()
+    return set(column_names_of(path))
 
 
 def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:

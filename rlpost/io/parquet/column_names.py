@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import glob
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost.io.parquet.footer import MAGIC, TAIL, FileMeta, SchemaElement, Struct, read_footer
-from rlpost.io.ranges import read_at
+from rlpost.io.parquet.footer import FooterError, SchemaElement, Struct, read_schema_elements
+from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
-_LARGE_FOOTER = 1 << 20  # bytes above which pyarrow is faster, in spite of its import
+    from rlpost.io.paths import AnyPath
 
 
 def column_names(words: Iterable[str]) -> list[str]:
@@ -27,7 +25,7 @@ def column_names(words: Iterable[str]) -> list[str]:
         path = _first_file(word)
         if path is None:
             continue
-        names = _names(path)
+        names = column_names_of(path)
         if names:
             partitions = [part.partition("=") for part in path.parent.parts]
             return [*names, *(key for key, equals, _ in partitions if equals and key)]
@@ -45,23 +43,25 @@ def _first_file(word: str) -> Path | None:
     return next((Path(match) for match in glob.iglob(word, recursive=True)), None)  # noqa: PTH207
 
 
-def _names(path: Path) -> list[str]:
-    """Return the top-level columns of a Parquet file; [] if it cannot be read as one."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            tail = read_at(file.fileno(), TAIL, max(size - TAIL, 0))
-            if tail.endswith(MAGIC) and int.from_bytes(tail[:4], "little") > _LARGE_FOOTER:
-                import pyarrow.parquet as pq  # noqa: PLC0415
+def column_names_of(path: AnyPath) -> list[str]:
+    """Return the top-level columns of a Parquet file; [] if it cannot be read as one.
 
-                return list(pq.read_schema(path).names)
-            elements = read_footer(file.fileno(), size)[0].structs(FileMeta.SCHEMA)
-    except (OSError, ValueError):  # errors of pyarrow and FooterErrors are ValueErrors
+    Raises:
+        ReadWriteError: it is remote and cannot be read.
+    """
+    names: list[str] = []
+    try:
+        file, size = open_file(path)
+        try:
+            elements = read_schema_elements(file, size)
+        finally:
+            close_file(file)
+        index = 1
+        for _ in range(elements[0].integer(SchemaElement.CHILDREN, 0)):
+            names.append(elements[index].binary(SchemaElement.NAME).decode("utf-8", "replace"))
+            index = _next_sibling(elements, index)
+    except (OSError, FooterError, IndexError):
         return []
-    names, index = [], 1
-    for _ in range(elements[0].integer(SchemaElement.CHILDREN, 0)):
-        names.append(elements[index].binary(SchemaElement.NAME).decode("utf-8", "replace"))
-        index = _next_sibling(elements, index)
     return names
 
 

@@ -32,6 +32,7 @@ MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups 
 _LOW = 127  # the payload bits of a varint's byte
 _LONG = 15  # in a list header: a count follows; also the largest delta of a short field header
 _WORD = (1 << 64) - 1
+_ANY_FIELD = 1 << 64
 _CHUNKS = 3  # the depth of the lists of column chunks
 _BEFORE_SHAPE = 16  # structs that are decoded before a shape is made, which takes a millisecond
 _MOST_SHAPES = 4  # of the column chunks of one column
@@ -183,7 +184,7 @@ class _Reader:
             return self.take(size)
         raise FooterError(f"type {kind} is unknown")
 
-    def struct(self, depth: int) -> Struct:
+    def struct(self, depth: int, last: int = _ANY_FIELD) -> Struct:
         if depth >= MAX_DEPTH:
             raise FooterError(f"structs are nested more than {MAX_DEPTH} levels deep")
         fields = Struct()
@@ -191,6 +192,8 @@ class _Reader:
         while header := self.data[self.at]:
             self.at += 1
             field = field + (header >> 4) if header >> 4 else self.zigzag()
+            if field > last:
+                break
             if field in fields:
                 raise FooterError(f"field {field} occurs twice")
             kind = header & 15
@@ -408,6 +411,15 @@ def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
     if FileMeta.ENCRYPTION in footer:
         raise EncryptedError("some of its columns are encrypted")
     return footer, start
+
+
+def read_schema_elements(file: OpenFile, size: int) -> list[Struct]:
+    """Decode the flattened schema of a file and nothing behind it; raises as `read_footer`."""
+    data, _ = read_footer_bytes(file, size)
+    try:
+        return _Reader(data).struct(0, FileMeta.SCHEMA).structs(FileMeta.SCHEMA)
+    except IndexError:
+        raise FooterError("it ends in the middle of a value") from None
 
 
 def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
