@@ -19,7 +19,7 @@ class Options:
 
     device: str = "auto"
     chunk_tokens: int | None = None
-    """Approximate tokens per chunk; None: 2^20 on the CPU, what the memory of a GPU allows."""
+    """Approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU allows."""
     workers: int | None = None
     """Threads that compute; None: one per core, at most 8."""
     overwrite: bool = False

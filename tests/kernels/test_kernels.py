@@ -132,6 +132,17 @@ def test_responses_of_a_hundred_thousand_tokens_stay_finite(decay, dtype):
     assert got[100_000:100_003].tolist() == pytest.approx([1 + decay + decay**2, 1 + decay, 1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_a_scan_depends_on_what_follows_in_the_segment_and_on_nothing_else(dtype):
+    values = torch.linspace(-1, 1, 5000, dtype=DOUBLE).sin().to(dtype)
+    offsets = torch.tensor([0, 7, 7, 2031, 2047, 5000])
+    got = scans.reverse_scan(values, offsets, 0.95)
+    assert torch.equal(scans.reverse_scan(values.clone().requires_grad_(), offsets, 0.95), got)
+    for first, last in ((0, 7), (3, 7), (7, 2031), (1000, 2031), (2031, 2047), (2048, 5000)):
+        alone = scans.reverse_scan(values[first:last], torch.tensor([0, last - first]), 0.95)
+        assert torch.equal(alone, got[first:last])
+
+
 def test_a_scan_keeps_a_non_finite_number_within_its_segment():
     values = torch.ones(600, dtype=DOUBLE)
     values[300] = math.nan

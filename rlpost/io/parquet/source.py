@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-CHUNK_TOKENS = 1 << 20  # approximate list elements of a chunk, on the CPU
+CHUNK_TOKENS = 1 << 19  # approximate list elements of a chunk, on the CPU
 _WINDOW = 8  # row groups that may be processed together, from a multiple of 8 on
 _LARGE_GROUP = 32 << 20  # decompressed bytes of a row group that is processed by itself
 _PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
@@ -82,8 +82,9 @@ Chunks = tuple[RowChunk, ...]
 def joinable(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
     """Yield for each row group whether it may be processed together with the one before it.
 
-    The last bits of a scan's results depend on where its blocks begin. So this depends only on the
-    row groups and their positions in the file, and a file is divided only where it is False.
+    It depends only on the row groups and their positions in the file, and a file is divided only
+    where it is False, so that a part of a file has the chunks of the whole file. No result
+    depends on it.
 
     Args:
         groups: rows and decompressed bytes of each row group; empty ones are always joinable.
