@@ -290,8 +290,9 @@ def _compare(
 ) -> list[Json]:
     """Recompute the columns of all files of a run, and compare those that decode."""
     engine = engine_for(plan, options)
+    assert isinstance(plan.source, _InputColumns)
     with single_threaded_torch(), _as_data_error(run[0]):
-        responses = engine.responses()
+        responses = engine.responses(plan.source.written)
         options.reporter.start("compare", plan.source.rows)
         return [
             _verdict(engine, responses, index, enriched, damage[index])

@@ -261,6 +261,16 @@ Workers = Annotated[
         help="Threads (default: one per core, at most 8).",
     ),
 ]
+ScratchDir = Annotated[
+    Path | None,
+    option(
+        "--scratch-dir",
+        metavar="DIR",
+        panel=EXECUTION,
+        common=False,
+        help="Directory for tokens between passes (default: OUT's).",
+    ),
+]
 State = Annotated[
     Path | None,
     option(

@@ -16,11 +16,13 @@ from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_r
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.device import cuda_stream
+from rlpost.pipeline.kept import Kept
 from rlpost.pipeline.output import record_batch
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -59,6 +61,7 @@ class Engine:
         workers: threads that compute.
         reporter: shows progress.
         clock: measures the run.
+        scratch_dir: for a file of tokens that a pass keeps; None: as many as memory may have.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Engine:
         workers: int,
         reporter: Reporter,
         clock: Clock,
+        scratch_dir: Path | None = None,
     ) -> None:
         self.plan = plan
         self.decoder = decoder
@@ -77,12 +81,19 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = clock
+        self.scratch_dir = scratch_dir
+        self.kept: Kept | None = None
+        """The tokens that the last pass which keeps any stored, or tried to store."""
         self.splits = 0
         """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
 
-    def responses(self) -> Responses:
-        """Run all passes but the last; return the reduced table of responses."""
+    def responses(self, names: tuple[str, ...]) -> Responses:
+        """Run all passes but the last; return the reduced table of responses.
+
+        Args:
+            names: the columns that the last pass computes, for which passes keep tokens.
+        """
         first, *later = self.plan.phases()
         collector = Collector()
         for rows, mapped in self.first_pass():
@@ -91,13 +102,38 @@ class Engine:
             responses = reduced(first, response_table(collector, self.plan))
         if differ := responses.notes.get("rows_differ"):
             source = self.plan.source
-            names = [row_name(source.files, source.first_rows, row) for row in differ.rows]
-            raise differ.error(names, self.plan.columns.column("rollout"))
-        for phase in later:
-            responses = with_mapped(phase, responses, self.map_pass(phase, responses))
+            rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
+            raise differ.error(rows_of, self.plan.columns.column("rollout"))
+        self._passes = self.plan.passes(names, keeping=True)
+        for number, phase in enumerate(later, 1):
+            step = self._passes[number]
+            kept = self._keeping(step, responses)
+            responses = with_mapped(phase, responses, self._map(step, responses, kept))
+            if kept is not None:
+                responses = responses.with_(**kept.numbers)
+                self._keep(kept)
             with self.clock.wall("reduce"):
                 responses = reduced(phase, responses)
         return responses
+
+    def close(self) -> None:
+        """Free what passes kept."""
+        if self.kept is not None:
+            self.kept.close()
+
+    def _keeping(self, step: Pass, responses: Responses) -> Kept | None:
+        """Return what keeps the columns of a pass; None if it keeps none."""
+        if step.keeps is None:
+            return None
+        return Kept(step.keeps, responses, self.scratch_dir, self.plan.source.decoded_bytes)
+
+    def _keep(self, kept: Kept) -> None:
+        """Let later passes begin with what was kept, or with the file if that is incomplete."""
+        self.close()
+        self.kept = kept
+        if kept.problem is not None:
+            kept.close()
+            self._passes = self.plan.passes()
 
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
         """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
@@ -122,11 +158,20 @@ class Engine:
             phase: any but the first.
             responses: of this input, reduced by the phases before.
         """
-        step = replace(phase.reading, columns=self._columns(phase.reading, responses))
+        return self._map(phase.reading, responses)
+
+    def _map(
+        self, step: Pass, responses: Responses, kept: Kept | None = None
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield what the stage of a pass maps, by chunk; keep what the pass keeps."""
+        step = replace(step, columns=self._columns(step, responses))
 
         def map_chunks(chunks: Chunks) -> dict[str, torch.Tensor]:
             with self.clock.busy("compute"):
-                mapped = _mapped(step.mapped, self._applied(step, chunks, responses))
+                batch = self._applied(step, chunks, responses)
+                mapped = _mapped(step.mapped, batch)
+                if kept is not None:
+                    kept.add(self._row(chunks), batch, self.plan.observe(batch))
                 return {name: value.cpu() for name, value in mapped.items()}
 
         return self._over_all(step, map_chunks)
@@ -169,19 +214,18 @@ class Engine:
 
     def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
         """Return the columns that a later pass reads; the mask only if there are observations."""
-        if not all_policy(responses):
-            return step.columns
         needed = {self.plan.columns.column(role) for role in step.roles}
-        # At least one column is read, so that chunks have rows; rewards are small.
-        roles = ("reward", *self.plan.row_roles, self.plan.length_role)
-        rows = next(role for role in roles if role in self.plan.columns)
-        return tuple(sorted(needed)) or (self.plan.columns.column(rows),)
+        if all_policy(responses):
+            return tuple(sorted(needed))
+        return step.columns
 
     def _applied(self, step: Pass, chunks: Chunks, responses: Responses) -> Batch:
         start = self._row(chunks)
         lengths = responses["length"][start : start + count_rows(chunks)]
         batch = self.decoder.batch(chunks, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
+        if self.kept is not None and self.kept.problem is None:
+            batch = self.kept.onto(batch, start)
         for stage in step.applied:
             assert stage.apply is not None
             batch = stage.apply(batch)

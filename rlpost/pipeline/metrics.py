@@ -7,7 +7,7 @@ machines, so that the summary depends on none of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from rlpost.kernels.corrections import chi_square, confident_disagreement, reduc
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
-from rlpost.pipeline.stages.tokens import kept_mask, lost_rewards, mean_kl, partial_mask
+from rlpost.pipeline.stages.tokens import LOST, kept_mask, lost_rewards, mean_kl, partial_mask
 from rlpost.pipeline.totals import SPREADS, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+COUNTED = frozenset({"token_reward_clipped"})
+"""Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
 ROUNDING = 1e-4
 """Nats above 0 that a log-softmax in low precision may return."""
@@ -90,12 +92,29 @@ class Metric(NamedTuple):
 
 def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
     """Return the totals of a batch to which all stages were applied, by step and domain."""
+    batch = replace(batch, responses={**batch.responses, **observed(batch, resolved)})
     numbers = Numbers({}, {})
     for metric in METRICS:
         if metric.add is not None and metric.applies(resolved):
             metric.add(numbers, batch, resolved)
-    _add_checks(numbers, batch, resolved)
+    _add_checks(numbers, batch)
     return ExactTotals.of(batch.responses["cell"], numbers.sums, numbers.spans)
+
+
+def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Tensor]:
+    """Return the numbers of responses that metrics need of columns that no later stage changes.
+
+    A pass that has the columns of the file adds them to the table, so that the last pass need not
+    read these columns again.
+    """
+    numbers = {"kl_mean": mean_kl(batch)} if "kl" in batch else {}
+    numbers |= lost_rewards(batch, recipe=resolved.recipe, estimator=resolved.estimator)
+    if "old_log_probs" in batch:
+        numbers |= _edges(batch)
+    for role in LOG_PROBS:
+        if role in batch:
+            numbers |= _positive(batch, role)
+    return numbers
 
 
 def report_metrics(each: Sequence[Totals], resolved: ResolvedRecipe) -> list[Json]:
@@ -242,40 +261,43 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
 
 
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    if "kl" in batch:
-        numbers.add_numbers("kl", mean_kl(batch), batch.responses["valid"])
+    rows = batch.responses
+    if "kl_mean" in rows:
+        numbers.add_numbers("kl", rows["kl_mean"], rows["valid"])
 
 
 def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
     return {**totals.statistic("kl"), "estimator": resolved.recipe.kl_estimator}
 
 
-def _add_checks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+def _add_checks(numbers: Numbers, batch: Batch) -> None:
     """Add what only warnings report: signs of wrong log-probs, and rewards that are lost."""
-    lost = lost_rewards(batch, recipe=resolved.recipe, estimator=resolved.estimator)
-    numbers.sums.update(lost)
-    if "old_log_probs" in batch:
-        numbers.sums.update(_edges(batch))
+    rows = batch.responses
+    numbers.sums.update({name: rows[name] & rows["kept"] for name in LOST if name in rows})
+    numbers.sums.update({name: rows[name] for name in EDGES if name in rows})
     for role in LOG_PROBS:
-        if role in batch:
-            _add_positive(numbers, batch, role)
+        if f"positive:{role}" in rows:
+            numbers.sums[f"positive:{role}"] = rows[f"positive:{role}"]
+            numbers.spans[role] = rows[f"highest:{role}"], rows[f"highest:{role}"]
 
 
-def _add_positive(numbers: Numbers, batch: Batch, role: str) -> None:
-    """Add the number of log-probs above 0, which none can be, and the greatest of them."""
+def _positive(batch: Batch, role: str) -> dict[str, Tensor]:
+    """Return the number of log-probs above 0, which none can be, and the greatest of them."""
     values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
     positive, high = none, none.to(torch.float64)
     if values.numel() and float(values.amax()) > ROUNDING:
         positive = count_true(values > ROUNDING, batch.offsets)
         high = segment_max(values, batch.offsets)
-    numbers.sums[f"positive:{role}"] = positive
-    numbers.spans[role] = high, high
+    return {f"positive:{role}": positive, f"highest:{role}": high}
+
+
+EDGES = ("padded", "shifted")
 
 
 def _edges(batch: Batch) -> dict[str, Tensor]:
     """Return signs of padding and shifting: log-probs of exactly 0 at the ends of a response."""
     if not batch.mask.numel():
-        return dict.fromkeys(("padded", "shifted"), torch.zeros_like(batch.lengths))
+        return dict.fromkeys(EDGES, torch.zeros_like(batch.lengths))
     last = (batch.offsets[1:] - 1).clamp(min=0)
     first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
     there = batch.lengths > 0

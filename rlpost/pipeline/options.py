@@ -40,6 +40,10 @@ class Options:
     started: float | None = None
     """When the run began, by `time.perf_counter`; None: when the function is called."""
 
+    scratch_dir: Path | None = None
+    """Directory for a file of what a pass keeps for the next one; None: that of the output, or
+    memory if no file is written."""
+
     def at_start(self) -> Options:
         """Return these options with a start time: their own, or now."""
         return self if self.started is not None else replace(self, started=perf_counter())

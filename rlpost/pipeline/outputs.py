@@ -447,6 +447,12 @@ class Outputs:
         return self
 
     @property
+    def folder(self) -> Path | None:
+        """The directory of the first file; None if it is remote, or if nothing is written."""
+        local = [target for target in self.targets[:1] if isinstance(target, Path)]
+        return local[0].parent if local else None
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings of a run that continues a stopped one."""
         return [] if self.journal is None else self.journal.warnings

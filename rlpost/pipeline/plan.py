@@ -11,10 +11,10 @@ from rlpost.io.parquet.inputs import MISSING_ROLES
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
-from rlpost.pipeline.metrics import count_advantages
+from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.loss import add_loss, stages_before_loss, stages_of_losses
+from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
@@ -23,6 +23,8 @@ from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.rewards import RunningMoments
@@ -42,6 +44,9 @@ class Pass:
     columns: tuple[str, ...]
     mapped: tuple[Stage, ...]
     applied: tuple[Stage, ...]
+    keeps: tuple[str, ...] | None = None
+    """Token columns that it keeps for the passes after it, which begin with its stage; None: these
+    passes begin with the columns of the file."""
 
     @property
     def roles(self) -> frozenset[str]:
@@ -71,6 +76,8 @@ class Plan:
     row_roles: tuple[str, ...]
     count: Callable[[Batch], Any]
     """Computes the totals of a batch to which all stages were applied; totals add with `+`."""
+    observe: Callable[[Batch], dict[str, Tensor]] = lambda _: {}
+    """Returns the numbers of responses that `count` needs of columns of the file."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
 
@@ -81,25 +88,30 @@ class Plan:
         rows = (role for role in self.row_roles if role not in TURN_ROLES)
         return [*rows, *(role for role in tokens if role in self.columns)]
 
-    def passes(self) -> list[Pass]:
+    def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
         """Return the passes over the input, in order.
 
         The first one reads the responses. One follows for each stage that maps tokens which earlier
         stages change. The last one writes.
+
+        Args:
+            names: the columns that the last one writes.
+            keeping: a pass may keep token columns, with which the passes after it begin.
         """
         first = tuple(stage for stage in self.stages if stage.map and stage.in_first_pass)
-        later = [stage for stage in self.stages if stage.map and not stage.in_first_pass]
         rows = {self.columns.column(role) for role in self.row_roles}
-        mapped = [
-            Pass(f"statistics for {stage.name}", self._columns(before, stage), (stage,), before)
-            for stage, before in ((stage, self._applied_before(stage)) for stage in later)
-        ]
-        every = tuple(stage for stage in self.stages if stage.apply)
-        return [
-            Pass("read responses", tuple(sorted(rows | {*self._columns(first)})), first, ()),
-            *mapped,
-            Pass("write", self._columns(every), (), every),
-        ]
+        passes = [Pass("read responses", tuple(sorted(rows | {*self._columns(first)})), first, ())]
+        begin: int | None = None
+        for index, stage in enumerate(self.stages):
+            if stage.map and not stage.in_first_pass:
+                before, keeps = self._applied(begin, index), None
+                if keeping and stage.keeps:
+                    begin, keeps = index, self._live(index, names)
+                columns = self._columns(before, stage)
+                purpose = f"statistics for {stage.name}"
+                passes.append(Pass(purpose, columns, (stage,), before, keeps))
+        every = self._applied(begin, len(self.stages))
+        return [*passes, Pass("write", self._columns(every), (), every)]
 
     def phases(self) -> list[Phase]:
         """Return all passes but the last, each with the stages that reduce before the next."""
@@ -134,9 +146,24 @@ class Plan:
         }
         return next((why for why, holds in reasons.items() if holds), None)
 
-    def _applied_before(self, stage: Stage) -> tuple[Stage, ...]:
-        index = self.stages.index(stage)
-        return tuple(earlier for earlier in self.stages[:index] if earlier.apply)
+    def _applied(self, begin: int | None, end: int) -> tuple[Stage, ...]:
+        """Return the stages that a pass applies, up to a stage.
+
+        Args:
+            begin: the stage whose pass kept the columns before it; None if there is none.
+            end: the stage that they come before.
+        """
+        stages = list(self.stages[begin or 0 : end])
+        if begin is not None:
+            stages[0] = replace(stages[0], reads=frozenset())
+        return tuple(stage for stage in stages if stage.apply)
+
+    def _live(self, index: int, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the token columns made before a stage that it, later ones or metrics read."""
+        made = {name for stage in self.stages[:index] if stage.apply for name in stage.makes}
+        own = self.stages[index:] if self.stages[index].apply else self.stages[index + 1 :]
+        used = {name for stage in own for name in stage.uses}
+        return tuple(sorted(made & (used | {*names} | COUNTED)))
 
     def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
         return tuple(
@@ -181,9 +208,15 @@ def plan_of(
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(role for role in rows if role in columns)
-    count = partial(count_advantages, resolved=resolved)
     return Plan(
-        source, columns, resolved, tuple(stages_of(resolved, running)), length_role, present, count
+        source,
+        columns,
+        resolved,
+        tuple(stages_of(resolved, running)),
+        length_role,
+        present,
+        partial(count_advantages, resolved=resolved),
+        partial(observed, resolved=resolved),
     )
 
 
@@ -234,11 +267,11 @@ def loss_plan(
         source,
         columns,
         resolved,
-        (*stages, *between, Stage("loss", reads, apply=last)),
+        (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
         length_role,
         rows,
         partial(count_losses, configs=configs, rewarded=rewarded),
-        LossTotals(len(configs)),
+        no_totals=LossTotals(len(configs)),
     )
 
 

@@ -34,6 +34,7 @@ from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
@@ -63,11 +64,11 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     plan = bind(source, recipe, running)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    engine = engine_for(plan, options)
+    engine = engine_for(plan, options, outputs.folder)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded_torch():
-        responses = engine.responses()
+        responses = engine.responses(names)
         run = run_metadata(plan, source, running, options)
         summaries: list[Json] | None = [] if len(source.files) == 1 else None
         metadata = partial(enriched_metadata, run=run, summaries=summaries)
@@ -78,6 +79,7 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         summary = {
             **(summaries[0] if summaries else summarise(plan, responses, totals)),
             **run_summary(plan, inputs, outputs.targets, rewritten, engine.splits),
+            "scratch": None if engine.kept is None else engine.kept.facts(),
         }
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
@@ -90,10 +92,11 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     source = TableSource(table)
     running, warnings = load_state(options.state, recipe, source)
     plan = bind(source, recipe, running)
-    check_clash(plan, emitted(plan.resolved))
+    names = emitted(plan.resolved)
+    check_clash(plan, names)
     engine = engine_for(plan, options)
     with single_threaded_torch():
-        responses = engine.responses()
+        responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     if options.state is not None:
@@ -153,8 +156,19 @@ def _columns(source: Source | TableSource, recipe: Recipe, *, results: bool = Fa
     return columns_of(source, recipe, results=results)
 
 
-def engine_for(plan: Plan, options: Options) -> Engine:
-    """Return an engine that runs a plan."""
+def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engine:
+    """Return an engine that runs a plan.
+
+    Args:
+        plan: of the run.
+        options: of the run.
+        folder: for a scratch file, if the options name none.
+
+    Raises:
+        UsageError: the options name a directory that does not exist.
+    """
+    if options.scratch_dir is not None and not options.scratch_dir.is_dir():
+        raise UsageError(f"--scratch-dir {options.scratch_dir}: there is no such directory")
     device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     keep_freed_memory()
     recipe = plan.resolved.recipe
@@ -173,6 +187,7 @@ def engine_for(plan: Plan, options: Options) -> Engine:
         workers=workers,
         reporter=options.reporter,
         clock=Clock(options.started),
+        scratch_dir=options.scratch_dir or folder,
     )
 
 
@@ -233,6 +248,7 @@ def write_files(
             totals = write_file(plan, index, sink, fill, names, clock, verify=verify)
             outputs.complete(index, totals)
             total += totals
+    engine.close()
     with clock.publishing():
         plan.source.check_unchanged()
         rewritten = outputs.publish()

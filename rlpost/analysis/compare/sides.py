@@ -114,10 +114,11 @@ class RecipeSide:
 
         plan = self.plan
         engine = run.engine_for(plan, self.options)
-        responses = engine.responses()
+        names = ("advantages", KEPT[0])
+        responses = engine.responses(names)
         totals = ExactTotals()
         for file in range(len(plan.source.files)):
-            for result in engine.last_pass(file, responses, ("advantages", KEPT[0]), _kept_tokens):
+            for result in engine.last_pass(file, responses, names, _kept_tokens):
                 totals += result.totals
                 yield from (chunk for _, chunk in result.parts)
         self.summary = summarise(plan, responses, totals)

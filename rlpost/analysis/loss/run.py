@@ -78,9 +78,9 @@ def loss(
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
-        engine = engine_for(plan, options)
+        engine = engine_for(plan, options, outputs.folder)
         with single_threaded_torch():
-            responses = engine.responses()
+            responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"

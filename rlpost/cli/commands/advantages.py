@@ -72,6 +72,7 @@ def advantages(
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
+    scratch_dir: declared.ScratchDir = None,
     quiet: declared.Quiet = False,
     engine: Annotated[
         str,
@@ -156,7 +157,7 @@ def advantages(
         with progress(quiet=quiet) as reporter:
             run = api.Options(
                 device, None, workers, overwrite, state, reporter, resume, verify, engine,
-                ray_address, started=context.obj,
+                ray_address, started=context.obj, scratch_dir=scratch_dir,
             )  # fmt: skip
             summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
         if summary is not None:
@@ -172,7 +173,7 @@ def advantages(
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
         run = api.Options(
             device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
-            ray_address, names if names["preset"] else {}, context.obj,
+            ray_address, names if names["preset"] else {}, context.obj, scratch_dir,
         )  # fmt: skip
         summary = api.advantages(inputs, paths[-1], recipe, run)
     if inputs != paths[:-1]:

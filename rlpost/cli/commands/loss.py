@@ -94,6 +94,7 @@ def loss(
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
+    scratch_dir: declared.ScratchDir = None,
     quiet: declared.Quiet = False,
 ) -> None:
     """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
@@ -132,7 +133,10 @@ def loss(
         canonical_inputs([source], target, overwrite=overwrite, report=report) as inputs,
         progress(quiet=quiet) as reporter,
     ):
-        run = Options(device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj)
+        run = Options(
+            device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
+            scratch_dir=scratch_dir,
+        )  # fmt: skip
         summary = loss_run.loss(inputs, output, recipe, configs, run)
     if inputs != [source]:
         summary["inputs"] = [source]  # the converted files are temporary

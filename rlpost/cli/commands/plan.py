@@ -157,6 +157,7 @@ def _check_options(options: Options) -> None:
         "--state": (options.state is not None, "is for `rlpost plan`, which reads the statistics"),
         "--resume": (options.resume, "is not needed: a shard continues by itself"),
         f"--engine {options.engine}": (options.engine != "local", "is for runs without a plan"),
+        "--scratch-dir": (options.scratch_dir is not None, "is for runs without a plan"),
         "--ray-address": (options.ray_address is not None, "is for runs without a plan"),
     }
     for name, (is_set, why) in ignored.items():

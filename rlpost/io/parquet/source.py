@@ -8,6 +8,7 @@ A `RowChunk` has consecutive rows of one row group. `Source` reads the files of 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -212,11 +213,19 @@ class Source:
             for begin, end in column_extents(footer, group, columns)
         )
 
+    def decoded_bytes(self) -> int:
+        """Return the decompressed bytes of all columns of all files."""
+        return sum(
+            footer.row_group(group).total_byte_size
+            for footer in self.footers
+            for group in range(footer.num_row_groups)
+        )
+
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, in file order.
 
         Args:
-            columns: the columns to decode.
+            columns: the columns to decode; without any, chunks only have rows.
             chunk_tokens: approximate list elements of a chunk.
             sized_by: the list column whose elements count; it may be none of `columns`.
         """
@@ -256,12 +265,21 @@ class Source:
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
-            with ParquetReader(file.path, footer, checksums=self.page_checksums) as reader:
+            with (
+                ParquetReader(file.path, footer, checksums=self.page_checksums)
+                if physical
+                else nullcontext()
+            ) as reader:
                 row = self.starts[index]
                 for group, may_join in enumerate(self._joinable(index)):
                     per_row = _tokens_per_row(footer.row_group(group), sized_by)
                     rows, begin = max(1, int(chunk_tokens / per_row)), row
-                    for batch in reader.batches(rows, group, physical):
+                    batches = (
+                        _without_columns(rows, footer.row_group(group).num_rows)
+                        if reader is None
+                        else reader.batches(rows, group, physical)
+                    )
+                    for batch in batches:
                         if batch.num_rows:
                             check_utf8(batch)
                             table = _with_partitions(batch, file, columns)
@@ -323,6 +341,12 @@ def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
     ]
     rows = max(group.num_rows, 1)
     return float(max(1.0, max(values, default=rows) / rows))
+
+
+def _without_columns(rows: int, count: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of a number of rows each; their only column has nothing but nulls."""
+    for first in range(0, count, rows):
+        yield pa.record_batch([pa.nulls(min(rows, count - first))], names=["rows"])
 
 
 def _with_partitions(
@@ -436,12 +460,18 @@ class TableSource:
         """Return the bytes in memory of some columns."""
         return int(self.table.select(list(columns)).nbytes)
 
+    def decoded_bytes(self) -> int:
+        """Return the bytes in memory of all columns."""
+        return int(self.table.nbytes)
+
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, as `Source.read`."""
-        table = self.table.select(list(columns))
         per_row = max(1.0, self._tokens_per_row(sized_by))
-        row = 0
-        for batch in table.to_batches(max_chunksize=max(1, int(chunk_tokens / per_row))):
+        rows, row = max(1, int(chunk_tokens / per_row)), 0
+        table = self.table.select(list(columns))
+        for batch in (
+            table.to_batches(max_chunksize=rows) if columns else _without_columns(rows, self.rows)
+        ):
             if batch.num_rows:
                 yield RowChunk(0, 0, row, batch, round(per_row * batch.num_rows), row > 0)
             row += batch.num_rows

@@ -44,6 +44,15 @@ class Stage:
     """Merges the mapped numbers of all batches, if they are not columns of Responses."""
     reduce: Callable[[Responses], Responses] | None = None
     apply: Callable[[Batch], Batch] | None = None
+    uses: frozenset[str] = frozenset()
+    """Token columns of earlier stages that `map` and `apply` read."""
+    makes: frozenset[str] = frozenset()
+    """Token columns that `apply` adds or replaces."""
+    keeps: bool = False
+    """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
+
+    `apply` then reads no column of the file.
+    """
 
 
 def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
@@ -152,6 +161,11 @@ def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoment
     ]
 
 
+_KL = frozenset({"kl", "row_kl"})
+_REWARDS = frozenset({"token_level_rewards", "token_reward_clipped"})
+_CREDIT = frozenset({"advantages", "returns", "raw_advantages"})
+
+
 def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
     if not resolved.kl:
@@ -168,6 +182,7 @@ def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
             in_first_pass=True,
             reduce=charge if early else partial(on_responses.kl_coefficients, recipe=recipe),
             apply=partial(on_tokens.add_kl, recipe=recipe),
+            makes=_KL,
         )
     ]
 
@@ -177,14 +192,14 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     stages = []
     if not resolved.plain or resolved.varying:
         reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
-        stages.append(
-            Stage("token rewards", reads, apply=partial(on_tokens.place_rewards, recipe=recipe))
-        )
+        place = partial(on_tokens.place_rewards, recipe=recipe)
+        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=_REWARDS))
     if recipe.whiten_rewards:
         stages.append(_whitening(recipe, "token_level_rewards"))
     if resolved.distilled:
         apply = partial(on_tokens.add_distillation, recipe=recipe)
-        stages.append(Stage("distillation", _teacher_roles(resolved), apply=apply))
+        makes = frozenset({"distillation"})
+        stages.append(Stage("distillation", _teacher_roles(resolved), apply=apply, makes=makes))
     return stages
 
 
@@ -194,21 +209,23 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if not resolved.plain:
         reads = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
-        stages.append(Stage(estimator.name, reads, apply=apply))
+        uses = _REWARDS | {*COMPUTED_TOKENS}
+        stages.append(Stage(estimator.name, reads, apply=apply, uses=uses, makes=_CREDIT))
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
-        stages.append(Stage(estimator.name, map=score, reduce=reduce))
+        keeps = _keeps(recipe)
+        stages.append(Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, keeps=keeps))
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
         reduce = partial(on_responses.normalise_credit, recipe=recipe)
         stages.append(Stage("batch normalisation", reduce=reduce))
     if resolved.charged:
-        spread = (
-            [Stage("credit of tokens", apply=on_tokens.spread_credit)] if resolved.plain else []
-        )
+        spread = [Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT)]
         both = estimator.returns != "own"
         charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
-        stages += [*spread, Stage("token charges", apply=charged)]
+        uses = _CREDIT | _KL | {"distillation"}
+        charge = Stage("token charges", apply=charged, uses=uses, makes=_CREDIT)
+        stages += [*(spread if resolved.plain else []), charge]
     return stages
 
 
@@ -222,6 +239,9 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
             map=partial(on_tokens.map_slots, recipe=recipe, estimator=estimator),
             gather=partial(on_tokens.gather_baselines, recipe=recipe),
             apply=partial(on_tokens.add_baselines, recipe=recipe),
+            uses=_REWARDS,
+            makes=frozenset({"position_baseline"}),
+            keeps=_keeps(recipe),
         ),
     ]
 
@@ -234,15 +254,16 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
     elif resolved.whiten:
         stages.append(_whitening(recipe, "advantages"))
         if resolved.whitened_returns:
-            stages.append(Stage("returns", apply=on_tokens.returns_as_advantages))
+            stages.append(
+                Stage("returns", apply=on_tokens.returns_as_advantages, uses=_CREDIT, makes=_CREDIT)
+            )
     if recipe.advantage_clip is not None and resolved.constant:
         stages.append(
             Stage("advantage clip", reduce=partial(on_responses.clip_advantages, recipe=recipe))
         )
     if not resolved.constant:
-        stages.append(
-            Stage("advantage clip", apply=partial(on_tokens.clip_and_mask, recipe=recipe))
-        )
+        clip = partial(on_tokens.clip_and_mask, recipe=recipe)
+        stages.append(Stage("advantage clip", apply=clip, uses=_CREDIT, makes=_CREDIT))
     return stages
 
 
@@ -252,7 +273,18 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
         map=partial(on_tokens.map_moments, column=column),
         reduce=partial(on_responses.token_whitening, recipe=recipe, column=column),
         apply=partial(on_tokens.whiten, column=column),
+        uses=frozenset({column}),
+        makes=frozenset({column}),
+        keeps=_keeps(recipe),
     )
+
+
+def _keeps(recipe: Recipe) -> bool:
+    """Return whether passes may keep columns.
+
+    The metrics of a correction need its columns of the file, so all stages before it run again.
+    """
+    return not (recipe.corrects and recipe.numerics.correction == "first")
 
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 
+STORED = frozenset({"advantages", "is_weight"})
+"""Token columns that a loss reads from stages or from a file."""
 _PREFIX = "select:"  # of the columns and shared numbers of a selection
 _BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
 
@@ -61,9 +63,8 @@ def stages_of_losses(
         rewarded: the input has rewards.
     """
     stored = {role for role in ("advantages", "is_weight") if role in reads}
-    stages = [
-        Stage("stored columns", frozenset(stored), apply=partial(as_stored, resolved=resolved))
-    ]
+    store = partial(as_stored, resolved=resolved)
+    stages = [Stage("stored columns", frozenset(stored), apply=store, uses=STORED, makes=STORED)]
     named = {one.name: one for config in configs if (one := config.selection) is not None}
     if named:
         own = tuple(named.values())
@@ -75,12 +76,14 @@ def stages_of_losses(
                 log_probs,
                 map=partial(map_sums, rewarded=rewarded),
                 reduce=batch_means,
+                uses=STORED,
             ),
             Stage(
                 "token selection",
                 log_probs,
                 map=of_batch,
                 gather=partial(gather_selections, selections=own),
+                uses=STORED,
             ),
         ]
     return stages

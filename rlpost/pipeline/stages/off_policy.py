@@ -68,6 +68,7 @@ def parts(recipe: Recipe) -> dict[str, Any]:
         "in_first_pass": True,
         "reduce": partial(reduce, recipe=recipe) if reduces else None,
         "apply": partial(correct, recipe=recipe),
+        "uses": frozenset({"advantages", "returns", "raw_advantages"}),
     }
 
 

@@ -217,11 +217,15 @@ def _column(
     return values if segments.chosen is None else values[segments.chosen]
 
 
+LOST = ("lost:reward", "lost:process")
+
+
 def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
     """Return which responses have a reward on a token from which no advantage gets it, [n].
 
     `lost:reward` is for the response's reward, `lost:process` for process rewards that are added to
-    tokens. A response without policy tokens has no advantage that could get them.
+    tokens. A response without policy tokens has no advantage that could get them; masks may still
+    drop the others.
     """
     process = "token_rewards" in batch
     on_last = recipe.numerics.terminal_reward == "last_token"
@@ -229,7 +233,7 @@ def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[
     if on_responses or not (process or on_last):
         return {}
     reached = _reached(batch, recipe, estimator)
-    counted_rows = batch.responses["kept"] & (batch.policy_tokens > 0)
+    counted_rows = batch.policy_tokens > 0
     last = _last(batch, recipe)
     lost = torch.zeros_like(counted_rows)
     if reached.numel():

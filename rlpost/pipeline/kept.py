@@ -1,0 +1,158 @@
+"""What a pass keeps for the passes after it, so that they need not compute it again."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rlpost.io.scratch import Scratch
+from rlpost.pipeline.device import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from rlpost.pipeline.data import Batch, Responses
+
+IN_MEMORY = 128 << 20
+"""Bytes of tokens that stay in memory; more are stored in a file."""
+
+
+class _Column(NamedTuple):
+    """Where a column is stored: all tokens of the input in order."""
+
+    dtype: np.dtype[np.generic]
+    begin: int
+    same: str
+    """The column with the same numbers, which is stored; usually this one."""
+
+
+class Kept:
+    """Token columns and numbers of responses that a pass keeps, bit for bit.
+
+    A column is stored as one array of all tokens of the input, so that passes may differ in their
+    chunks. If it cannot be stored, `problem` is the reason, and later passes compute it again.
+
+    Args:
+        names: the token columns, as far as batches have them.
+        responses: of the whole input.
+        folder: for a scratch file if there is more than `IN_MEMORY`; None: there is none.
+        reserved: returns the bytes that the disk needs for the output.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        responses: Responses,
+        folder: Path | None,
+        reserved: Callable[[], int],
+    ) -> None:
+        self.names = tuple(names)
+        self.numbers: dict[str, Tensor] = {}
+        """[N] each: what metrics need of columns that no later pass reads."""
+        self.problem: str | None = None
+        self.folder = folder
+        self.bytes = 0
+        lengths = responses["length"].numpy()
+        self._offsets = np.concatenate([[0], lengths.cumsum(dtype=np.int64)])
+        self._reserved = reserved
+        self._lock = threading.Lock()
+        self._columns: dict[str, _Column] | None = None
+        self._scratch: Scratch | None = None
+
+    def add(self, row: int, batch: Batch, numbers: Mapping[str, Tensor]) -> None:
+        """Keep the columns of a batch, which begins at a row of the input; thread-safe."""
+        stop = row + batch.offsets.numel() - 1
+        with self._lock:
+            for name, values in numbers.items():
+                if name not in self.numbers:
+                    count = len(self._offsets) - 1
+                    self.numbers[name] = values.new_zeros(count, device="cpu")
+                self.numbers[name][row:stop] = values
+            self._prepare(batch)
+        if self.problem is not None or self._scratch is None:
+            return
+        assert self._columns is not None
+        for name, column in self._columns.items():
+            if column.same == name:
+                at = column.begin + int(self._offsets[row]) * column.dtype.itemsize
+                try:
+                    self._scratch.write(batch[name].cpu().numpy(), at)
+                except OSError as error:
+                    self._fail(error)
+                    self._scratch.empty()
+                    return
+
+    def onto(self, batch: Batch, row: int) -> Batch:
+        """Return the batch with the columns that were kept of its tokens; thread-safe."""
+        if self._scratch is None or not self._columns:
+            return batch
+        begin, end = self._offsets[[row, row + batch.offsets.numel() - 1]].tolist()
+        tokens: dict[str, Tensor] = {}
+        for name, (dtype, start, same) in self._columns.items():
+            if same == name:
+                at = start + begin * dtype.itemsize
+                values = torch.from_numpy(self._scratch.read(end - begin, dtype, at))
+                tokens[name] = to_device(values, batch.offsets.device)
+            else:
+                tokens[name] = tokens[same]
+        return batch.with_(**tokens)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the summary prints: the columns, their bytes, where they are, or why not."""
+        kept = [*(self._columns or {})] if self.problem is None else []
+        return {
+            "columns": kept,
+            "bytes": self.bytes if kept else 0,
+            "directory": None if self.folder is None else str(self.folder),
+            "problem": self.problem,
+        }
+
+    def close(self) -> None:
+        """Free the memory or the file."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def _prepare(self, batch: Batch) -> None:
+        """Reserve the space at the first batch; later ones need columns of the same kinds."""
+        columns, size = self._layout(batch)
+        if self._columns is None:
+            self._columns, self.bytes = columns, size
+            in_memory = size <= IN_MEMORY
+            if not in_memory and self.folder is None:
+                self.problem = "there is no directory for them"
+            elif size:
+                try:
+                    folder = None if in_memory else self.folder
+                    self._scratch = Scratch(size, folder, 0 if in_memory else self._reserved())
+                except OSError as error:
+                    self._fail(error)
+            self.folder = None if in_memory else self.folder
+        elif self._columns != columns:
+            self.problem = "an estimator returns different columns for different responses"
+
+    def _layout(self, batch: Batch) -> tuple[dict[str, _Column], int]:
+        """Return where the columns of a batch are stored, and the bytes of all of them."""
+        columns: dict[str, _Column] = {}
+        first: dict[int, str] = {}
+        size, tokens = 0, int(self._offsets[-1])
+        for name in self.names:
+            if name not in batch:
+                continue
+            same = first.setdefault(id(batch[name]), name)
+            if same == name:
+                dtype = torch.empty(0, dtype=batch[name].dtype).numpy().dtype
+                columns[name] = _Column(dtype, size, name)
+                size += (tokens * dtype.itemsize + 7) // 8 * 8
+            else:
+                columns[name] = columns[same]
+        return columns, size
+
+    def _fail(self, error: OSError) -> None:
+        self.problem = f"{self.folder}: {os.strerror(error.errno or 0)}"
