@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.system import read_into, write_at
+from rlpost.io.system import allocate, read_into, write_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,7 @@ class Scratch:
         if shutil.disk_usage(folder).free < size + reserved:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        allocate(self._file.fileno(), size)
 
     def write(self, values: NDArray[np.generic], at: int) -> None:
         """Store an array from a byte on; raises OSError."""

@@ -59,6 +59,26 @@ def write_at(file: int, data: memoryview, at: int) -> int:
         return os.write(file, data)
 
 
+def allocate(file: int, size: int) -> None:
+    """Reserve the disk space of an open file if its file system can; writing then costs a third.
+
+    The C library's posix_fallocate is no replacement: it writes to every block where it cannot.
+
+    Raises:
+        OSError: the disk has too little space.
+    """
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    length = ctypes.c_longlong
+    if function is None or not function(file, 0, length(0), length(size)):
+        return
+    number = ctypes.get_errno()
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise OSError(number, os.strerror(number))
+
+
 def sync_data(file: int) -> None:
     """Sync a file's bytes to the disk; its times may follow later. Raises OSError."""
     if hasattr(os, "fdatasync"):

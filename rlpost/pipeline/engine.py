@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+_MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -192,10 +193,11 @@ class Engine:
             encode: encodes the rows of a row group; worker threads call it.
         """
         step = self._passes[-1]
+        tokens = self.plan.needs_tokens(step, names)
 
         def make(chunks: Chunks) -> tuple[NewColumns, int]:
             with self.clock.busy("compute"):
-                batch = self._applied(step, chunks, responses)
+                batch = self._applied(step, chunks, responses, tokens=tokens)
                 totals = self.plan.count(batch)
                 row_name = partial(self._row_name, chunks[0])
                 columns = record_batch(batch, self.plan.resolved, names, row_name)
@@ -205,10 +207,11 @@ class Engine:
                 ]
                 return NewColumns(parts, totals), count_rows(chunks)
 
-        columns = self._columns(step, responses)
+        columns = self._columns(step, responses) if tokens else ()
+        most = self.chunk_tokens if tokens else _MOST_TOKENS
         sized_by = self.plan.columns.column(self.plan.length_role)
-        chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, sized_by)
-        for new, rows in self._worked(make, chunks):
+        chunks = self.plan.source.read_file(file, columns, most, sized_by)
+        for new, rows in self._worked(make, chunks, most):
             yield new
             self.reporter.advance(rows)
 
@@ -219,9 +222,13 @@ class Engine:
             return tuple(sorted(needed))
         return step.columns
 
-    def _applied(self, step: Pass, chunks: Chunks, responses: Responses) -> Batch:
+    def _applied(
+        self, step: Pass, chunks: Chunks, responses: Responses, *, tokens: bool = True
+    ) -> Batch:
         start = self._row(chunks)
         lengths = responses["length"][start : start + count_rows(chunks)]
+        if not tokens:
+            return self.decoder.without_tokens(lengths).beside(responses, start)
         batch = self.decoder.batch(chunks, step.roles, lengths if all_policy(responses) else None)
         batch = batch.beside(responses, start)
         if self.kept is not None and self.kept.problem is None:
@@ -238,19 +245,22 @@ class Engine:
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
-                lambda chunks: (work(chunks), count_rows(chunks)), chunks
+                lambda chunks: (work(chunks), count_rows(chunks)), chunks, self.chunk_tokens
             ):
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]) -> Iterator[R]:
-        for results in self.clock.waited("results", self._results(work, chunks)):
+    def _worked(
+        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
+    ) -> Iterator[R]:
+        """Yield the results for chunks, which are joined up to a number of tokens, in order."""
+        for results in self.clock.waited("results", self._results(work, chunks, most)):
             yield from results
 
     def _results(
-        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk]
+        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
     ) -> Iterator[list[R]]:
-        timed = self.clock.timed("read", join_chunks(chunks, self.chunk_tokens))
+        timed = self.clock.timed("read", join_chunks(chunks, most))
         first = list(islice(self.clock.waited("read", timed), 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
             yield from (self._with_oom_retry(work, only) for only in first)

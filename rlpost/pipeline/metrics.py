@@ -267,7 +267,8 @@ def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
 
 
 def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
-    return {**totals.statistic("kl"), "estimator": resolved.recipe.kl_estimator}
+    unread = {"measured": False} if resolved.kl_unread else {}
+    return {**totals.statistic("kl"), "estimator": resolved.recipe.kl_estimator, **unread}
 
 
 def _add_checks(numbers: Numbers, batch: Batch) -> None:
@@ -452,7 +453,7 @@ METRICS = (
         _add_advantage_clip,
     ),
     _of_column("sample_weight", "sample_weight", applies=lambda resolved: resolved.weighted),
-    Metric("kl", _report_kl, _add_kl, lambda resolved: resolved.kl),
+    Metric("kl", _report_kl, _add_kl, lambda resolved: resolved.kl or resolved.kl_unread),
     Metric(
         "correction",
         _report_correction,

@@ -35,6 +35,7 @@ TYPES = {
     "pg_loss": FLOATS,
     "clip_state": FLAGS,
     "final_response_mask": FLAGS,
+    "response_advantage": pa.float32(),
     "response_level_rewards": pa.float32(),
     "sample_mask": pa.bool_(),
     "sample_weight": pa.float32(),
@@ -61,10 +62,15 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     usual += ["sample_weight"] if resolved.weighted else []
     usual += ["is_weight"] if recipe.is_weight else []
     names = tuple(usual) if recipe.emit is None else recipe.emit
+    per_token = (
+        f"one advantage per response, but estimator {resolved.estimator.name} computes one per "
+        "token with this recipe; --emit advantages,returns writes these"
+    )
     missing = {
         "sample_weight": (not resolved.weighted, "--difficulty-weight or --length-weight"),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
         "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
+        "response_advantage": (not resolved.constant, per_token),
     }
     for name in names:
         lacks, needs = missing.get(name, (False, ""))
@@ -110,13 +116,14 @@ def record_batch(
         DataError: a result is beyond the range of float32.
     """
     batch = batch.without_left_out()
-    offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32())
+    lists = any(pa.types.is_list(TYPES[name]) for name in names)
+    offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32()) if lists else None
     arrays: dict[str, pa.Array] = {}
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
     for name in names:
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            arrays[name] = _array(batch.responses[_row_column(name)], kind)
+            arrays[name] = _array(_row_values(batch, name), kind)
             _check_finite(arrays[name], name, row_name)
             continue
         values = token_column(batch, resolved, name)
@@ -153,8 +160,12 @@ def _check_finite(arrays: pa.Array, name: str, row_name: Callable[[int], str]) -
         )
 
 
-def _row_column(name: str) -> str:
-    return "rewards" if name == "response_level_rewards" else name
+def _row_values(batch: Batch, name: str) -> Tensor:
+    """Return a written column of responses, [n]; a dropped response has the advantage 0."""
+    rows = batch.responses
+    if name == "response_advantage":
+        return torch.where(rows["kept"], rows["credit"], 0.0)
+    return rows["rewards" if name == "response_level_rewards" else name]
 
 
 def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Tensor:

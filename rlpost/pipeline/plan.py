@@ -18,7 +18,7 @@ from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, st
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
-from rlpost.recipe.recipe import GROUP_COLUMNS
+from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
@@ -111,7 +111,21 @@ class Plan:
                 purpose = f"statistics for {stage.name}"
                 passes.append(Pass(purpose, columns, (stage,), before, keeps))
         every = self._applied(begin, len(self.stages))
-        return [*passes, Pass("write", self._columns(every), (), every)]
+        write = Pass("write", self._columns(every), (), every)
+        if keeping and not self.needs_tokens(write, names):
+            write = replace(write, columns=())
+        return [*passes, write]
+
+    def needs_tokens(self, last: Pass, names: Sequence[str]) -> bool:
+        """Return whether the last pass needs the tokens, or nothing but the table of responses.
+
+        Args:
+            last: that pass.
+            names: the columns that it writes.
+        """
+        on_tokens = not self.resolved.constant or not ROW_COLUMNS.issuperset(names)
+        any_end = self.resolved.recipe.numerics.terminal_reward != "last_policy_token"
+        return bool(last.applied) or on_tokens or any_end
 
     def phases(self) -> list[Phase]:
         """Return all passes but the last, each with the stages that reduce before the next."""

@@ -11,6 +11,7 @@ import torch
 
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
+from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.device import to_device
 from rlpost.pipeline.turns import ROLLOUT, TURN
@@ -83,6 +84,11 @@ class Decoder:
             tokens={role: to_device(value, self.device) for role, value in tokens.items()},
             full=lengths is not None or bool(mask.all()),
         )
+
+    def without_tokens(self, lengths: torch.Tensor) -> Batch:
+        """Return a batch that has the lengths of its responses, [n], but no tokens."""
+        none = torch.zeros(0, dtype=torch.bool, device=self.device)
+        return Batch(to_device(offsets_of(lengths), self.device), none, {})
 
     def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         masks = [self._mask_of(chunk) for chunk in chunks]

@@ -10,7 +10,7 @@ from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.raw import raw
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import ROW_COLUMNS, Recipe
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class ResolvedRecipe:
     """The input's column of sample masks."""
     stale_mask: bool = False
     """The input has the sample mask of an earlier run, which this run replaces."""
+    kl_unread: bool = False
+    """KL could be measured, but only for the summary of a run that reads and writes no tokens."""
 
     @property
     def constant(self) -> bool:
@@ -120,17 +122,23 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     )
     whiten = recipe.whiten_advantages
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
+    plain = estimator.level == "response" or plain_return
+    charged = own or (bool(recipe.teachers) and "distillation" not in estimator.columns)
+    kl_reads = _kl_reads(recipe, columns)
+    rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
+    unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
     return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
-        kl_reads=_kl_reads(recipe, columns),
+        kl_reads=frozenset() if unread else kl_reads,
         varying=varying,
-        plain=estimator.level == "response" or plain_return,
-        charged=own or (bool(recipe.teachers) and "distillation" not in estimator.columns),
+        plain=plain,
+        charged=charged,
         whiten=_usually_whitened(recipe, estimator) if whiten is None else whiten,
         process=process,
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
+        kl_unread=unread,
     )
 
 

@@ -244,7 +244,7 @@ def summary_of(
         "groups": groups,
         **tables,
     }
-    if resolved.kl:
+    if "kl" in summary:
         one = resolved.recipe.kl_coef
         summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
         summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit

@@ -47,9 +47,20 @@ EXTRA = (
     "token_level_rewards",
     "kl",
     "final_response_mask",
+    "response_advantage",
     *GROUP_COLUMNS,
 )
 """Columns that are written only if `emit` names them."""
+ROW_COLUMNS = frozenset(
+    {
+        "response_advantage",
+        "response_level_rewards",
+        "sample_mask",
+        "sample_weight",
+        *GROUP_COLUMNS,
+    }
+)
+"""Columns with one value per response; the others are lists of tokens."""
 
 TABLES = ("columns", "teachers", "numerics")
 """Fields that are tables of a recipe file, and NAME=VALUE on the command line."""

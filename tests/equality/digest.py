@@ -68,6 +68,8 @@ ADDED = {
     "numerics.gdpo_batch",  # likewise
     "numerics.correction",  # likewise
     "kl.credit",  # where the KL penalty is subtracted
+    "scratch",  # where the tokens are that a pass keeps for the next
+    "measured",  # no KL in a summary of a run that reads no tokens
     "rlpost.sample_mask",  # where a written sample mask comes from
 }
 

@@ -53,20 +53,33 @@ _ROLLOUT_REWARD = {
 
 def show_plan(plan: Plan) -> None:
     """Print the passes over the input on stdout."""
+    from rlpost.pipeline.output import emitted  # noqa: PLC0415 - torch takes a second to import
+
+    passes = plan.passes(emitted(plan.resolved), keeping=True)
     rows = [
         (
             f"{i} {one.purpose}",
             size(plan.source.bytes_of(one.columns)),
-            printable_line(", ".join(one.columns)),
+            printable_line(", ".join(one.columns)) or NONE,
         )
-        for i, one in enumerate(plan.passes(), 1)
+        for i, one in enumerate(passes, 1)
     ]
+    notes = {i: _kept(plan, one.keeps) for i, one in enumerate(passes) if one.keeps}
     out = console(sys.stdout)
     out.print(f"{printable_line(plan.source.name)}: {counted(plan.source.rows, 'response')}")
-    out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2)))
+    out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2), row_notes=notes))
     out.print(f"Stages: {', '.join(stage.name for stage in plan.stages)}")
     scope = f"all steps together: {plan.why_one_table}" if plan.why_one_table else "step by step"
     out.print(f"Response-level statistics on Ray and in shards: {scope}")
+
+
+def _kept(plan: Plan, names: tuple[str, ...]) -> str:
+    """Return what a pass keeps: columns of float64, or of flags, which are smaller."""
+    from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - torch takes a second to import
+
+    most = 8 * len(names) * plan.source.values_of(plan.columns.column(plan.length_role))
+    where = "in memory" if most <= IN_MEMORY else "in a scratch file"
+    return f"keeps {', '.join(names)}: up to {size(most)} {where}"
 
 
 def show_summary(summary: Json, out: Console | None = None) -> None:
@@ -193,6 +206,8 @@ def _penalty(summary: Json) -> list[Text]:
     if kl.get("coefficients") is None:
         return []
     value, note = _coefficient(kl["coefficients"], kl["credit"])
+    if not kl.get("measured", True):
+        note = "KL not measured, since no tokens are written; --emit kl does both"
     return [Text(f"KL coefficient: {value} (estimator {kl['estimator']}); {note}")]
 
 
@@ -292,11 +307,27 @@ def _roles(summary: Json) -> Text:
     return Text(f"Columns: {printable_line(role_columns(summary['roles']))}", style="dim")
 
 
+def _scratch(kept: Json | None) -> list[str]:
+    """Return the line about a scratch file, or about what kept tokens from being kept."""
+    if kept is None:
+        return []
+    if kept["problem"] is not None:
+        why = printable_line(kept["problem"])
+        return [
+            f"columns read again, since tokens were not kept: {why}; --scratch-dir DIR keeps them"
+        ]
+    if kept["directory"] is None:
+        return []
+    where = printable_line(kept["directory"])
+    return [f"kept between passes: {', '.join(kept['columns'])}, {size(kept['bytes'])} in {where}"]
+
+
 def _times(summary: Json) -> Text:
     """Return the time of the whole run with its parts, and what made it slower."""
     seconds = summary["seconds"]
     lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
+    lines += _scratch(summary.get("scratch"))
     lines += [f"re-encoded, not copied: {printable_line(why)}" for why in summary["rewritten"]]
     return Text("\n".join(lines), style="dim")

@@ -213,6 +213,16 @@ class Source:
             for begin, end in column_extents(footer, group, columns)
         )
 
+    def values_of(self, column: str) -> int:
+        """Return the number of values of a column in all files; an empty list counts as one."""
+        return sum(
+            footer.row_group(group).column(index).num_values
+            for footer in self.footers
+            for group in range(footer.num_row_groups)
+            for index in range(footer.num_columns)
+            if footer.row_group(group).column(index).path_in_schema.partition(".")[0] == column
+        )
+
     def decoded_bytes(self) -> int:
         """Return the decompressed bytes of all columns of all files."""
         return sum(
@@ -459,6 +469,10 @@ class TableSource:
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
         return int(self.table.select(list(columns)).nbytes)
+
+    def values_of(self, column: str) -> int:
+        """Return the number of values of a column."""
+        return int(self.rows * self._tokens_per_row(column))
 
     def decoded_bytes(self) -> int:
         """Return the bytes in memory of all columns."""

@@ -162,8 +162,8 @@ def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoment
 
 
 _KL = frozenset({"kl", "row_kl"})
-_REWARDS = frozenset({"token_level_rewards", "token_reward_clipped"})
-_CREDIT = frozenset({"advantages", "returns", "raw_advantages"})
+_REWARDS = frozenset({"token_level_rewards"})
+_CREDIT = frozenset({"advantages", "returns"})
 
 
 def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -193,7 +193,9 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if not resolved.plain or resolved.varying:
         reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
         place = partial(on_tokens.place_rewards, recipe=recipe)
-        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=_REWARDS))
+        both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_bounds
+        makes = frozenset({"token_level_rewards", *(["token_reward_clipped"] if both else [])})
+        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=makes))
     if recipe.whiten_rewards:
         stages.append(_whitening(recipe, "token_level_rewards"))
     if resolved.distilled:
@@ -262,8 +264,8 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
             Stage("advantage clip", reduce=partial(on_responses.clip_advantages, recipe=recipe))
         )
     if not resolved.constant:
-        clip = partial(on_tokens.clip_and_mask, recipe=recipe)
-        stages.append(Stage("advantage clip", apply=clip, uses=_CREDIT, makes=_CREDIT))
+        clip, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
+        stages.append(Stage("advantage clip", apply=clip, uses=both, makes=both))
     return stages
 
 
@@ -274,7 +276,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
         reduce=partial(on_responses.token_whitening, recipe=recipe, column=column),
         apply=partial(on_tokens.whiten, column=column),
         uses=frozenset({column}),
-        makes=frozenset({column}),
+        makes=frozenset({column, *(["raw_advantages"] if column == "advantages" else [])}),
         keeps=_keeps(recipe),
     )
 
