@@ -124,10 +124,10 @@ class Kept:
         columns, size = self._layout(batch)
         if self._columns is None:
             self._columns, self.bytes = columns, size
-            in_memory = size <= IN_MEMORY
+            in_memory = not columns or size <= IN_MEMORY
             if not in_memory and self.folder is None:
                 self.problem = "there is no directory for them"
-            elif size:
+            else:
                 try:
                     folder = None if in_memory else self.folder
                     self._scratch = Scratch(size, folder, 0 if in_memory else self._reserved())
