@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_BLOCK = 1 << 20  # bytes to write at a time; Linux puts more into huge pages, see io/staged.py
+
+
 class Scratch:
     """A block of bytes that several threads may write and read, each at other places.
 
@@ -53,7 +56,7 @@ class Scratch:
             return
         rest = data.data
         while rest:
-            written = write_at(self._file.fileno(), rest, at)
+            written = write_at(self._file.fileno(), rest[:_BLOCK], at)
             rest, at = rest[written:], at + written
 
     def read(self, count: int, dtype: np.dtype[np.generic], at: int) -> NDArray[np.generic]:
