@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -106,6 +106,18 @@ def _option_of(
     return flag, flag if typed else source
 
 
+def _tuple_length(annotation: Any) -> int | None:
+    """Return the number of values of a field that is a tuple; None if any number is possible."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is tuple:
+        return None if Ellipsis in parts else len(parts)
+    lengths = map(_tuple_length, parts)
+    return next((length for length in lengths if length is not None), None)
+
+
+_LIST_ERRORS = ("missing", "too_long", "tuple_type")
+
+
 class OptionModel(BaseModel):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
 
@@ -181,6 +193,10 @@ class OptionModel(BaseModel):
             elif item["type"] == "value_error":
                 named = text.startswith(flag) or not typed
                 lines.append(f"{prefix}{text}" if named else f"{flag}: {text}")
+            elif item["type"] in _LIST_ERRORS and loc[0] in cls.model_fields:
+                length = _tuple_length(cls.model_fields[str(loc[0])].annotation)
+                needed = "a list is needed" if length is None else f"a list of {length} is needed"
+                lines.append(f"{prefix}{flag if typed else loc[0]} is {item['input']!r}: {needed}")
             else:
                 if typed:
                     name = f"{flag}{name.removeprefix(str(loc[0])).replace('.', ' ', 1)}"

@@ -451,3 +451,18 @@ def test_an_unknown_estimator_is_no_recipe():
     with pytest.raises(UsageError, match=r"no estimator 'groo'; did you mean .*grpo"):
         Recipe(estimator="groo")
     assert Recipe(estimator="mine.py:function").estimator == "mine.py:function"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("emit", "kl", "a list is needed"),
+        ("overlong_penalty", [1], "a list of 3 is needed"),
+        ("overlong_penalty", [1, 2, 3, 4], "a list of 3 is needed"),
+        ("overlong_penalty", 2, "a list of 3 is needed"),
+    ],
+)
+def test_a_list_of_the_wrong_length_is_one_plain_error(name, value, needed):
+    with pytest.raises(UsageError) as raised:
+        Recipe.of({name: value}, "r.toml")
+    assert str(raised.value) == f"r.toml: {name} is {value!r}: {needed}"
