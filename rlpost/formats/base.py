@@ -74,7 +74,7 @@ class ReadStats:
     changed: int = 0
     """Records whose token lists the layout changed."""
     begins_with_0: int = 0
-    """Records without a prompt in their lists, as far as known, whose mask begins with 0."""
+    """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
 
     def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
         """Count a record, given its lists before and after the layout was applied."""

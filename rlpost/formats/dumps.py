@@ -188,8 +188,8 @@ def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
         return None
     if dump_format.name in GENERIC:
         others = (other for other in FORMATS.values() if file.name.endswith(other.suffixes))
-        known = any(other.sniff(file) for other in others if other is not dump_format)
-        return None if known else dump_format
+        is_other = any(other.sniff(file) for other in others if other is not dump_format)
+        return None if is_other else dump_format
     return dump_format if dump_format.sniff(file) or not _is_readable(file) else None
 
 
@@ -269,5 +269,5 @@ def check_options(dump_format: Format, options: ReadOptions) -> None:
             raise UsageError(f"{flag}: does not apply to {dump_format.name} dumps; omit it")
     for role, source in options.map.items():
         if role not in ROLES and role not in CANONICAL and source != "none":
-            known = {**ROLES, **CANONICAL}
-            raise UsageError(f"--map {role}={source}: no role {role!r}{closest(role, known)}")
+            names = {**ROLES, **CANONICAL}
+            raise UsageError(f"--map {role}={source}: no role {role!r}{closest(role, names)}")

@@ -102,7 +102,7 @@ def absent(
     Args:
         source: the input.
         needs: the missing roles, and what needs them.
-        lacks: why the dump before conversion lacks a role, if known.
+        lacks: why the dump before conversion lacks a role; empty for other files.
     """
     return missing(needs, source.columns, source.name, lacks, _kinds(source))
 

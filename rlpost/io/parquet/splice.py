@@ -348,7 +348,7 @@ class SpliceSink:
         self._output.complete()
 
     def _add_checksums(self) -> None:
-        """Add the checksums of all chunks to the footer, if those of copied chunks are known."""
+        """Add the checksums of all chunks to the footer, if the copied chunks have checksums."""
         self._output.wait_for_copy()
         copied = iter(self._output.copied.values if self._output.copied is not None else ())
         values = [
@@ -357,8 +357,8 @@ class SpliceSink:
             for value in (*islice(copied, kept), *new)
         ]
         extents = extents_of(self._groups)
-        known = len(values) == len(extents)
-        text = encode_checksums(extents, values) if known else None
+        complete = len(values) == len(extents)
+        text = encode_checksums(extents, values) if complete else None
         set_key_value(self._footer, CHECKSUMS_KEY, text)
 
     def abort(self) -> None:
