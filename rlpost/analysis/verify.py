@@ -210,7 +210,7 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
     paths = [enriched.file.path for enriched in run]
-    with ThreadPoolExecutor(2, thread_name_prefix="rlpost-check") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="rlpost-check") as pool:
         changes = pool.map(changed_chunks, paths)
         try:
             with _plan_of(run) as plan:
