@@ -13,7 +13,16 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
 from rlpost.errors import DataError
-from rlpost.io.arrow import CellLocation, is_list, is_number, numbers, truncated
+from rlpost.io.arrow import (
+    CellLocation,
+    is_list,
+    is_number,
+    is_true,
+    numbers,
+    string_array,
+    to_numpy,
+    truncated,
+)
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.progress import SilentReporter
@@ -143,7 +152,7 @@ class Index:
             return np.zeros(0, dtype=np.int64)
         labels = self.prompt.labels
         codes = np.flatnonzero(
-            pc.equal(labels.cast(pa.string()), prompt).to_numpy(zero_copy_only=False)
+            is_true(pc.equal(labels.cast(pa.string()), string_array([prompt])[0]))
         )
         return np.flatnonzero(np.isin(self.prompt.codes, codes))
 
@@ -339,7 +348,7 @@ def _joined(parts: list[pa.Array] | None) -> KeyColumn | None:
         ]
     whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
     array = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    codes = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = to_numpy(array.indices).astype(np.int64)
     return KeyColumn(codes, array.dictionary)
 
 

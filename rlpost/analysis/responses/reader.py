@@ -14,7 +14,7 @@ import pyarrow as pa
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
-from rlpost.io.arrow import is_list
+from rlpost.io.arrow import is_list, is_true
 from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.recipe.roles import ROLES
@@ -185,7 +185,7 @@ class ResponseReader:
         found = {name: self._measure(name, tokens, plain, count) for name in self.measures}
         colours = {name: value for name, value in found.items() if value is not None}
         null_tokens = {
-            name: array.flatten().is_null().to_numpy(zero_copy_only=False)
+            name: is_true(array.flatten().is_null())
             for name, array in lists_of.items()
             if name in tokens
         }
