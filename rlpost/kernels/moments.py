@@ -52,7 +52,8 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
     """
     # By numpy, since most calls have few numbers, on which a call of torch takes 3 times as long.
     fraction, exponent = np.frexp(values.to("cpu", torch.float64).numpy())
-    mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # squares beyond the range of float64 are infinite
+        mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
     bit = exponent.astype(np.int64) + (_BIAS - _MANTISSA)
     slot, shift = (bit >> 5) + keys.cpu().numpy() * DIGITS, bit & 31
     low, high = (mantissa & _LOW) << shift, (mantissa >> 32) << shift  # high has the sign
