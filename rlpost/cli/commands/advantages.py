@@ -137,9 +137,7 @@ def advantages(
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.pipeline.torch_ahead import import_torch_ahead  # noqa: PLC0415
 
-    import_torch_ahead()
     from rlpost import api  # noqa: PLC0415
     from rlpost.cli.render.summary import show_plan as print_plan  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415

@@ -94,10 +94,6 @@ def compare(
     recipes = variants(recipe or [], preset or [], estimator or [], roles or [])
     columns_map = name_values(roles or [], "--map")
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    if recipes:
-        from rlpost.pipeline.torch_ahead import import_torch_ahead  # noqa: PLC0415
-
-        import_torch_ahead()
     from rlpost.analysis.compare import compare as work  # noqa: PLC0415
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
 
