@@ -143,6 +143,18 @@ def cpu_time(seconds: Mapping[str, Any]) -> str:
     return f"CPU time: {total:.2f} s{time_parts({**parts, 'other': total - sum(parts.values())})}"
 
 
+def moved_bytes(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line of what a run decoded and wrote; [] if it was not counted.
+
+    >>> moved_bytes({"bytes": {"decoded": 5_000_000, "written": 4_000_000, "copied": 3_000_000}})
+    ['5 MB of columns decoded, 4 MB written, of which 3 MB copied unchanged']
+    """
+    if "bytes" not in summary:
+        return []
+    decoded, written, copied = (size(summary["bytes"][n]) for n in ("decoded", "written", "copied"))
+    return [f"{decoded} of columns decoded, {written} written, of which {copied} copied unchanged"]
+
+
 def pass_limits(seconds: Mapping[str, Any]) -> list[str]:
     """Return a line of the passes' shares of time by what results had to wait for; [] if unknown.
 

@@ -56,6 +56,8 @@ class Clock:
         self._busy: dict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = defaultdict(float)
         self._waits = {"read": 0.0, "results": 0.0}
+        self.bytes = {"decoded": 0, "written": 0, "copied": 0}
+        """Bytes of decoded columns, of complete outputs, and of those what was copied."""
 
     @property
     def seconds(self) -> dict[str, Any]:
@@ -126,6 +128,12 @@ class Clock:
         finally:
             with self._lock:
                 seconds[name] += time.perf_counter() - start
+
+    def count_bytes(self, **counts: int) -> None:
+        """Add to `bytes`; thread-safe."""
+        with self._lock:
+            for name, count in counts.items():
+                self.bytes[name] += count
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
         """Yield the items; add the time to produce each one to a kind of work."""

@@ -260,13 +260,18 @@ class Engine:
     def _results(
         self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
     ) -> Iterator[list[R]]:
-        timed = self.clock.timed("read", join_chunks(chunks, most))
+        timed = self.clock.timed("read", self._counted(join_chunks(chunks, most)))
         first = list(islice(self.clock.waited("read", timed), 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
             yield from (self._with_oom_retry(work, only) for only in first)
             return
         items = self.clock.waited("read", prefetch(chain(first, timed), _PREFETCH))
         yield from map_ordered(partial(self._with_oom_retry, work), items, self.workers)
+
+    def _counted(self, chunks: Iterator[Chunks]) -> Iterator[Chunks]:
+        for joined in chunks:
+            self.clock.count_bytes(decoded=sum(chunk.table.nbytes for chunk in joined))
+            yield joined
 
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Return the result for some chunks, or for their halves if device memory is full."""

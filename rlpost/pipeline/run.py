@@ -84,7 +84,8 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
     if options.state is not None:
         save_state(options.state, {**running, **responses.notes.get("running", {})})
     warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
-    return {**summary, "warnings": warnings, "seconds": engine.clock.seconds}
+    clock = engine.clock
+    return {**summary, "warnings": warnings, "bytes": clock.bytes, "seconds": clock.seconds}
 
 
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
@@ -316,6 +317,8 @@ def write_rows(
     totals = totals.compact()
     with engine.clock.busy("copy"):
         sink.complete(metadata(engine.plan, index, responses.rows(first, last), totals))
+    copied = sum(span.size for span in sink.output.ranges)
+    engine.clock.count_bytes(written=sink.size, copied=copied)
     return totals
 
 

@@ -35,6 +35,9 @@ ADDED = {
     "process_reward",  # statistics of process rewards, and how they are added
     "numerics.process_rewards",  # the option for that
     "recipe.rollout_reward",  # the reward of a rollout of several rows
+    "bytes.copied",  # bytes that a run decoded and wrote
+    "bytes.decoded",  # likewise
+    "bytes.written",  # likewise
     "seconds.cpu",  # CPU time by kind of work
     "seconds.limits",  # what the results of the passes waited for
     "seconds.start_up",  # `seconds` is the time of the whole process

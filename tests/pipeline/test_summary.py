@@ -393,6 +393,10 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     assert parts < seconds["total"]
     assert sum(seconds["limits"].values()) == pytest.approx(sum(seconds["passes"].values()))
     assert all(value >= 0 for value in seconds["limits"].values())
+    copied = (tmp_path / "in.parquet").stat().st_size
+    assert summary["bytes"]["written"] == (tmp_path / "out.parquet").stat().st_size
+    assert 0 < summary["bytes"]["copied"] < min(copied, summary["bytes"]["written"])
+    assert summary["bytes"]["decoded"] > 0
     own = {name: value for name, value in seconds["cpu"].items() if name != "total"}
     assert 0 < own["compute"] < sum(own.values()) <= seconds["cpu"]["total"]
 

@@ -94,7 +94,9 @@ def loss(
         ]
         files = [file.path for file in source.files]
         facts = run_summary(plan, files, outputs.targets, rewritten, engine.splits)
-    return {**summary, "warnings": warnings, **facts, "seconds": engine.clock.seconds}
+    clock = engine.clock
+    facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
+    return {**summary, "warnings": warnings, **facts}
 
 
 def _metadata(

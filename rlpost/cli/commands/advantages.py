@@ -137,7 +137,6 @@ def advantages(
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-
     from rlpost import api  # noqa: PLC0415
     from rlpost.cli.render.summary import show_plan as print_plan  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415

@@ -112,7 +112,6 @@ def loss(
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
     recipe, losses = settings.recipe, settings.losses(sweep or [])
     # Torch and pyarrow take a second to import; errors of the command line come first.
-
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415

@@ -40,7 +40,6 @@ def verify(
     Exit code 0: all columns are equal; 1: something differs.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-
     from rlpost.analysis.verify import verify as verified  # noqa: PLC0415
     from rlpost.cli.render import verify as render_verify  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415

@@ -14,6 +14,7 @@ from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
     cpu_time,
+    moved_bytes,
     number,
     pass_limits,
     percent,
@@ -326,6 +327,7 @@ def _times(summary: Json) -> Text:
     """Return the time of the whole run with its parts, and what made it slower."""
     seconds = summary["seconds"]
     lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
+    lines += moved_bytes(summary)
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
     lines += _scratch(summary.get("scratch"))

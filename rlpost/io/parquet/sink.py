@@ -141,6 +141,11 @@ class RewriteSink:
         """The file that is written."""
         return self._inner.output
 
+    @property
+    def size(self) -> int:
+        """Bytes of the completed file."""
+        return self._inner.size
+
     def encode(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch: `append` encodes it with the source's columns."""
         return columns
@@ -190,6 +195,10 @@ class Sink(Protocol):
     @property
     def output(self) -> StagedFile | Upload:
         """The file that is written."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the completed file."""
 
     def encode(self, columns: pa.RecordBatch) -> Any:
         """Encode the next rows' new columns, for `append`."""

@@ -294,6 +294,7 @@ class SpliceSink:
         self._checksums: list[list[int]] = []  # of the new chunks of each row group
         self._kept = [len(group.structs(RowGroup.COLUMNS)) for group in self._groups]
         self._output = output
+        self.size = 0
         try:
             output.write(0, MAGIC)  # before the copied data
         except BaseException:
@@ -344,7 +345,7 @@ class SpliceSink:
         self._write_indexes()
         add_key_values(self._footer, metadata)
         self._add_checksums()
-        self._output.write(self._end, file_end(self._footer))
+        self.size = self._output.write(self._end, file_end(self._footer))
         self._output.complete()
 
     def _add_checksums(self) -> None:
