@@ -98,7 +98,7 @@ def advantages(
     files = find_inputs([str(path) for path in paths])
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
-    source = Source(files)
+    source = Source(files, keep_footers=True)
     journal = journal_of(
         parse_path(output),
         resume=options.resume,

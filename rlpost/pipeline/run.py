@@ -341,6 +341,7 @@ def sink_of(
         constant=constant_per_response(plan.resolved),
         aliases=_aliases(plan, names),
         begun=begun,
+        decoded=plan.source.take_footer(index),
     )
 
 

@@ -17,6 +17,7 @@ from rlpost.io.parquet.footer import (
     MAGIC,
     ColumnMeta,
     DamagedError,
+    DecodedFooter,
     FileMeta,
     FooterError,
     RowGroup,
@@ -64,16 +65,26 @@ def read_metadata(path: AnyPath, groups: tuple[int, int] | None = None) -> pq.Fi
         OSError: a local file cannot be read.
         ReadWriteError: a remote file cannot be read.
     """
+    data, footer = read_decoded(path)
+    return metadata_of(data if groups is None else _select_groups(footer, *groups))
+
+
+def read_decoded(path: AnyPath) -> DecodedFooter:
+    """Read and validate a Parquet file's footer; raises as `read_metadata`."""
     file, size = open_file(path)
     try:
         data, _ = read_footer_bytes(file, size)
         footer, _ = decode(data)
         _check(footer)
-        data = data if groups is None else _select_groups(footer, *groups)
     except FooterError as error:
         raise pa.ArrowInvalid(str(error)) from None
     finally:
         close_file(file)
+    return DecodedFooter(data, footer)
+
+
+def metadata_of(data: bytes) -> pq.FileMetaData:
+    """Return pyarrow's object for a validated footer."""
     file_without_data = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
     return pq.read_metadata(pa.BufferReader(file_without_data))
 

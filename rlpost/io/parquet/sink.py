@@ -39,6 +39,7 @@ from rlpost.io.uploads import stage_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.parquet.indexes import NewIndex
     from rlpost.io.paths import AnyPath
     from rlpost.io.staged import ByteRange, StagedFile
@@ -273,6 +274,7 @@ def open_sink(
     codec: str = "zstd",
     level: int | None = None,
     begun: StagedFile | Upload | None = None,
+    decoded: DecodedFooter | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -290,6 +292,7 @@ def open_sink(
         codec: compression of new columns (in a rewrite, of all columns), or "none".
         level: its level; None for 1 with zstd, and for the default of other codecs.
         begun: the copy that `start_copy` started; valid only if no column is dropped.
+        decoded: the footer of the source, if it was decoded already; it is changed.
 
     Raises:
         UsageError: a new column has the name of a kept one.
@@ -303,7 +306,7 @@ def open_sink(
         if begun is not None:
             undo.callback(begun.discard)
         if not force_rewrite:
-            spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun)
+            spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun, decoded)
         if not isinstance(spliced, str):
             undo.pop_all()
             return spliced
@@ -322,13 +325,14 @@ def _splice(
     keep: Collection[str] | None,
     drop: Collection[str],
     begun: StagedFile | Upload | None,
+    decoded: DecodedFooter | None,
 ) -> SpliceSink | str:
     """Open a sink that copies the kept columns; return the reason if that is impossible."""
     with file_errors(source, "cannot be read"), ExitStack() as opened:
         file, size = open_file(source)
         opened.callback(close_file, file)
         try:
-            footer, end = read_footer(file, size)
+            footer, end = read_footer(file, size, decoded)
             encoder = encoder_of(indexed=bool(indexed_row_groups(footer)))
             names, all_kept, indexed = plan_splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:

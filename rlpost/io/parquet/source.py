@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
-from rlpost.io.parquet.checks import check_utf8, read_metadata
+from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded, read_metadata
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from rlpost.io.parquet.footer import Struct
+    from rlpost.io.parquet.footer import DecodedFooter, Struct
     from rlpost.io.paths import AnyPath
 
 
@@ -52,6 +52,7 @@ _WINDOW = 8  # row groups that may be processed together, from a multiple of 8 o
 _LARGE_GROUP = 32 << 20  # decompressed bytes of a row group that is processed by itself
 _PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
 _FOOTERS = 8  # remote footers to fetch at a time
+_KEPT_FOOTERS = 6 << 20  # encoded bytes; decoded they use 28 times as much memory
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class Source:
 
     Args:
         files: from `find_inputs`; at least one.
+        keep_footers: keep decoded footers for `take_footer`, up to a limit.
 
     Raises:
         ReadWriteError: a file cannot be opened.
@@ -152,11 +154,14 @@ class Source:
     page_checksums = False
     """Verify the checksums of pages that have them."""
 
-    def __init__(self, files: Sequence[InputFile]) -> None:
+    def __init__(self, files: Sequence[InputFile], *, keep_footers: bool = False) -> None:
         self.files = list(files)
+        self._kept: dict[int, DecodedFooter] = {}
+        self._room = _KEPT_FOOTERS if keep_footers else 0
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
-        self.footers = list(map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1))
+        decoded = map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1)
+        self.footers = [self._keep(index, footer) for index, footer in enumerate(decoded)]
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
@@ -165,6 +170,20 @@ class Source:
         self.first_groups = [0] * len(self.files)
         """The number, in its file, of the first row group to read of each."""
         self._prefetched: tuple[tuple[list[str], int, str], Prefetcher[RowChunk]] | None = None
+
+    def _keep(self, index: int, footer: DecodedFooter) -> pq.FileMetaData:
+        """Keep a decoded footer, if there is room for it; return pyarrow's object for it."""
+        if len(footer.data) <= self._room:
+            self._room -= len(footer.data)
+            self._kept[index] = footer
+        try:
+            return metadata_of(footer.data)
+        except _DAMAGE as error:
+            raise _unreadable(self.files[index], error) from None
+
+    def take_footer(self, index: int) -> DecodedFooter | None:
+        """Return a file's decoded footer, which is no longer kept then; None if it was not."""
+        return self._kept.pop(index, None)
 
     @cached_property
     def name(self) -> str:
@@ -310,9 +329,9 @@ class Source:
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def _footer(file: InputFile) -> pq.FileMetaData:
+def _footer(file: InputFile) -> DecodedFooter:
     try:
-        return read_metadata(file.path)
+        return read_decoded(file.path)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
 
@@ -496,6 +515,9 @@ class TableSource:
         """Read the table in chunks: it is the only file."""
         assert index == 0
         return self.read(columns, chunk_tokens, sized_by)
+
+    def take_footer(self, index: int) -> None:
+        """Return None: the table has no footer."""
 
     def check_unchanged(self) -> None:
         """Do nothing: Arrow tables are immutable."""
