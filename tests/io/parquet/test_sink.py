@@ -15,6 +15,7 @@ from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.io import staged
+from rlpost.io.parquet import footer as footers
 from rlpost.io.parquet.footer import (
     ColumnChunk,
     ColumnMeta,
@@ -26,7 +27,9 @@ from rlpost.io.parquet.footer import (
     file_end,
     read_footer,
 )
+from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.sink import open_sink
+from rlpost.io.parquet.source import Source
 from rlpost.io.parquet.splice import start_copy
 from rlpost.io.staged import StagedFile
 
@@ -92,6 +95,24 @@ def test_no_thread_and_no_open_file_is_left(source, target):
     enrich(source, target, force_rewrite=True)
     assert threading.active_count() == threads
     assert open_files() == files
+
+
+def test_a_footer_is_decoded_once_unless_it_changed(source, target, monkeypatch):
+    enrich(source, target)
+    expected = target.read_bytes()
+    opened = [Source([InputFile(source, source)], keep_footers=True) for _ in range(2)]
+    monkeypatch.setattr(footers, "decode", None)
+    sink = open_sink(source, target, FIELDS, decoded=opened[0].take_footer(0))
+    monkeypatch.undo()
+    feed(sink, source, new_columns(60))
+    assert target.read_bytes() == expected
+    assert opened[0].take_footer(0) is None, "a sink changes it"
+    pq.write_table(source_table(), source, row_group_size=20)
+    sink = open_sink(source, target, FIELDS, decoded=opened[1].take_footer(0))
+    feed(sink, source, new_columns(60))
+    changed = target.read_bytes()
+    enrich(source, target)
+    assert changed == target.read_bytes() != expected
 
 
 def test_the_target_may_be_the_source(source):
