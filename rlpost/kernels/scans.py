@@ -95,7 +95,7 @@ class _Tensors:
 
     def __init__(self, offsets: Tensor, ends: Tensor) -> None:
         self._number = int(ends[-1])
-        shift = spread(BLOCK * ends[1:] - offsets[1:], offsets)
+        shift = (BLOCK * ends[1:] - offsets[1:]).repeat_interleave(offsets.diff())
         self._places = torch.arange(shift.numel(), device=shift.device).add_(shift)
 
     def scanned(self, values: Tensor, decay: float) -> Tensor:

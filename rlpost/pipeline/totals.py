@@ -233,7 +233,7 @@ class ExactTotals:
 
     def over_each(self, sets: Sequence[Sequence[int]]) -> list[Totals]:
         """Return the totals over each of some sets of keys, which need not occur."""
-        if not self:
+        if not self or not len(self.joined.keys):
             return [Totals() for _ in sets]
         block, count = self.joined, len(sets)
         sizes = torch.tensor([len(one) for one in sets], dtype=torch.int64)

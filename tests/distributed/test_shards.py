@@ -28,6 +28,7 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.pipeline.data import Responses
 
 MANNER = {"outputs", "seconds", "engine"}
+LOCAL = {"bytes", "scratch"}  # entries of local runs alone
 PIECES = rlpost.Options(chunk_tokens=30, workers=2)
 
 
@@ -60,7 +61,7 @@ def attempt(run):
 
 
 def facts(summary):
-    return json.dumps({key: value for key, value in summary.items() if key not in MANNER})
+    return json.dumps({key: value for key, value in summary.items() if key not in MANNER | LOCAL})
 
 
 def same_files(got, want):

@@ -356,8 +356,8 @@ def meddling(monkeypatch, tmp_path):
     def work(meddle, *, before_first=False):
         usual = running.engine_for
 
-        def meddled(job, options):
-            engine = usual(job, options)
+        def meddled(*arguments, **options):
+            engine = usual(*arguments, **options)
             settle = engine.responses
 
             def responses():
