@@ -111,6 +111,30 @@ def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(texts)
 
 
+def run_times(summary: Mapping[str, Any]) -> list[str]:
+    """Return the lines about a run: its time with its parts, bytes, and what made it slower."""
+    seconds = summary["seconds"]
+    lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
+    lines += moved_bytes(summary)
+    if halved := summary["halved_pieces"]:
+        lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
+    lines += _kept_tokens(summary.get("scratch"))
+    return lines + [f"re-encoded, not copied: {why}" for why in summary["rewritten"]]
+
+
+def _kept_tokens(kept: Mapping[str, Any] | None) -> list[str]:
+    """Return the line about a scratch file, or about what kept tokens from being kept."""
+    if kept is None:
+        return []
+    if kept["problem"] is not None:
+        advice = "--scratch-dir DIR chooses another directory for them"
+        return [f"columns read again, since tokens were not kept: {kept['problem']}; {advice}"]
+    if kept["directory"] is None:
+        return []
+    columns = ", ".join(kept["columns"])
+    return [f"kept between passes: {columns}, {size(kept['bytes'])} in {kept['directory']}"]
+
+
 def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
     """Return the time of a run and of its parts, and the speed of its passes.
 
@@ -152,7 +176,8 @@ def moved_bytes(summary: Mapping[str, Any]) -> list[str]:
     if "bytes" not in summary:
         return []
     decoded, written, copied = (size(summary["bytes"][n]) for n in ("decoded", "written", "copied"))
-    return [f"{decoded} of columns decoded, {written} written, of which {copied} copied unchanged"]
+    outputs = f", {written} written, of which {copied} copied unchanged"
+    return [f"{decoded} of columns decoded{outputs if summary['bytes']['written'] else ''}"]
 
 
 def pass_limits(seconds: Mapping[str, Any]) -> list[str]:

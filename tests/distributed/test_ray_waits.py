@@ -180,7 +180,7 @@ def test_a_signal_while_a_cluster_starts_ends_all_of_it(tmp_path, process):
     assert run.returncode == 143, err
     assert b"Traceback" not in err
     assert not (tmp_path / "out").exists()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90  # agents of Ray look for their parent now and then
     while marked(mark) and time.monotonic() < end:
         time.sleep(0.1)
     assert marked(mark) == []

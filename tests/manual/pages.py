@@ -15,7 +15,11 @@ _TABLE = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTAL
 _OUTPUT = re.compile(
     r"<!-- output(?: \(first (\d+) lines\))?: rlpost (.+?) -->\n```text\n(.*?)```", re.DOTALL
 )
-_TIME = re.compile(r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes|\d+(\.\d+)?(?= s\b)")
+_TIME = re.compile(
+    r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes|CPU time: [\s\S]+?\)$"
+    r"|passes limited by [\s\S]+?write\s+<?\d+ %|\d+(\.\d+)?(?= s\b)",
+    re.MULTILINE,
+)
 
 
 def masked(text: str) -> str:

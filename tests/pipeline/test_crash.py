@@ -360,10 +360,10 @@ def meddling(monkeypatch, tmp_path):
             engine = usual(*arguments, **options)
             settle = engine.responses
 
-            def responses():
+            def responses(*arguments):
                 if before_first:
                     meddle(source)
-                table = settle()
+                table = settle(*arguments)
                 if not before_first:
                     meddle(source)
                 return table

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided, show_json
-from rlpost.display.text import counted, number, percent, role_columns, run_time
+from rlpost.display.text import counted, number, percent, role_columns, run_times
 from rlpost.io.text import printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
@@ -418,4 +418,4 @@ def _value(value: Any) -> str:
 def _footer(summary: Json) -> Iterator[str]:
     """Yield the columns that were read, and the times."""
     yield f"Columns: {role_columns(summary['roles'])}"
-    yield run_time(summary["seconds"], summary["tokens"]["all"])
+    yield from run_times(summary)

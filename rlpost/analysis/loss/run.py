@@ -95,6 +95,7 @@ def loss(
         files = [file.path for file in source.files]
         facts = run_summary(plan, files, outputs.targets, rewritten, engine.splits)
     clock = engine.clock
+    facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
     return {**summary, "warnings": warnings, **facts}
 

@@ -13,14 +13,11 @@ from rlpost.display.console import console
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
-    cpu_time,
-    moved_bytes,
     number,
-    pass_limits,
     percent,
     plural,
     role_columns,
-    run_time,
+    run_times,
     size,
 )
 from rlpost.io.text import printable_line
@@ -208,7 +205,7 @@ def _penalty(summary: Json) -> list[Text]:
         return []
     value, note = _coefficient(kl["coefficients"], kl["credit"])
     if not kl.get("measured", True):
-        note = "KL not measured, since no tokens are written; --emit kl does both"
+        note = "KL not measured, since no tokens are read; add kl to --emit to measure it"
     return [Text(f"KL coefficient: {value} (estimator {kl['estimator']}); {note}")]
 
 
@@ -308,28 +305,7 @@ def _roles(summary: Json) -> Text:
     return Text(f"Columns: {printable_line(role_columns(summary['roles']))}", style="dim")
 
 
-def _scratch(kept: Json | None) -> list[str]:
-    """Return the line about a scratch file, or about what kept tokens from being kept."""
-    if kept is None:
-        return []
-    if kept["problem"] is not None:
-        why = printable_line(kept["problem"])
-        return [
-            f"columns read again, since tokens were not kept: {why}; --scratch-dir DIR keeps them"
-        ]
-    if kept["directory"] is None:
-        return []
-    where = printable_line(kept["directory"])
-    return [f"kept between passes: {', '.join(kept['columns'])}, {size(kept['bytes'])} in {where}"]
-
-
 def _times(summary: Json) -> Text:
     """Return the time of the whole run with its parts, and what made it slower."""
-    seconds = summary["seconds"]
-    lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
-    lines += moved_bytes(summary)
-    if halved := summary["halved_pieces"]:
-        lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
-    lines += _scratch(summary.get("scratch"))
-    lines += [f"re-encoded, not copied: {printable_line(why)}" for why in summary["rewritten"]]
+    lines = [printable_line(line) for line in run_times(summary)]
     return Text("\n".join(lines), style="dim")
