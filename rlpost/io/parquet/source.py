@@ -52,7 +52,7 @@ _WINDOW = 8  # row groups that may be processed together, from a multiple of 8 o
 _LARGE_GROUP = 32 << 20  # decompressed bytes of a row group that is processed by itself
 _PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
 _FOOTERS = 8  # remote footers to fetch at a time
-_KEPT_FOOTERS = 6 << 20  # encoded bytes; decoded they use 28 times as much memory
+_KEPT_FOOTERS = 4 << 20  # encoded bytes; decoded they use 28 times as much memory
 
 
 @dataclass(frozen=True)
