@@ -2,8 +2,8 @@
 
 The footer's key-value metadata have the CRC-32 of every column chunk, in the order of row groups
 and columns, 4 bytes each, in base64; and a CRC-32 of the offsets and sizes of all chunks. A program
-that writes the file again may copy the metadata, but its chunks have another layout: so it is
-known that the checksums are not those of its chunks.
+that writes the file again may copy the metadata, but its chunks have other offsets or sizes, so
+that their checksums are not compared with those of the first file.
 """
 
 from __future__ import annotations
