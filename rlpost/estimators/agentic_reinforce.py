@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.host import all_true
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import (
-    compact_offsets,
-    offsets_of_starts,
-    policy_starts,
+    policy_segments,
+    positions_of,
     segment_sum,
+    segments_of_responses,
     spread,
 )
 
@@ -50,15 +51,14 @@ def agentic_reinforce(
     >>> agentic_reinforce(rewards, torch.tensor([0, 3]), mask, gamma=0.5).returns
     tensor([2., 0., 2.])
     """
-    policy = torch.ones_like(token_rewards, dtype=torch.bool) if mask is None else mask
-    starts = policy_starts(policy, offsets)
-    segments = offsets_of_starts(starts[policy])
+    mask = all_true(token_rewards.numel(), token_rewards.device) if mask is None else mask
+    segments, policy = policy_segments(mask, offsets), positions_of(mask)
     rewards = token_rewards[policy]
     last = segments[1:] - 1
     segment = segment_sum(rewards, segments) if segment_reward == "sum" else rewards[last]
-    returns = reverse_scan(segment, compact_offsets(starts, offsets), gamma)
+    returns = reverse_scan(segment, segments_of_responses(mask, offsets), gamma)
     advantages = torch.zeros_like(token_rewards)
-    advantages[policy] = spread(returns, segments)
+    advantages = advantages.index_copy(0, policy, spread(returns, segments))
     return Credit(advantages, advantages)
 
 

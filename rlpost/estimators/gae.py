@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.scans import reverse_scan, reverse_scan_each
-from rlpost.kernels.segments import lengths
+from rlpost.kernels.segments import ends_of, lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ def gae(
     >>> gae(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), offsets, lam=1.0).advantages
     tensor([0.5000, 0.5000])
     """
-    ends = offsets[1:][offsets[1:] > offsets[:-1]] - 1
+    ends = ends_of(offsets)
     deltas = token_rewards - values
     last = deltas[ends]
     # In place: allocating a new tensor takes longer than the sum.

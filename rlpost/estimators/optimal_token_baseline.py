@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.segments import backwards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,8 +68,7 @@ def token_weights(
     if infer_log_probs is not None and otb_is_cap is not None:
         ratio = (old_log_probs - infer_log_probs).clamp(-20, 20).exp().clamp(max=otb_is_cap)
         energy = energy * ratio.square()
-    backwards = offsets[-1] - offsets.flip(0)
-    return reverse_scan(energy.flip(0), backwards, 1.0).flip(0)
+    return reverse_scan(energy.flip(0), backwards(offsets), 1.0).flip(0)
 
 
 ESTIMATOR = Estimator(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from rlpost.errors import DataError, UsageError
-from rlpost.kernels.segments import compact_offsets
+from rlpost.kernels.segments import compact_offsets, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -209,7 +209,7 @@ def on_policy_tokens(
         responses: offsets and mask.
         columns: [T] each; values of observation tokens are not used.
     """
-    policy = responses.mask.nonzero().squeeze(1)
+    policy = positions_of(responses.mask)
     offsets = compact_offsets(responses.mask, responses.offsets)
     results = function(*(column[policy] for column in columns), offsets)
     size = responses.mask.numel()

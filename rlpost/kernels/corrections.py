@@ -16,8 +16,8 @@ from torch import Tensor
 from rlpost.kernels.segments import (
     count_true,
     lengths,
-    offsets_of_starts,
-    policy_starts,
+    policy_segments,
+    positions_of,
     segment_max,
     segment_sum,
     spread,
@@ -61,9 +61,9 @@ def reduce_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: st
 
 def segment_means(values: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the mean over the policy segment of each token, [T]; 0 on observation tokens."""
-    segments = offsets_of_starts(policy_starts(mask, offsets)[mask])
-    means = segment_sum(values[mask], segments) / lengths(segments)
-    return torch.zeros_like(values).masked_scatter_(mask, spread(means, segments))
+    segments, policy = policy_segments(mask, offsets), positions_of(mask)
+    means = segment_sum(values[policy], segments) / lengths(segments)
+    return torch.zeros_like(values).index_copy(0, policy, spread(means, segments))
 
 
 def at_level(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:

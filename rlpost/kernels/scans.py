@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from rlpost.kernels.segments import lengths, offsets_of, spread
+from rlpost.kernels.host import on_host, with_host_copy
+from rlpost.kernels.segments import lengths, offsets_of, owners, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def reverse_scan_each(values: Tensor, offsets: Tensor, decays: Tensor) -> Tensor
     remaining = spread(offsets[1:], offsets) - torch.arange(values.numel(), device=values.device)
     decay = spread(decays, offsets).to(values.dtype)
     out, step = values.clone(), 1
-    longest = int(lengths(offsets).max()) if offsets.numel() > 1 else 0
+    longest = int(lengths(on_host(offsets)).max()) if offsets.numel() > 1 else 0
     while step < longest:
         following = torch.where(remaining[:-step] > step, decay[:-step] * out[step:], 0.0)
         out = torch.cat([out[:-step] + following, out[-step:]])
@@ -67,16 +68,23 @@ def reverse_scan(values: Tensor, offsets: Tensor, decay: float) -> Tensor:
     """
     if values.numel() == 0 or decay == 0:
         return values.clone()
-    sizes = lengths(offsets)
-    ends = offsets_of((sizes + (BLOCK - 1)) // BLOCK)
+    ends = _block_ends(offsets)
     plain = values.device.type == "cpu" and not _differentiated(values)
     blocks = (_Arrays if plain else _Tensors)(offsets, ends)
     rows = blocks.scanned(values, decay)
-    if int(sizes.max()) > BLOCK:
+    if int(lengths(on_host(offsets)).max()) > BLOCK:
         heads = reverse_scan(rows[0], ends, decay**BLOCK)
         carry = torch.cat([heads[1:], heads.new_zeros(1)])
         rows = blocks.add(rows, carry.index_fill(0, (ends[1:] - 1) % len(carry), 0.0), decay)
     return blocks.joined(rows)
+
+
+def _block_ends(offsets: Tensor) -> Tensor:
+    """Return the offsets [N+1] of the blocks of each segment."""
+    ends = offsets_of((lengths(offsets) + (BLOCK - 1)) // BLOCK)
+    if offsets.device.type == "cpu":
+        return ends
+    return with_host_copy(ends, _block_ends(on_host(offsets)))
 
 
 def _differentiated(values: Tensor) -> bool:
@@ -94,8 +102,8 @@ class _Tensors:
     """
 
     def __init__(self, offsets: Tensor, ends: Tensor) -> None:
-        self._number = int(ends[-1])
-        shift = (BLOCK * ends[1:] - offsets[1:]).repeat_interleave(offsets.diff())
+        self._number = int(on_host(ends)[-1])
+        shift = (BLOCK * ends[1:] - offsets[1:]).index_select(0, owners(offsets))
         self._places = torch.arange(shift.numel(), device=shift.device).add_(shift)
 
     def scanned(self, values: Tensor, decay: float) -> Tensor:

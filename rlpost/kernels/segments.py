@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlpost.kernels.host import like, on_host, with_host_copy
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -31,13 +33,35 @@ def offsets_of(sizes: Tensor) -> Tensor:
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
+def ends_of(offsets: Tensor) -> Tensor:
+    """Return the position of the last element of each segment that is not empty, int64."""
+    bounds = on_host(offsets)
+    return like(bounds[1:][bounds[1:] > bounds[:-1]] - 1, offsets)
+
+
+def backwards(offsets: Tensor) -> Tensor:
+    """Return the offsets [N+1] of the same segments in the array with its elements reversed."""
+    reverse, host = (bounds[-1] - bounds.flip(0) for bounds in (offsets, on_host(offsets)))
+    return with_host_copy(reverse, host)
+
+
 def spread(per_segment: Tensor, offsets: Tensor) -> Tensor:
     """Repeat the value of each segment for each of its elements: [N] -> [T]."""
-    sizes = lengths(offsets)
     if per_segment.device.type == "cpu":
         # numpy repeats fifty times faster than torch on the CPU (0.3 against 16 ns an element).
-        return torch.from_numpy(per_segment.numpy().repeat(sizes.numpy()))
-    return torch.repeat_interleave(per_segment, sizes, output_size=int(offsets[-1]))
+        return torch.from_numpy(per_segment.numpy().repeat(lengths(offsets).numpy()))
+    return per_segment.index_select(0, owners(offsets))
+
+
+def owners(offsets: Tensor) -> Tensor:
+    """Return the segment of each element, [T] int32; computed once for each tensor of offsets."""
+    found: Tensor | None = getattr(offsets, "owners", None)
+    if found is None:
+        segments = torch.arange(offsets.numel() - 1, dtype=torch.int32, device=offsets.device)
+        count = int(on_host(offsets)[-1])
+        found = torch.repeat_interleave(segments, lengths(offsets), output_size=count)
+        offsets.owners = found  # type: ignore[attr-defined]
+    return found
 
 
 def spread_or_scalar(per_segment: Tensor, offsets: Tensor) -> Tensor:
@@ -84,13 +108,33 @@ def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
 
 def count_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the number of true elements of each segment, [N] int64."""
+    if mask.device.type != "cpu":
+        return offsets_of(mask.to(torch.int64))[offsets].diff()
     if bool(mask.all()):
         return lengths(offsets)
     return torch.searchsorted(mask.nonzero().squeeze(1), offsets).diff()
 
 
+def positions_of(mask: Tensor) -> Tensor:
+    """Return the positions of the true elements of a mask from the host, ascending, int64."""
+    if mask.device.type == "cpu":
+        return mask.nonzero().squeeze(1)
+    count = int(on_host(mask).sum())
+    # Each true element is written to its place; all others to one place behind them.
+    places = torch.where(mask, mask.cumsum(0) - 1, count)
+    positions = torch.arange(mask.numel(), device=mask.device)
+    return positions.new_zeros(count + 1).scatter_(0, places, positions)[:count]
+
+
 def last_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the position in [0, T) of the last true element of each segment, [N]; -1 for none."""
+    if mask.numel() == 0:
+        return torch.full_like(offsets[1:], -1)
+    if mask.device.type != "cpu":
+        positions = torch.arange(mask.numel(), device=mask.device)
+        latest = torch.where(mask, positions, -1).cummax(0).values
+        last = latest[(offsets[1:] - 1).clamp(min=0)]
+        return torch.where((last >= offsets[:-1]) & (lengths(offsets) > 0), last, -1)
     if bool(mask.all()):
         return torch.where(lengths(offsets) > 0, offsets[1:] - 1, -1)
     true = mask.nonzero().squeeze(1)
@@ -102,13 +146,19 @@ def last_true(mask: Tensor, offsets: Tensor) -> Tensor:
 
 def add_at(values: Tensor, positions: Tensor, amounts: Tensor) -> Tensor:
     """Add amounts [N] to `values` [T] in place, at positions [N]; skip position -1."""
-    valid = positions >= 0
-    return values.index_add_(0, positions[valid], amounts[valid])
+    if values.numel() == 0:
+        return values
+    # -0.0 is the number whose addition changes no other, not even a zero's sign.
+    amounts = torch.where(positions >= 0, amounts, -0.0)
+    return values.index_add_(0, positions.clamp(min=0), amounts)
 
 
 def compact_offsets(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the offsets [N+1] of the segments without the elements whose mask is false."""
-    return offsets_of(count_true(mask, offsets))
+    compact = offsets_of(count_true(mask, offsets))
+    if mask.device.type == "cpu":
+        return compact
+    return with_host_copy(compact, compact_offsets(on_host(mask), on_host(offsets)))
 
 
 def policy_starts(mask: Tensor, offsets: Tensor) -> Tensor:
@@ -119,11 +169,33 @@ def policy_starts(mask: Tensor, offsets: Tensor) -> Tensor:
 def starts_after_observations(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return whether each token is the first of its response or follows an observation, [T]."""
     starts = torch.cat([mask.new_ones(1), ~mask])[: mask.numel()]
+    if mask.device.type != "cpu":
+        response = owners(offsets)
+        return starts | torch.cat([mask.new_ones(1), response[1:] != response[:-1]])[: len(starts)]
     starts[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
     return starts
 
 
-def offsets_of_starts(starts: Tensor) -> Tensor:
+def policy_segments(mask: Tensor, offsets: Tensor) -> Tensor:
+    """Return the offsets [K+1] of the policy segments in the array of the policy tokens alone."""
+    true, starts = on_host(mask), policy_starts(on_host(mask), on_host(offsets))
+    return like(_offsets_of_starts(starts[true]), mask)
+
+
+def segments_of_responses(mask: Tensor, offsets: Tensor) -> Tensor:
+    """Return the offsets [N+1] of each response's policy segments in the array of all of them."""
+    true, bounds = on_host(mask), on_host(offsets)
+    return like(compact_offsets(policy_starts(true, bounds), bounds), mask)
+
+
+def cut_segments(mask: Tensor, offsets: Tensor) -> Tensor:
+    """Return the offsets [K+1] of segments that begin at responses and after observations."""
+    return like(
+        _offsets_of_starts(starts_after_observations(on_host(mask), on_host(offsets))), mask
+    )
+
+
+def _offsets_of_starts(starts: Tensor) -> Tensor:
     """Return the offsets [K+1] of the segments that begin where `starts` [T] is true."""
     first = starts.nonzero().squeeze(1)
     return torch.cat([first, first.new_tensor([starts.numel()])])
@@ -165,15 +237,15 @@ class PositionSegments:
     """[m] int64 in [0, POSITION_RANGES): the range of positions."""
 
     @classmethod
-    def of(cls, lengths: Tensor) -> PositionSegments:
-        """Return the segments of responses of these lengths, [n] int64; an empty one has none."""
-        starts = [position_range(index)[0] for index in range(POSITION_RANGES)]
-        lows = torch.tensor(starts, device=lengths.device)
+    def of(cls, offsets: Tensor) -> PositionSegments:
+        """Return the segments of responses with these offsets, [n+1]; an empty one has none."""
+        lows = torch.tensor([position_range(index)[0] for index in range(POSITION_RANGES)])
         highs = torch.cat([lows[1:], lows.new_full((1,), torch.iinfo(torch.int64).max)])
-        sizes = (torch.minimum(lengths[:, None], highs) - lows).clamp(min=0)
+        sizes = (torch.minimum(lengths(on_host(offsets))[:, None], highs) - lows).clamp(min=0)
         nonempty = sizes > 0
-        places = torch.arange(POSITION_RANGES, device=lengths.device).expand_as(sizes)
-        return cls(offsets_of(sizes[nonempty]), offsets_of(nonempty.sum(1)), places[nonempty])
+        places = torch.arange(POSITION_RANGES).expand_as(sizes)[nonempty]
+        inner, rows = offsets_of(sizes[nonempty]), offsets_of(nonempty.sum(1))
+        return cls(like(inner, offsets), like(rows, offsets), like(places, offsets))
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:

@@ -233,7 +233,7 @@ class _Block:
         self.configs, self.behaviour = configs, behaviour_of(configs)
         self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
         self.positions = POSITION_RANGES if len(configs) == 1 else 1
-        self.stretches = PositionSegments.of(lengths(tokens.offsets))
+        self.stretches = PositionSegments.of(tokens.offsets)
         self.sums: dict[str, Tensor] = {}
         self.spans: Spans = {}
         self.rows: dict[str, Tensor] = {}

@@ -223,7 +223,9 @@ def test_a_quantile_is_the_middle_of_its_bin():
     st.lists(st.integers(0, 40) | st.sampled_from([7, 8, 9, 15, 16, 17, 31, 32, 33]), max_size=6)
 )
 def test_position_segments_end_at_the_ends_of_ranges(lengths):
-    found = segments.PositionSegments.of(torch.tensor(lengths, dtype=torch.int64))
+    found = segments.PositionSegments.of(
+        segments.offsets_of(torch.tensor(lengths, dtype=torch.int64))
+    )
     edges = [0, 8, 16, 32, 64]
     cells = [
         (row, place, min(n, edges[place + 1]) - edges[place])
@@ -246,18 +248,18 @@ def test_position_segments_end_at_the_ends_of_ranges(lengths):
 
 
 def test_position_segments_have_the_same_sums_on_other_devices():
-    found = segments.PositionSegments.of(torch.tensor([9, 0, 3]))
+    found = segments.PositionSegments.of(torch.tensor([0, 9, 9, 12]))
     values = torch.arange(12, dtype=DOUBLE)
     with mock.patch.object(segments.PositionSegments, "_on_cpu", new=False):
         assert found.sum(values).tolist() == [28, 8, 30]
         assert found.any(values == 8).tolist() == [False, True, False]
         assert found.any(values != 8).tolist() == [True, False, True]
-    none = segments.PositionSegments.of(torch.tensor([0, 0]))
+    none = segments.PositionSegments.of(torch.tensor([0, 0, 0]))
     assert none.sum(double([])).tolist() == none.any(flags([])).tolist() == []
 
 
 def test_the_last_position_range_has_no_end():
-    found = segments.PositionSegments.of(torch.tensor([2**21 + 5, 2**30]))
+    found = segments.PositionSegments.of(torch.tensor([0, 2**21 + 5, 2**30 + 2**21 + 5]))
     assert found.offsets.diff()[19].item() == 5
     assert found.offsets.diff()[-1].item() == 2**30 - 2**21
     assert found.places.tolist() == [*range(20), *range(20)]
@@ -271,14 +273,14 @@ def test_policy_segments_begin_at_responses_and_after_observations():
     assert segments.policy_starts(mask, offsets).nonzero().squeeze(1).tolist() == [0, 3, 4, 5]
     cut = segments.starts_after_observations(mask, offsets)
     assert cut.nonzero().squeeze(1).tolist() == [0, 2, 3, 4, 5]
-    bounds = segments.offsets_of_starts(cut)
+    bounds = segments.cut_segments(mask, offsets)
     assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
     assert segments.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
 
 
 def test_no_tokens_have_no_policy_segments():
     assert segments.policy_starts(flags([]), torch.tensor([0, 0])).tolist() == []
-    assert segments.offsets_of_starts(flags([])).tolist() == [0]
+    assert segments.cut_segments(flags([]), torch.tensor([0, 0])).tolist() == [0]
 
 
 # Weights

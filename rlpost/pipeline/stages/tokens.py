@@ -17,9 +17,10 @@ from rlpost.kernels.segments import (
     add_at,
     compact_offsets,
     count_true,
+    cut_segments,
     last_true,
-    offsets_of_starts,
-    policy_starts,
+    policy_segments,
+    positions_of,
     segment_owners,
     segment_sum,
     spread,
@@ -169,12 +170,12 @@ def _segments(batch: Batch, how: str) -> _Segments:
     if batch.full or how in ("states", "zero_states", "policy"):
         return _Segments(offsets)
     if how == "cut":
-        bounds = offsets_of_starts(starts_after_observations(mask, offsets))
+        bounds = cut_segments(mask, offsets)
         return _Segments(bounds, None, segment_owners(bounds, offsets))
-    policy, compact = mask.nonzero().squeeze(1), compact_offsets(mask, offsets)
+    policy, compact = positions_of(mask), compact_offsets(mask, offsets)
     if how == "skip":
         return _Segments(compact, policy)
-    bounds = offsets_of_starts(policy_starts(mask, offsets)[policy])
+    bounds = policy_segments(mask, offsets)
     return _Segments(bounds, policy, segment_owners(bounds, compact))
 
 
