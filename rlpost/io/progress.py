@@ -56,8 +56,9 @@ class Clock:
         self._busy: dict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = defaultdict(float)
         self._waits = {"read": 0.0, "results": 0.0}
-        self.bytes = {"decoded": 0, "written": 0, "copied": 0}
-        """Bytes of decoded columns, of complete outputs, and of those what was copied."""
+        self.bytes = dict.fromkeys(("decoded", "written", "copied", "to_device", "to_host"), 0)
+        """Bytes of decoded columns, of complete outputs, of those what was copied, and of what was
+        sent to a device and fetched from it."""
 
     @property
     def seconds(self) -> dict[str, Any]:

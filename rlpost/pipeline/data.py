@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from rlpost.io.arrow import to_numpy
 from rlpost.kernels.moments import dense_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
+from rlpost.pipeline.transfer import Sent
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.recipe import Recipe
 
 
@@ -82,8 +85,8 @@ class Responses:
 class Batch:
     """The tokens of consecutive responses, ragged, on the device that computes.
 
-    Columns of `tokens` are [T]. Columns of `responses` are [n]: the rows of these responses, once
-    the table exists.
+    Columns of `tokens` are [T]. Columns of `responses` and `table` are [n]: the rows of these
+    responses, once the table exists.
     """
 
     offsets: Tensor
@@ -91,6 +94,9 @@ class Batch:
     """[T] bool: true for policy tokens."""
     tokens: Mapping[str, Tensor]
     responses: Mapping[str, Tensor] = field(default_factory=dict)
+    """On the device, for computations with tokens."""
+    table: Mapping[str, Tensor] = field(default_factory=dict)
+    """The same columns on the CPU, for decisions and for numbers of responses alone."""
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     full: bool = False
     """There is no observation: the mask is true for all tokens."""
@@ -119,21 +125,33 @@ class Batch:
         """Return the same batch with token columns added or replaced."""
         return replace(self, tokens={**self.tokens, **tokens})
 
+    def all_are(self, name: str) -> bool:
+        """Return whether a flag of the table is true for all responses."""
+        return bool(self.table[name].all())
+
+    def with_responses(self, columns: Mapping[str, Tensor]) -> Batch:
+        """Return the same batch with columns of responses added, which are on its device."""
+        return replace(self, responses=ChainMap({**columns}, {}, self.responses))  # type: ignore[arg-type]
+
     def without_left_out(self) -> Batch:
         """Return the batch with 0 for the tokens of responses that are left out, NaN or not."""
-        valid = self.responses["valid"]
-        if bool(valid.all()):
+        if self.all_are("valid"):
             return self
-        inside = spread(valid, self.offsets)
+        inside = spread(self.responses["valid"], self.offsets)
         return self.with_(**{name: torch.where(inside, x, 0.0) for name, x in self.tokens.items()})
 
-    def beside(self, responses: Responses, start: int) -> Batch:
+    def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
-        window = responses.rows(start, start + self.offsets.numel() - 1)
+        table = responses.rows(start, start + self.offsets.numel() - 1).columns
         device = self.offsets.device
-        columns = {key: value.to(device) for key, value in window.columns.items()}
-        shared = {key: value.to(device) for key, value in responses.shared.items()}
-        return replace(self, responses=columns, shared=shared)
+        if device.type == "cpu":
+            return replace(self, responses=table, table=table, shared=responses.shared)
+        return replace(
+            self,
+            responses=Sent(table, device, transfers),
+            table=table,
+            shared=Sent(responses.shared, device, transfers),
+        )
 
 
 def concat_columns(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
@@ -166,7 +184,7 @@ class Collector:
     def add(self, rows: Mapping[str, Tensor | pa.Array], mapped: Mapping[str, Tensor]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
         numbers = {name: value for name, value in rows.items() if isinstance(value, Tensor)}
-        self._numbers.append({**numbers, **{name: value.cpu() for name, value in mapped.items()}})
+        self._numbers.append({**numbers, **mapped})
         for name, value in rows.items():
             if not isinstance(value, Tensor):
                 self._keys.setdefault(name, []).append(value.dictionary_encode())

@@ -55,17 +55,34 @@ def chunk_tokens_for(device: torch.device, workers: int) -> int:
     return max(1 << 16, min(_MOST_TOKENS, free // (2 * workers * _BYTES_PER_TOKEN)))
 
 
-def cuda_stream(device: torch.device) -> AbstractContextManager[object]:
-    """Return a CUDA stream of this thread, so that copies overlap with other threads' work."""
-    if device.type == "cpu":
-        return nullcontext()
-    if not hasattr(_streams, "stream") or _streams.stream.device != device:
-        _streams.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return torch.cuda.stream(_streams.stream)
+class Devices:
+    """The devices that compute.
 
+    Args:
+        devices: at least one.
+    """
 
-def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the tensor on a device; the copy to a GPU is asynchronous, from pinned memory."""
-    if device.type == "cpu":
-        return values
-    return values.pin_memory().to(device, non_blocking=True)
+    def __init__(self, devices: tuple[torch.device, ...]) -> None:
+        self.all = devices
+
+    @property
+    def here(self) -> torch.device:
+        """The device of this thread."""
+        return self.all[0]
+
+    def stream(self) -> AbstractContextManager[object]:
+        """Return a stream of this thread, so that copies overlap with other threads' work."""
+        device = self.here
+        if device.type == "cpu":
+            return nullcontext()
+        if not hasattr(_streams, "stream") or _streams.stream.device != device:
+            _streams.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(_streams.stream)
+
+    def empty_cache(self) -> None:
+        """Return memory that no tensor uses to the device."""
+        torch.cuda.empty_cache()
+
+    def room(self) -> int:
+        """Return the bytes of this thread's device that are free, which is not the CPU."""
+        return int(torch.cuda.mem_get_info(self.here)[0])

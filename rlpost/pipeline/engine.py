@@ -14,10 +14,11 @@ import torch
 from rlpost.errors import UnavailableError
 from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
+from rlpost.kernels.host import on_host
+from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
-from rlpost.pipeline.device import cuda_stream
 from rlpost.pipeline.kept import Kept
-from rlpost.pipeline.output import record_batch
+from rlpost.pipeline.output import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
     from rlpost.pipeline.stages import Stage
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
+_CPU = torch.device("cpu")
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -58,6 +61,7 @@ class Engine:
     Args:
         plan: from `plan_of`.
         decoder: converts chunks to tensors.
+        devices: that compute.
         chunk_tokens: approximate list elements of a chunk.
         workers: threads that compute.
         reporter: shows progress.
@@ -69,6 +73,7 @@ class Engine:
         self,
         plan: Plan,
         decoder: Decoder,
+        devices: Devices,
         *,
         chunk_tokens: int,
         workers: int,
@@ -78,6 +83,8 @@ class Engine:
     ) -> None:
         self.plan = plan
         self.decoder = decoder
+        self.devices = devices
+        self.transfers = decoder.transfers
         self.chunk_tokens = chunk_tokens
         self.workers = workers
         self.reporter = reporter
@@ -126,7 +133,8 @@ class Engine:
         """Return what keeps the columns of a pass; None if it keeps none."""
         if step.keeps is None:
             return None
-        return Kept(step.keeps, responses, self.scratch_dir, self.plan.source.decoded_bytes)
+        reserved = self.plan.source.decoded_bytes
+        return Kept(step.keeps, responses, self.devices, self.scratch_dir, reserved)
 
     def _keep(self, kept: Kept) -> None:
         """Let later passes begin with what was kept, or with the file if that is incomplete."""
@@ -146,9 +154,10 @@ class Engine:
 
         def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
-                batch = self.decoder.batch(chunks, roles)
-                mapped = _mapped(step.mapped, batch) | _sizes(batch)
-                return self.decoder.rows(chunks, self.plan.row_roles), mapped
+                device = self.devices.here if step.mapped else _CPU
+                batch = self.decoder.batch(chunks, roles, device)
+                mapped = self.transfers.fetch(_mapped(step.mapped, batch))
+                return self.decoder.rows(chunks, self.plan.row_roles), mapped | _sizes(batch)
 
         return self._over_all(step, read)
 
@@ -171,9 +180,13 @@ class Engine:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
                 mapped = _mapped(step.mapped, batch)
-                if kept is not None:
-                    kept.add(self._row(chunks), batch, self.plan.observe(batch))
-                return {name: value.cpu() for name, value in mapped.items()}
+                if kept is None:
+                    return self.transfers.fetch(mapped)
+                observed = self.plan.observe(batch)
+                kept.add(self._row(chunks), batch)
+                fetched = self.transfers.fetch({**mapped, **observed})
+                kept.add_numbers(self._row(chunks), {name: fetched[name] for name in observed})
+                return {name: fetched[name] for name in mapped}
 
         return self._over_all(step, map_chunks)
 
@@ -198,9 +211,13 @@ class Engine:
         def make(chunks: Chunks) -> tuple[NewColumns, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses, tokens=tokens)
-                totals = self.plan.count(batch)
+                counted = self.plan.count(batch)
+                written = written_columns(batch, self.plan.resolved, names)
+                fetched = self.transfers.fetch({**counted.numbers, **written})
+                totals = counted.totals(fetched)
                 row_name = partial(self._row_name, chunks[0])
-                columns = record_batch(batch, self.plan.resolved, names, row_name)
+                own = {name: fetched[name] for name in names}
+                columns = record_batch(own, on_host(batch.offsets), row_name)
             with self.clock.busy("encode"):
                 parts = [
                     (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
@@ -228,9 +245,10 @@ class Engine:
         start = self._row(chunks)
         lengths = responses["length"][start : start + count_rows(chunks)]
         if not tokens:
-            return self.decoder.without_tokens(lengths).beside(responses, start)
-        batch = self.decoder.batch(chunks, step.roles, lengths if all_policy(responses) else None)
-        batch = batch.beside(responses, start)
+            return self.decoder.without_tokens(lengths).beside(responses, start, self.transfers)
+        own = lengths if all_policy(responses) else None
+        batch = self.decoder.batch(chunks, step.roles, self.devices.here, own)
+        batch = batch.beside(responses, start, self.transfers)
         if self.kept is not None and self.kept.problem is None:
             batch = self.kept.onto(batch, start)
         for stage in step.applied:
@@ -276,16 +294,16 @@ class Engine:
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Return the result for some chunks, or for their halves if device memory is full."""
         try:
-            with cuda_stream(self.decoder.device):
+            with self.devices.stream():
                 return [work(chunks)]
         except torch.OutOfMemoryError:
             if count_rows(chunks) == 1:
                 raise UnavailableError(
                     f"{self._row_name(chunks[0], 0)}: this response does not fit into the memory "
-                    f"of {self.decoder.device}; --device cpu has more"
+                    f"of {self.devices.here}; --device cpu has more"
                 ) from None
         self.splits += 1
-        torch.cuda.empty_cache()
+        self.devices.empty_cache()
         return [result for half in halves(chunks) for result in self._with_oom_retry(work, half)]
 
     def _row_name(self, chunk: RowChunk, row: int) -> str:
@@ -362,4 +380,5 @@ def _mapped(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def _sizes(batch: Batch) -> dict[str, torch.Tensor]:
-    return {"tokens": batch.policy_tokens, "length": batch.lengths}
+    mask, offsets = on_host(batch.mask), on_host(batch.offsets)
+    return {"tokens": count_true(mask, offsets), "length": lengths(offsets)}

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from rlpost.io.scratch import Scratch
-from rlpost.pipeline.device import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.device import Devices
 
+_SHARE_OF_ROOM = 0.5
+"""Share of a device's free memory that kept columns may use; chunks use the rest."""
 IN_MEMORY = 128 << 20
 """Bytes of tokens that stay in memory; more are stored in a file."""
 
@@ -33,6 +35,49 @@ class _Column(NamedTuple):
     """The column with the same numbers, which is stored; usually this one."""
 
 
+class _OnHost:
+    """Columns in memory of the host, or in a file."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self.empty, self.close = scratch.empty, scratch.close
+
+    def write(self, values: Tensor, at: int) -> None:
+        """Store numbers from a byte on; raises OSError."""
+        self._scratch.write(values.numpy(), at)
+
+    def read(self, count: int, dtype: np.dtype[np.generic], at: int, _: torch.device) -> Tensor:
+        """Return the numbers that were stored from a byte on."""
+        return torch.from_numpy(self._scratch.read(count, dtype, at))
+
+
+class _OnDevice:
+    """Columns in memory of a device; the same methods as `_OnHost`."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._block = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def write(self, values: Tensor, at: int) -> None:
+        """Store numbers at a byte; the numbers may be on another card."""
+        self._view(values.numel(), values.dtype, at).copy_(values)
+
+    def read(
+        self, count: int, dtype: np.dtype[np.generic], at: int, device: torch.device
+    ) -> Tensor:
+        """Return the numbers that were stored at a byte, on a device."""
+        own = torch.from_numpy(np.empty(0, dtype)).dtype
+        return self._view(count, own, at).to(device)
+
+    def _view(self, count: int, dtype: torch.dtype, at: int) -> Tensor:
+        return self._block[at : at + count * dtype.itemsize].view(dtype)
+
+    def empty(self) -> None:
+        """Free the memory."""
+        self._block = self._block[:0]
+
+    close = empty
+
+
 class Kept:
     """Token columns and numbers of responses that a pass keeps, bit for bit.
 
@@ -42,6 +87,7 @@ class Kept:
     Args:
         names: the token columns, as far as batches have them.
         responses: of the whole input.
+        devices: that compute, whose memory keeps the columns that they compute.
         folder: for a scratch file if there is more than `IN_MEMORY`; None: there is none.
         reserved: returns the bytes that the disk needs for the output.
     """
@@ -50,6 +96,7 @@ class Kept:
         self,
         names: Sequence[str],
         responses: Responses,
+        devices: Devices,
         folder: Path | None,
         reserved: Callable[[], int],
     ) -> None:
@@ -61,45 +108,46 @@ class Kept:
         self.bytes = 0
         lengths = responses["length"].numpy()
         self._offsets = np.concatenate([[0], lengths.cumsum(dtype=np.int64)])
-        self._reserved = reserved
+        self._reserved, self._devices = reserved, devices
         self._lock = threading.Lock()
         self._columns: dict[str, _Column] | None = None
-        self._scratch: Scratch | None = None
+        self._storage: _OnHost | _OnDevice | None = None
 
-    def add(self, row: int, batch: Batch, numbers: Mapping[str, Tensor]) -> None:
+    def add(self, row: int, batch: Batch) -> None:
         """Keep the columns of a batch, which begins at a row of the input; thread-safe."""
-        stop = row + batch.offsets.numel() - 1
         with self._lock:
-            for name, values in numbers.items():
-                if name not in self.numbers:
-                    count = len(self._offsets) - 1
-                    self.numbers[name] = values.new_zeros(count, device="cpu")
-                self.numbers[name][row:stop] = values
             self._prepare(batch)
-        if self.problem is not None or self._scratch is None:
+        if self.problem is not None or self._storage is None:
             return
         assert self._columns is not None
         for name, column in self._columns.items():
             if column.same == name:
                 at = column.begin + int(self._offsets[row]) * column.dtype.itemsize
                 try:
-                    self._scratch.write(batch[name].cpu().numpy(), at)
+                    self._storage.write(batch[name], at)
                 except OSError as error:
                     self._fail(error)
-                    self._scratch.empty()
+                    self._storage.empty()
                     return
+
+    def add_numbers(self, row: int, numbers: Mapping[str, Tensor]) -> None:
+        """Keep numbers of responses, which begin at a row of the input; thread-safe."""
+        with self._lock:
+            for name, values in numbers.items():
+                if name not in self.numbers:
+                    self.numbers[name] = values.new_zeros(len(self._offsets) - 1)
+                self.numbers[name][row : row + len(values)] = values
 
     def onto(self, batch: Batch, row: int) -> Batch:
         """Return the batch with the columns that were kept of its tokens; thread-safe."""
-        if self._scratch is None or not self._columns:
+        if self._storage is None or not self._columns:
             return batch
         begin, end = self._offsets[[row, row + batch.offsets.numel() - 1]].tolist()
         tokens: dict[str, Tensor] = {}
         for name, (dtype, start, same) in self._columns.items():
             if same == name:
                 at = start + begin * dtype.itemsize
-                values = torch.from_numpy(self._scratch.read(end - begin, dtype, at))
-                tokens[name] = to_device(values, batch.offsets.device)
+                tokens[name] = self._storage.read(end - begin, dtype, at, batch.offsets.device)
             else:
                 tokens[name] = tokens[same]
         return batch.with_(**tokens)
@@ -116,26 +164,41 @@ class Kept:
 
     def close(self) -> None:
         """Free the memory or the file."""
-        if self._scratch is not None:
-            self._scratch.close()
+        if self._storage is not None:
+            self._storage.close()
 
     def _prepare(self, batch: Batch) -> None:
         """Reserve the space at the first batch; later ones need columns of the same kinds."""
         columns, size = self._layout(batch)
         if self._columns is None:
             self._columns, self.bytes = columns, size
-            in_memory = not columns or size <= IN_MEMORY
-            if not in_memory and self.folder is None:
-                self.problem = "there is no directory for them"
+            if columns and batch.mask.device.type != "cpu":
+                self._reserve_on_device(size)
             else:
-                try:
-                    folder = None if in_memory else self.folder
-                    self._scratch = Scratch(size, folder, 0 if in_memory else self._reserved())
-                except OSError as error:
-                    self._fail(error)
-            self.folder = None if in_memory else self.folder
+                self._reserve_on_host(size if columns else 0)
         elif self._columns != columns:
             self.problem = "an estimator returns different columns for different responses"
+
+    def _reserve_on_device(self, size: int) -> None:
+        """Reserve memory of the device: columns that leave it cost more than computing them."""
+        self.folder, room = None, self._devices.room()
+        if size > room * _SHARE_OF_ROOM:
+            self.problem = f"{self._devices.here} has {room / 1e9:.1f} GB of free memory"
+        else:
+            self._storage = _OnDevice(size, self._devices.here)
+
+    def _reserve_on_host(self, size: int) -> None:
+        in_memory = size <= IN_MEMORY
+        if not in_memory and self.folder is None:
+            self.problem = "there is no directory for them"
+        else:
+            try:
+                folder = None if in_memory else self.folder
+                reserved = 0 if in_memory else self._reserved()
+                self._storage = _OnHost(Scratch(size, folder, reserved))
+            except OSError as error:
+                self._fail(error)
+        self.folder = None if in_memory else self.folder
 
     def _layout(self, batch: Batch) -> tuple[dict[str, _Column], int]:
         """Return where the columns of a batch are stored, and the bytes of all of them."""

@@ -150,7 +150,7 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
         DataError: a loss is not finite.
     """
     detailed = len(configs) == 1
-    cells = batch.responses["cell"].cpu()
+    cells = batch.table["cell"]
     if not detailed:
         cells = torch.zeros_like(cells)
     present, local = torch.unique(cells, return_inverse=True)
@@ -180,7 +180,7 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
             bins,
         ),
         _by_position(counted, kinds.sum(1)) if detailed else ExactTotals(),
-        _joined(batch.responses["batch"].cpu(), [(block.added, block.sizes) for block in counted]),
+        _joined(batch.table["batch"], [(block.added, block.sizes) for block in counted]),
     )
 
 

@@ -6,8 +6,8 @@ machines, so that the summary depends on none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
 from rlpost.pipeline.stages.tokens import LOST, kept_mask, lost_rewards, mean_kl, partial_mask
-from rlpost.pipeline.totals import SPREADS, ExactTotals
+from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -45,6 +45,19 @@ class Numbers:
 
     sums: dict[str, Tensor]
     spans: dict[str, tuple[Tensor, Tensor]]
+
+    def counted(self, keys: Tensor) -> Counted:
+        """Return what becomes the totals by key, [n] on the CPU."""
+        own = {f"sum {name}": value for name, value in self.sums.items()}
+        for name, (low, high) in self.spans.items():
+            own |= {f"low {name}": low, f"high {name}": high}
+
+        def totals(fetched: Mapping[str, Tensor]) -> ExactTotals:
+            sums = {name: fetched[f"sum {name}"] for name in self.sums}
+            spans = {n: (fetched[f"low {n}"], fetched[f"high {n}"]) for n in self.spans}
+            return ExactTotals.of(keys, sums, spans)
+
+        return Counted(own, totals)
 
     def add_numbers(self, name: str, values: Tensor, counted: Tensor) -> None:
         """Add one number for each response that counts."""
@@ -90,15 +103,15 @@ class Metric(NamedTuple):
     """Whether the summary of a recipe has the entry."""
 
 
-def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> ExactTotals:
-    """Return the totals of a batch to which all stages were applied, by step and domain."""
-    batch = replace(batch, responses={**batch.responses, **observed(batch, resolved)})
+def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
+    """Count what a batch adds to the totals by step and domain; all stages were applied to it."""
+    batch = batch.with_responses(observed(batch, resolved))
     numbers = Numbers({}, {})
     for metric in METRICS:
         if metric.add is not None and metric.applies(resolved):
             metric.add(numbers, batch, resolved)
     _add_checks(numbers, batch)
-    return ExactTotals.of(batch.responses["cell"], numbers.sums, numbers.spans)
+    return numbers.counted(batch.table["cell"])
 
 
 def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Tensor]:
@@ -131,7 +144,7 @@ def _add_column(
     numbers: Numbers, batch: Batch, _: ResolvedRecipe, *, column: str, name: str
 ) -> None:
     """Add a column of responses; those with a non-finite number do not count."""
-    numbers.add_numbers(name, batch.responses[column], batch.responses["valid"])
+    numbers.add_numbers(name, batch.table[column], batch.table["valid"])
 
 
 def _of_column(name: str, column: str, **more: Any) -> Metric:
@@ -141,13 +154,13 @@ def _of_column(name: str, column: str, **more: Any) -> Metric:
 
 
 def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.responses
+    rows = batch.table
     numbers.sums["rows"] = torch.ones_like(rows["reward"])
     numbers.sums.update({name: rows[name] for name in ("valid", "kept")})
 
 
 def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    numbers.sums.update({"tokens": batch.responses["tokens"], "length": batch.lengths})
+    numbers.sums.update({name: batch.table[name] for name in ("tokens", "length")})
 
 
 def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
@@ -155,7 +168,7 @@ def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
 
 
 def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
-    rows = batch.responses
+    rows = batch.table
     masks = {name: flag for name, flag in rows.items() if name.startswith("mask:")}
     numbers.sums.update({name: flag & rows["valid"] for name, flag in masks.items()})
     if resolved.input_mask is not None:
@@ -204,7 +217,7 @@ def _report_clip(
 
 
 def _add_process(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    numbers.add_numbers("process_reward", batch.responses["process"], batch.responses["valid"])
+    numbers.add_numbers("process_reward", batch.table["process"], batch.table["valid"])
 
 
 def _report_process(totals: Totals, resolved: ResolvedRecipe) -> Json:
@@ -213,7 +226,7 @@ def _report_process(totals: Totals, resolved: ResolvedRecipe) -> Json:
 
 
 def _add_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.responses
+    rows = batch.table
     if "reward_clipped" in rows:
         numbers.sums["reward_clipped"] = rows["reward_clipped"] & rows["kept"]
 
@@ -228,7 +241,7 @@ def _add_token_reward_clip(numbers: Numbers, batch: Batch, _: ResolvedRecipe) ->
 def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     """Add advantages and returns, of the policy tokens that are kept."""
     if resolved.constant:
-        rows, count = batch.responses, _kept_tokens(batch)
+        rows, count = _rows_of_credit(batch), _kept_tokens(batch)
         for name, column in (("advantage", "credit"), ("return", "credit_returns")):
             value = rows[column]
             numbers.add_spread(name, count, count * value, count * value.square(), value, value)
@@ -243,9 +256,14 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
         numbers.add_tokens("return", batch["returns"], mask, batch.offsets)
 
 
+def _rows_of_credit(batch: Batch) -> Mapping[str, Tensor]:
+    """Return the responses where their tokens are counted: on the device if filters reject some."""
+    return batch.responses if "accepted" in batch else batch.table
+
+
 def _kept_tokens(batch: Batch) -> Tensor:
     """Return the number of kept policy tokens of each response."""
-    rows = batch.responses
+    rows = _rows_of_credit(batch)
     tokens = rows["tokens"]
     if "accepted" in batch:
         tokens = count_true(batch.mask & batch["accepted"], batch.offsets)
@@ -253,7 +271,7 @@ def _kept_tokens(batch: Batch) -> Tensor:
 
 
 def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
-    rows = batch.responses
+    rows = _rows_of_credit(batch)
     if resolved.constant and "credit_clipped" in rows:
         numbers.sums["advantage_clipped"] = _kept_tokens(batch) * rows["credit_clipped"]
     elif not resolved.constant and "advantage_clipped" in batch:
@@ -261,7 +279,7 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
 
 
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.responses
+    rows = batch.table if "kl_mean" in batch.table else batch.responses
     if "kl_mean" in rows:
         numbers.add_numbers("kl", rows["kl_mean"], rows["valid"])
 
@@ -286,9 +304,10 @@ def _positive(batch: Batch, role: str) -> dict[str, Tensor]:
     """Return the number of log-probs above 0, which none can be, and the greatest of them."""
     values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
     positive, high = none, none.to(torch.float64)
-    if values.numel() and float(values.amax()) > ROUNDING:
+    on_cpu = values.device.type == "cpu"  # there it pays to look first, since few have any
+    if values.numel() and not (on_cpu and float(values.amax()) <= ROUNDING):
         positive = count_true(values > ROUNDING, batch.offsets)
-        high = segment_max(values, batch.offsets)
+        high = segment_max(values, batch.offsets).clamp(min=0)
     return {f"positive:{role}": positive, f"highest:{role}": high}
 
 
@@ -313,9 +332,9 @@ def _edges(batch: Batch) -> dict[str, Tensor]:
 def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     """Add the off-policy correction of policy tokens of responses that sample masks keep."""
     recipe, rows = resolved.recipe, batch.responses
-    reached = rows["reached"] if "reached" in rows else rows["kept"]
-    mask = batch.mask
-    if not bool(reached.all()):
+    name = "reached" if "reached" in rows else "kept"
+    reached, mask = rows[name], batch.mask
+    if not batch.all_are(name):
         mask = mask & spread(reached, batch.offsets)
     tokens = torch.where(reached, rows["tokens"], 0)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}

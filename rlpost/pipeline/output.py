@@ -17,7 +17,7 @@ from rlpost.kernels.segments import spread
 from rlpost.pipeline.stages.tokens import kept_mask, place_rewards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -43,6 +43,12 @@ TYPES = {
     "group_std": pa.float32(),
     "group_size": pa.int32(),
     "group_pass_rate": pa.float32(),
+}
+_DTYPES = {
+    pa.float32(): torch.float32,
+    pa.int32(): torch.int32,
+    pa.uint8(): torch.uint8,
+    pa.bool_(): torch.bool,
 }
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 _FINITE = frozenset(
@@ -101,45 +107,57 @@ def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
     return frozenset(names)
 
 
+def written_columns(
+    batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Return the written columns of a batch to which all stages were applied, in their types.
+
+    Numbers beyond float32 become infinite, which `record_batch` finds. Equal columns are one
+    object. Columns of tokens are on the device of the batch, the others on the CPU.
+    """
+    batch = batch.without_left_out()
+    columns: dict[str, Tensor] = {}
+    stored: dict[int, Tensor] = {}
+    for name in names:
+        kind = TYPES[name]
+        if not pa.types.is_list(kind):
+            columns[name] = _row_values(batch, name).to(_DTYPES[kind])
+            continue
+        values = token_column(batch, resolved, name)
+        batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
+        columns[name] = stored.setdefault(id(values), values.to(_DTYPES[kind.value_type]))
+    return columns
+
+
 def record_batch(
-    batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...], row_name: Callable[[int], str]
+    columns: Mapping[str, Tensor], offsets: Tensor, row_name: Callable[[int], str]
 ) -> pa.RecordBatch:
-    """Return the written columns of a batch to which all stages were applied.
+    """Return written columns as Arrow.
 
     Args:
-        batch: of consecutive rows.
-        resolved: the recipe.
-        names: the columns.
+        columns: from `written_columns`, on the CPU.
+        offsets: [n+1] of the responses.
         row_name: returns the name of a row of the batch for errors: its file and its number.
 
     Raises:
         DataError: a result is beyond the range of float32.
     """
-    batch = batch.without_left_out()
+    names, arrays = tuple(columns), {}
     lists = any(pa.types.is_list(TYPES[name]) for name in names)
-    offsets = to_arrow(batch.offsets.cpu().numpy(), pa.int32()) if lists else None
-    arrays: dict[str, pa.Array] = {}
+    bounds = to_arrow(offsets.numpy(), pa.int32()) if lists else None
     tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
-    for name in names:
+    for name, values in columns.items():
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            arrays[name] = _array(_row_values(batch, name), kind)
+            arrays[name] = to_arrow(values.numpy(), kind)
             _check_finite(arrays[name], name, row_name)
             continue
-        values = token_column(batch, resolved, name)
         if id(values) not in tokens:
-            flat = _array(values, kind.value_type)
-            _check_finite(flat, name, lambda token: row_name(_row_of(offsets, token)))
-            tokens[id(values)] = pa.ListArray.from_arrays(offsets, flat, type=kind)
+            flat = to_arrow(values.numpy(), kind.value_type)
+            _check_finite(flat, name, lambda token: row_name(_row_of(bounds, token)))
+            tokens[id(values)] = pa.ListArray.from_arrays(bounds, flat, type=kind)
         arrays[name] = tokens[id(values)]
-        batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
     return pa.record_batch([arrays[name] for name in names], schema=schema_of(names))
-
-
-def _array(values: Tensor, kind: pa.DataType) -> pa.Array:
-    """Return results as Arrow; numbers beyond float32 become infinite, and are found next."""
-    with np.errstate(over="ignore"):
-        return to_arrow(values.cpu().numpy(), kind)
 
 
 def _row_of(offsets: pa.Array, token: int) -> int:
@@ -162,7 +180,7 @@ def _check_finite(arrays: pa.Array, name: str, row_name: Callable[[int], str]) -
 
 def _row_values(batch: Batch, name: str) -> Tensor:
     """Return a written column of responses, [n]; a dropped response has the advantage 0."""
-    rows = batch.responses
+    rows = batch.table
     if name == "response_advantage":
         return torch.where(rows["kept"], rows["credit"], 0.0)
     return rows["rewards" if name == "response_level_rewards" else name]

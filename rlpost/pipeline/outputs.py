@@ -73,7 +73,7 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
             "rlpost": __version__,
             "semantics": SEMANTICS,
             "torch": torch.__version__,
-            "device": engine.decoder.device.type,
+            "device": engine.devices.here.type,
             "chunk_tokens": engine.chunk_tokens,
             "columns": [*names],
             "recipe": recipe.model_dump(mode="json"),

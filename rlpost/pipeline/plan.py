@@ -16,7 +16,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
-from rlpost.pipeline.totals import ExactTotals
+from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import LOG_PROBS, ROLES
@@ -74,8 +74,8 @@ class Plan:
     length_role: str
     """The role whose lists set the length of each response: the mask, if the input has one."""
     row_roles: tuple[str, ...]
-    count: Callable[[Batch], Any]
-    """Computes the totals of a batch to which all stages were applied; totals add with `+`."""
+    count: Callable[[Batch], Counted]
+    """Counts what a batch to which all stages were applied adds to the totals."""
     observe: Callable[[Batch], dict[str, Tensor]] = lambda _: {}
     """Returns the numbers of responses that `count` needs of columns of the file."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
@@ -284,7 +284,9 @@ def loss_plan(
         (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
         length_role,
         rows,
-        partial(count_losses, configs=configs, rewarded=rewarded),
+        lambda batch: Counted(
+            {}, lambda _: count_losses(batch, configs=configs, rewarded=rewarded)
+        ),
         no_totals=LossTotals(len(configs)),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,10 @@ import torch
 
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
+from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.data import Batch
-from rlpost.pipeline.device import to_device
+from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import kind_of
 
@@ -25,7 +26,24 @@ if TYPE_CHECKING:
     from rlpost.errors import DataError
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.roles import ColumnMap
+
+
+_OFFSETS, _MASK = "offsets", "mask"
+_SENT_AS = {
+    np.dtype(name): getattr(torch, name)
+    for name in ("float16", "float32", "int8", "int16", "int32", "int64", "uint8")
+}
+
+
+def _sent_as(values: Sequence[NDArray[Any]], device: torch.device) -> torch.dtype:
+    """Return the type in which numbers are sent to a device; float64 for the CPU."""
+    kinds = {array.dtype for array in values}
+    if device.type == "cpu" or len(kinds) > 1:
+        return torch.float64
+    dtype: torch.dtype = _SENT_AS.get(kinds.pop(), torch.float64)
+    return dtype
 
 
 def _all_policy(lengths: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -44,14 +62,14 @@ class Decoder:
         length_role: the role whose lists set the length of each response.
         nonfinite: `error` raises for NaN and infinities at policy tokens; `mask` keeps them for
             the stage that leaves such responses out.
-        device: of the batches.
+        transfers: sends tokens to a device.
     """
 
     files: Sequence[InputFile]
     columns: ColumnMap
     length_role: str
     nonfinite: str
-    device: torch.device
+    transfers: Transfers
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
 
@@ -63,13 +81,17 @@ class Decoder:
         self,
         chunks: Sequence[RowChunk],
         roles: Collection[str],
+        device: torch.device,
         lengths: torch.Tensor | None = None,
     ) -> Batch:
-        """Return the tokens of some chunks.
+        """Return the tokens of some chunks; columns are float64.
+
+        Columns are sent to a device as the file stores them, and converted there.
 
         Args:
             chunks: consecutive rows of one file.
             roles: the token roles to decode.
+            device: of the batch.
             lengths: [n] tokens of each row, if all are policy tokens; chunks need no mask then.
 
         Raises:
@@ -77,18 +99,31 @@ class Decoder:
                 number or (with `nonfinite="error"`) not finite.
         """
         offsets, mask = self._mask(chunks) if lengths is None else _all_policy(lengths)
-        tokens = {role: self._tokens(chunks, role, offsets, mask) for role in sorted(roles)}
+        full = lengths is not None or bool(mask.all())
+        lists = {role: self._lists(chunks, role, offsets) for role in sorted(roles)}
+        structure = {_OFFSETS: torch.from_numpy(offsets), _MASK: torch.from_numpy(mask)}
+        sent = structure if device.type != "cpu" else {}
+        if full and sent:
+            sent = {_OFFSETS: structure[_OFFSETS]}
+            structure[_MASK] = all_true(len(mask), device)
+        layout = {role: (_sent_as(values, device), mask.shape) for role, values in lists.items()}
+        staged = Staged({**layout_of(sent), **layout}, device)
+        for name, tensor in sent.items():
+            staged.tensors[name].copy_(tensor)
+        for role, values in lists.items():
+            self._fill(staged.tensors[role], values, chunks, role, offsets, mask)
+        tokens = self.transfers.send_staged(staged)
+        structure |= {name: with_host_copy(tokens.pop(name), host) for name, host in sent.items()}
         return Batch(
-            offsets=to_device(torch.from_numpy(offsets), self.device),
-            mask=to_device(torch.from_numpy(mask), self.device),
-            tokens={role: to_device(value, self.device) for role, value in tokens.items()},
-            full=lengths is not None or bool(mask.all()),
+            offsets=structure[_OFFSETS],
+            mask=structure[_MASK],
+            tokens={role: value.to(torch.float64) for role, value in tokens.items()},
+            full=full,
         )
 
     def without_tokens(self, lengths: torch.Tensor) -> Batch:
-        """Return a batch that has the lengths of its responses, [n], but no tokens."""
-        none = torch.zeros(0, dtype=torch.bool, device=self.device)
-        return Batch(to_device(offsets_of(lengths), self.device), none, {})
+        """Return a batch on the CPU with the lengths of its responses, [n], but no tokens."""
+        return Batch(offsets_of(lengths), torch.zeros(0, dtype=torch.bool), {})
 
     def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         masks = [self._mask_of(chunk) for chunk in chunks]
@@ -106,25 +141,44 @@ class Decoder:
         offsets, values = ragged.list_values(array, location)
         return offsets, np.ones(len(values), dtype=np.bool_)
 
-    def _tokens(
+    def _lists(
+        self, chunks: Sequence[RowChunk], role: str, offsets: NDArray[np.int64]
+    ) -> list[NDArray[Any]]:
+        """Return the numbers of a role in each chunk, as the file stores them."""
+        column, row, values = self.columns.column(role), 0, []
+        for chunk in chunks:
+            location, last = self.location_of(chunk, column), row + chunk.table.num_rows
+            own, numbers = ragged.list_values(chunk.table.column(column), location)
+            expected = offsets[row : last + 1] - offsets[row]
+            if not np.array_equal(own, expected):
+                raise self._unequal(location, own, expected)
+            values.append(numbers)
+            row = last
+        return values
+
+    def _fill(
         self,
+        into: torch.Tensor,
+        values: Sequence[NDArray[Any]],
         chunks: Sequence[RowChunk],
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        """Return the numbers of a role, [T] float64."""
-        numbers = torch.empty(len(mask), dtype=torch.float64)
+    ) -> None:
+        """Copy the numbers of a role, [T], and check that they are finite."""
         row = 0
-        for chunk in chunks:
+        for chunk, numbers in zip(chunks, values, strict=True):
             last = row + chunk.table.num_rows
             window = slice(offsets[row], offsets[last])
-            into = numbers[window]
-            self._fill(into, chunk, role, offsets[row : last + 1] - offsets[row], mask[window])
+            own = into[window]
+            with np.errstate(invalid="ignore"):  # signalling NaN
+                own.numpy()[:] = numbers
+            if not bool(torch.isfinite(own.sum())):  # else all are: 10 times as fast
+                inside = offsets[row : last + 1] - offsets[row]
+                self._check_finite(own, chunk, role, inside, mask[window])
             row = last
-        return numbers
 
-    def _fill(
+    def _check_finite(
         self,
         into: torch.Tensor,
         chunk: RowChunk,
@@ -132,24 +186,18 @@ class Decoder:
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
     ) -> None:
-        """Convert the numbers of a role in one chunk."""
-        column = self.columns.column(role)
-        location = self.location_of(chunk, column)
-        array = chunk.table.column(column)
-        own, values = ragged.list_values(array, location)
-        if not np.array_equal(own, offsets):
-            raise self._unequal(location, own, offsets)
-        with np.errstate(invalid="ignore"):  # signalling NaN
-            into.numpy()[:] = values
-        if bool(torch.isfinite(into.sum())):  # then all are: 10 times as fast
-            return
+        """Raise for numbers at policy tokens that are not finite, or keep them; others become 0."""
         finite = torch.isfinite(into)
         bad = np.flatnonzero(~finite.numpy() & mask)
         if len(bad) and self.nonfinite == "error":
-            row = int(np.searchsorted(offsets, bad[0], side="right")) - 1
-            raise location.error(
+            column, row = (
+                self.columns.column(role),
+                int(np.searchsorted(offsets, bad[0], "right")) - 1,
+            )
+            cell = ragged.list_cell(chunk.table.column(column), row, int(bad[0] - offsets[row]))
+            raise self.location_of(chunk, column).error(
                 row,
-                f"has {ragged.list_cell(array, row, int(bad[0] - offsets[row]))}",
+                f"has {cell}",
                 "finite numbers are needed; `--nonfinite mask` leaves such responses out",
             )
         # The `finite` stage sees NaN only at policy tokens.

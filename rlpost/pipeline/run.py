@@ -17,7 +17,7 @@ from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.device import chunk_tokens_for, device_named
+from rlpost.pipeline.device import Devices, chunk_tokens_for, device_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
@@ -28,6 +28,7 @@ from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
+from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
@@ -172,22 +173,23 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         raise UsageError(f"--scratch-dir {options.scratch_dir}: there is no such directory")
     device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
     keep_freed_memory()
-    recipe = plan.resolved.recipe
+    recipe, clock = plan.resolved.recipe, Clock(options.started)
     decoder = Decoder(
         plan.source.files,
         plan.columns,
         plan.length_role,
         recipe.nonfinite,
-        device,
+        Transfers(clock),
         recipe.numerics.missing_components,
     )
     return Engine(
         plan,
         decoder,
+        Devices((device,)),
         chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
         workers=workers,
         reporter=options.reporter,
-        clock=Clock(options.started),
+        clock=clock,
         scratch_dir=options.scratch_dir or folder,
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from rlpost.kernels.moments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 SPREADS = ("count", "total", "squares")
@@ -76,6 +76,14 @@ class Totals:
             "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
             "max": self.highs[name] + 0.0,
         }
+
+
+class Counted(NamedTuple):
+    """What a batch adds to totals: tensors, which may be on a device, and what is made of them."""
+
+    numbers: dict[str, Tensor]
+    totals: Callable[[Mapping[str, Tensor]], Any]
+    """Returns the totals from the same tensors on the CPU; totals add with `+`."""
 
 
 @dataclass(frozen=True)

@@ -164,15 +164,15 @@ def correct(batch: Batch, *, recipe: Recipe) -> Batch:
     if recipe.is_weight is None:
         return batch
     weights = _weights(batch, recipe)
-    values, kept = weights.values, batch.responses["kept"]
+    values = weights.values
     if recipe.is_normalise:
         values = values / spread(batch.responses["is_mean"], batch.offsets)
     if recipe.numerics.is_observations == "zero":
         values = torch.where(batch.mask, values, 0.0)
     if "accepted" in batch:
         values = torch.where(batch["accepted"], values, 0.0)
-    if not bool(kept.all()):
-        values = torch.where(spread(kept, batch.offsets), values, 0.0)
+    if not batch.all_are("kept"):
+        values = torch.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
     hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
     return batch.with_(**hits, is_weight=values)
 

@@ -136,16 +136,15 @@ def score(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
 
 def kept_mask(batch: Batch) -> Tensor:
     """Return the response mask, false in dropped responses and on rejected tokens, [T]."""
-    kept = batch.responses["kept"]
     mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
-    if bool(kept.all()):
+    if batch.all_are("kept"):
         return mask
-    return mask & spread(kept, batch.offsets)
+    return mask & spread(batch.responses["kept"], batch.offsets)
 
 
 def partial_mask(batch: Batch) -> Tensor | None:
     """Return `kept_mask`, or None if it is true for all tokens."""
-    whole = batch.full and "accepted" not in batch and bool(batch.responses["kept"].all())
+    whole = batch.full and "accepted" not in batch and batch.all_are("kept")
     return None if whole else kept_mask(batch)
 
 
