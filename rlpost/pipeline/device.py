@@ -1,10 +1,15 @@
-"""The device that computes, its streams, and its memory."""
+"""The devices that compute: their names, their memory, and a stream for each worker."""
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+import warnings
+from collections import Counter
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,76 +18,226 @@ from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.parquet.source import CHUNK_TOKENS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 
 # float64 columns, masks and intermediate results of the largest recipe, with a margin
 _BYTES_PER_TOKEN = 512
-_MOST_TOKENS = 1 << 24
-_streams = threading.local()
+_MOST_TOKENS, _FEWEST_TOKENS = 1 << 24, 1 << 16
+_UNREPORTED = 2 << 30
+"""Bytes that are taken to be free on a device that cannot report them."""
+_CPU = torch.device("cpu")
+_SAME = "--device cpu computes the same numbers"
+_LOG = logging.getLogger("rlpost")
 
 
-def device_named(name: str) -> torch.device:
-    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`.
+def devices_named(name: str) -> tuple[torch.device, ...]:
+    """Return the devices for `auto`, `cpu`, `cuda`, `cuda:N`, `xpu`, ...: any kind that torch has.
+
+    `auto` is all devices of the accelerator that torch has, as far as they compute in float64; the
+    CPU without any. A kind without a number is all devices of this kind.
 
     Raises:
         UsageError: another name.
-        UnavailableError: this machine has no such GPU.
+        UnavailableError: this machine has no such device, or it does not compute in float64.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise UsageError(f"--device {name}: auto, cpu, cuda or cuda:N is needed")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise UnavailableError(
-            f"--device {name}: torch finds {counted(torch.cuda.device_count(), 'CUDA device')} on "
-            "this machine; --device cpu computes the same numbers"
+        return _automatic() or (_CPU,)
+    kind, colon, number = name.partition(":")
+    module = _module(kind)
+    if module is None or (colon and not number.isdecimal()) or (kind == "cpu" and colon):
+        raise UsageError(
+            f"--device {name}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
+            "as xpu"
         )
-    return torch.device(name)
+    if kind == "cpu":
+        return (_CPU,)
+    count, reason = _count(module)
+    if int(number or 0) >= count:
+        raise UnavailableError(f"--device {name}: {_missing(kind, count, reason)}; {_SAME}")
+    devices = (torch.device(kind, int(number)),) if number else _all(kind, count)
+    for device in devices:
+        if problem := _problem(device):
+            raise UnavailableError(f"--device {name}: {device} {problem}; {_SAME}")
+    return devices
 
 
-def chunk_tokens_for(device: torch.device, workers: int) -> int:
-    """Return tokens per chunk: few enough for the CPU's caches, or for a GPU's memory.
+def _automatic() -> tuple[torch.device, ...]:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return ()
+    count, reason = _count(torch.get_device_module(accelerator))
+    if reason:
+        _LOG.warning("rlpost: --device auto: %s; computing on the CPU", reason)
+    devices = []
+    for device in _all(accelerator.type, count):
+        problem = _problem(device)
+        if problem is None:
+            devices.append(device)
+        elif problem != _NO_FLOAT64:
+            _LOG.warning("rlpost: --device auto leaves out %s: it %s", device, problem)
+    return tuple(devices)
 
-    Args:
-        device: that computes.
-        workers: chunks in memory at once.
-    """
-    if device.type == "cpu":
-        return CHUNK_TOKENS
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1 << 16, min(_MOST_TOKENS, free // (2 * workers * _BYTES_PER_TOKEN)))
+
+def _all(kind: str, count: int) -> tuple[torch.device, ...]:
+    return tuple(torch.device(kind, index) for index in range(count))
+
+
+def _module(kind: str) -> Any:
+    """Return torch's module for a kind of device; None if it has none that counts devices."""
+    try:
+        module = torch.get_device_module(kind)
+    except RuntimeError:
+        return None
+    return module if hasattr(module, "device_count") else None
+
+
+def _count(module: Any) -> tuple[int, str]:
+    """Return how many devices a module of torch finds, and its warning if it finds none."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = int(module.device_count())
+    text = " ".join(str(warning.message) for warning in caught).partition("(Triggered")[0]
+    return count, "" if count else " ".join(text.split()).rstrip(".")
+
+
+_NO_FLOAT64 = "computes no float64, which rlpost needs"
+
+
+def _problem(device: torch.device) -> str | None:
+    """Return why a device cannot be used; None if it can."""
+    try:
+        torch.ones(1, device=device).add(1).cpu()
+    except RuntimeError as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        return f"fails ({line.rstrip('.')})"
+    try:
+        torch.ones(1, dtype=torch.float64, device=device).add(1).cpu()
+    except (RuntimeError, TypeError):
+        return _NO_FLOAT64
+    return None
+
+
+def _missing(kind: str, count: int, reason: str) -> str:
+    """Return why torch finds too few devices of a kind, and what to do about it."""
+    build = f"torch {torch.__version__}"
+    if kind == "mps":
+        return f"{kind} {_NO_FLOAT64}"
+    if count:
+        numbers = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
+        return f"{build} finds {counted(count, f'{kind} device')}, {numbers}"
+    if kind in ("cuda", "xpu") and not _built_with(kind):
+        return f"{build} is built without {kind.upper()}{_how_to_install(kind)}"
+    found = f"{build} finds no {kind} device" + (f" ({reason})" if reason else "")
+    if kind != "cuda":
+        return f"{found}; check its driver"
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    hidden = [f"{name}={os.environ[name]!r} is set" for name in names if name in os.environ]
+    driver = "rocm-smi" if torch.version.hip else "nvidia-smi"
+    advice = f"check the driver with `{driver}`, and CUDA_VISIBLE_DEVICES"
+    return f"{found}; {', '.join(hidden) or advice}"
+
+
+def _built_with(kind: str) -> bool:
+    """Return whether torch is built for CUDA (or ROCm, whose devices it calls cuda) or XPU."""
+    versions = {"cuda": ("cuda", "hip"), "xpu": ("xpu",)}[kind]
+    return any(getattr(torch.version, name, None) is not None for name in versions)
+
+
+def _how_to_install(kind: str) -> str:
+    if sys.platform == "darwin":
+        return ", as every build for macOS"
+    wheels, more = {
+        "cuda": ("cu130", " (pytorch.org/get-started has those of other CUDA versions and ROCm)"),
+        "xpu": ("xpu", ""),
+    }[kind]
+    return (
+        ". Install a build with it: `pip install --force-reinstall torch --index-url "
+        f"https://download.pytorch.org/whl/{wheels}`{more}"
+    )
 
 
 class Devices:
-    """The devices that compute.
+    """The devices of a run, which its worker threads share.
 
     Args:
-        devices: at least one.
+        devices: from `devices_named`; at least one, all of one kind.
     """
 
     def __init__(self, devices: tuple[torch.device, ...]) -> None:
         self.all = devices
+        self._module: Any = torch.get_device_module(devices[0])
+        self._thread = threading.local()
+        self._lock = threading.Lock()
+        self._busy: Counter[torch.device] = Counter()
+        self._free: dict[torch.device, list[torch.Stream]] = {device: [] for device in devices}
 
     @property
     def here(self) -> torch.device:
-        """The device of this thread."""
-        return self.all[0]
+        """The device of this thread: that of its last `stream`, or the first."""
+        device: torch.device = getattr(self._thread, "device", self.all[0])
+        return device
 
-    def stream(self) -> AbstractContextManager[object]:
-        """Return a stream of this thread, so that copies overlap with other threads' work."""
-        device = self.here
-        if device.type == "cpu":
-            return nullcontext()
-        if not hasattr(_streams, "stream") or _streams.stream.device != device:
-            _streams.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(_streams.stream)
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Let this thread compute on the device with the fewest threads, in a stream of its own.
 
-    def empty_cache(self) -> None:
-        """Return memory that no tensor uses to the device."""
-        torch.cuda.empty_cache()
+        Copies of one stream overlap with the work of others. Later threads use the same streams,
+        and with them the memory that torch's allocator keeps for each.
+        """
+        if self.all[0].type == "cpu":
+            yield
+            return
+        with self._lock:
+            device = min(self.all, key=self._busy.__getitem__)
+            self._busy[device] += 1
+            free = self._free[device]
+            stream = free.pop() if free else torch.Stream(device=device)
+        self._thread.device = device
+        guard = getattr(self._module, "device", nullcontext)  # needs no memory of another device
+        try:
+            with guard(device):
+                before = torch.accelerator.current_stream(device)
+                torch.accelerator.set_stream(stream)
+                try:
+                    yield
+                finally:
+                    torch.accelerator.set_stream(before)
+        finally:
+            with self._lock:
+                self._busy[device] -= 1
+                free.append(stream)
 
     def room(self) -> int:
-        """Return the bytes of this thread's device that are free, which is not the CPU."""
-        return int(torch.cuda.mem_get_info(self.here)[0])
+        """Return the free bytes of this thread's device, which is not the CPU."""
+        return _free_bytes(self.here)
+
+    def chunk_tokens(self, workers: int) -> int:
+        """Return tokens per chunk: few enough for the CPU's caches, or for the smallest memory.
+
+        Args:
+            workers: chunks in memory at once, on all devices together.
+        """
+        if self.all[0].type == "cpu":
+            return CHUNK_TOKENS
+        free, on_one = min(map(_free_bytes, self.all)), -(-workers // len(self.all))
+        return max(_FEWEST_TOKENS, min(_MOST_TOKENS, free // (2 * on_one * _BYTES_PER_TOKEN)))
+
+    def empty_cache(self) -> None:
+        """Free the memory that torch's allocator keeps for later."""
+        if empty := getattr(self._module, "empty_cache", None):
+            empty()
+
+
+def _free_bytes(device: torch.device) -> int:
+    memory = memory_of(device)
+    return memory[0] if memory else _UNREPORTED
+
+
+def memory_of(device: torch.device) -> tuple[int, int] | None:
+    """Return the free and all bytes of a device's memory; None if it cannot report them."""
+    report = getattr(torch.get_device_module(device), "mem_get_info", None)
+    with suppress(RuntimeError):  # some XPUs
+        free, total = report(device) if report else (0, 0)
+        return (int(free), int(total)) if total else None
+    return None

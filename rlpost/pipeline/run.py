@@ -17,7 +17,7 @@ from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.device import Devices, chunk_tokens_for, device_named
+from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
@@ -171,7 +171,8 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
     """
     if options.scratch_dir is not None and not options.scratch_dir.is_dir():
         raise UsageError(f"--scratch-dir {options.scratch_dir}: there is no such directory")
-    device, workers = device_named(options.device), options.workers or min(cores(), MOST_WORKERS)
+    devices = Devices(devices_named(options.device))
+    workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
     recipe, clock = plan.resolved.recipe, Clock(options.started)
     decoder = Decoder(
@@ -185,8 +186,8 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
     return Engine(
         plan,
         decoder,
-        Devices((device,)),
-        chunk_tokens=options.chunk_tokens or chunk_tokens_for(device, workers),
+        devices,
+        chunk_tokens=options.chunk_tokens or devices.chunk_tokens(workers),
         workers=workers,
         reporter=options.reporter,
         clock=clock,

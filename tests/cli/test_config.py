@@ -173,7 +173,7 @@ def test_warnings_about_unknown_variables_name_the_closest_one(monkeypatch, tmp_
         ("RLPOST_CHUNK_TOKENS=0", "Invalid value for RLPOST_CHUNK_TOKENS: "),
         ("RLPOST_REWARD_CLIP=-3", "rlpost: RLPOST_REWARD_CLIP is -3.0"),
         ("RLPOST_KL_TARGET=0.1", "rlpost: RLPOST_KL_TARGET needs --kl-coef"),
-        ("RLPOST_DEVICE=gpu", "rlpost: RLPOST_DEVICE=gpu: auto, cpu, cuda or cuda:N"),
+        ("RLPOST_DEVICE=gpu", "rlpost: RLPOST_DEVICE=gpu: auto, cpu, cuda, cuda:N or"),
         ("RLPOST_MAP=abc", "rlpost: RLPOST_MAP=abc: write it NAME=VALUE"),
         ("RLPOST_NUMERICS=sngle=1", "rlpost: RLPOST_NUMERICS=sngle: no such field"),
         ("RLPOST_PRESET=verll", "rlpost: RLPOST_PRESET: no preset 'verll'; did you mean verl"),

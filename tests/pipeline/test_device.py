@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -10,8 +11,9 @@ import torch
 from polars.testing import assert_frame_equal
 
 import rlpost
-from rlpost.errors import UnavailableError
+from rlpost.errors import UnavailableError, UsageError
 from rlpost.pipeline import engine, run
+from rlpost.pipeline.device import Devices, devices_named
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 RECIPES = [
@@ -56,6 +58,71 @@ def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(UnavailableError, match="row 0: this response does not fit"):
         rlpost.advantages(SAMPLE, tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["tpu", "meta", "", "cuda:", "cuda:x", "cuda:-1", ":0", "cpu:0"])
+def test_a_name_that_is_no_device_is_an_error(name):
+    with pytest.raises(UsageError, match=f"--device {name}: auto, cpu, cuda, cuda:N or another"):
+        devices_named(name)
+
+
+def test_auto_is_the_cpu_without_another_device(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    assert devices_named("auto") == devices_named("cpu") == (torch.device("cpu"),)
+
+
+def driver_too_old():
+    warnings.warn(
+        "CUDA initialization: The driver is too old. (Triggered at x.cpp:1)", stacklevel=1
+    )
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "count", "texts"),
+    [
+        ("cuda", None, lambda: 0, ["built without CUDA", "pip install", "download.pytorch.org"]),
+        ("cuda", "13.0", lambda: 0, ["no cuda device;", "check the driver", "nvidia-smi"]),
+        ("cuda", "13.0", driver_too_old, ["(CUDA initialization: The driver is too old)"]),
+        ("cuda:2", "13.0", lambda: 2, ["finds 2 cuda devices, cuda:0 to cuda:1"]),
+        ("mps", None, lambda: 0, ["computes no float64"]),
+        ("mtia", None, lambda: 0, ["finds no mtia device; check its driver"]),
+    ],
+)  # fmt: skip
+def test_a_missing_device_is_an_error_with_what_to_do(name, build, count, texts, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.cuda, "device_count", count)
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UnavailableError) as caught:
+        devices_named(name)
+    for text in (f"--device {name}: ", *texts, "; --device cpu computes the same numbers"):
+        assert text in str(caught.value)
+
+
+def test_hidden_cards_are_an_error_that_names_the_variable(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES='' is set"):
+        devices_named("cuda")
+
+
+def test_auto_reports_why_torch_finds_no_card(monkeypatch, caplog):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", driver_too_old)
+    assert devices_named("auto") == (torch.device("cpu"),)
+    assert "--device auto: CUDA initialization: The driver is too old; computing" in caplog.text
+
+
+def test_chunks_fit_the_card_with_the_least_free_memory(monkeypatch):
+    free = {0: 64 << 30, 1: 8 << 30}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (free[card.index], 80 << 30))
+    both = Devices((torch.device("cuda", 0), torch.device("cuda", 1)))
+    assert both.chunk_tokens(workers=4) == (8 << 30) // (2 * 2 * 512)
+    assert both.chunk_tokens(workers=1) == (8 << 30) // (2 * 512)
+    free[1] = 0
+    assert both.chunk_tokens(workers=4) == 1 << 16
 
 
 @pytest.mark.cuda
