@@ -21,6 +21,7 @@ import ray.data
 from ray import exceptions
 
 from rlpost._version import __version__
+from rlpost.display.text import counted
 from rlpost.distributed.driver import (
     bucket_count,
     last_pass,
@@ -46,6 +47,7 @@ from rlpost.io.progress import Clock
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
 from rlpost.pipeline.outputs import Outputs, check_writable
@@ -149,23 +151,57 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT).close()
 
 
-def slots(workers: int, device: str) -> int:
-    """Return how many tasks of this many threads the cluster runs at once, with a GPU each on cuda.
+def card_resource(device: str) -> str | None:
+    """Return Ray's name for the cards of a kind, one of which a task uses; None for the CPU.
 
     Raises:
+        UsageError: torch has no such device; the name has a number, but Ray chooses the card.
+    """
+    if device == "auto":
+        return None
+    kind, number = device_kind(device)
+    if number is not None:
+        raise UsageError(
+            f"--device {device}: Ray chooses a card for each task; write --device {kind} with "
+            "--engine ray"
+        )
+    if kind == "cpu":
+        return None
+    return "GPU" if kind in ("cuda", "xpu") else kind.upper()
+
+
+def slots(workers: int, device: str) -> int:
+    """Return how many tasks of this many threads the cluster runs at once, with a card each.
+
+    Raises:
+        UsageError: from `card_resource`.
         UnavailableError: no node is large enough for one task; Ray would wait for such a node.
     """
-    gpus = int(device.startswith("cuda"))
+    card = card_resource(device)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    capacities = [(int(node.get("CPU", 0)) // workers, int(node.get("GPU", 0))) for node in nodes]
-    fit = [min(one) if gpus else one[0] for one in capacities]
+    fit = [int(node.get("CPU", 0)) // workers for node in nodes]
+    if card is not None:
+        fit = [min(one, int(node.get(card, 0))) for one, node in zip(fit, nodes, strict=True)]
     if not sum(fit):
-        needs = f"{workers} CPUs{' and a GPU' if gpus else ''}"
+        needs = counted(workers, "CPU") + (f" and a {card}" if card else "")
         raise UnavailableError(
             f"the Ray cluster has no node with {needs}, which a task needs with --workers "
             f"{workers} --device {device}"
         )
     return sum(fit)
+
+
+def _remote(device: str) -> Any:
+    """Return `_task` as a remote function, with a card of its own on a device with cards.
+
+    Ray makes one card visible, which is number 0 there. A process that has used a card keeps it,
+    so each of these tasks has a process of its own.
+    """
+    card = card_resource(device)
+    if card is None:
+        return ray.remote(_task)
+    one: dict[str, Any] = {"num_gpus": 1} if card == "GPU" else {"resources": {card: 1}}
+    return ray.remote(max_calls=1, **one)(_task)
 
 
 def _task(
@@ -226,17 +262,17 @@ class RayExecutor:
         if total:
             self._reporter.start(purpose, total)
         on = {True: ray.put(context), False: ray.put(replace(context, device="cpu"))}
-        gpus = {True: int(context.device.startswith("cuda")), False: 0}
-        run = ray.remote(_task)
+        run = {True: _remote(context.device), False: _remote("cpu")}
         with self._clock.wall(purpose):
             started = [
-                run.options(
+                run[call.tokens]
+                .options(
                     name=call.task.__name__,
                     num_returns=2,
                     num_cpus=context.workers,
-                    num_gpus=gpus[call.tokens],
                     max_retries=_RETRIES,
-                ).remote(call.task, on[call.tokens], call.arguments, call.batches)
+                )
+                .remote(call.task, on[call.tokens], call.arguments, call.batches)
                 for call in calls
             ]
             notes = self._results(

@@ -28,6 +28,7 @@ _UNREPORTED = 2 << 30
 """Bytes that are taken to be free on a device that cannot report them."""
 _CPU = torch.device("cpu")
 _SAME = "--device cpu computes the same numbers"
+_NO_FLOAT64 = "computes no float64, which rlpost needs"
 _LOG = logging.getLogger("rlpost")
 
 
@@ -43,23 +44,35 @@ def devices_named(name: str) -> tuple[torch.device, ...]:
     """
     if name == "auto":
         return _automatic() or (_CPU,)
-    kind, colon, number = name.partition(":")
-    module = _module(kind)
-    if module is None or (colon and not number.isdecimal()) or (kind == "cpu" and colon):
-        raise UsageError(
-            f"--device {name}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
-            "as xpu"
-        )
+    kind, number = device_kind(name)
     if kind == "cpu":
         return (_CPU,)
-    count, reason = _count(module)
-    if int(number or 0) >= count:
+    count, reason = _count(torch.get_device_module(kind))
+    if (number or 0) >= count:
         raise UnavailableError(f"--device {name}: {_missing(kind, count, reason)}; {_SAME}")
-    devices = (torch.device(kind, int(number)),) if number else _all(kind, count)
+    devices = _all(kind, count) if number is None else (torch.device(kind, number),)
     for device in devices:
         if problem := _problem(device):
             raise UnavailableError(f"--device {name}: {device} {problem}; {_SAME}")
     return devices
+
+
+def device_kind(name: str) -> tuple[str, int | None]:
+    """Return the kind and the number of a device that another machine may have; not of `auto`.
+
+    Raises:
+        UsageError: torch has no such kind.
+        UnavailableError: the kind computes no float64.
+    """
+    kind, colon, number = name.partition(":")
+    if not _counts_devices(kind) or (colon and (kind == "cpu" or not number.isdecimal())):
+        raise UsageError(
+            f"--device {name}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
+            "as xpu"
+        )
+    if kind == "mps":
+        raise UnavailableError(f"--device {name}: {kind} {_NO_FLOAT64}; {_SAME}")
+    return kind, int(number) if number else None
 
 
 def _automatic() -> tuple[torch.device, ...]:
@@ -83,13 +96,12 @@ def _all(kind: str, count: int) -> tuple[torch.device, ...]:
     return tuple(torch.device(kind, index) for index in range(count))
 
 
-def _module(kind: str) -> Any:
-    """Return torch's module for a kind of device; None if it has none that counts devices."""
+def _counts_devices(kind: str) -> bool:
+    """Return whether torch has a module that counts the devices of a kind."""
     try:
-        module = torch.get_device_module(kind)
+        return hasattr(torch.get_device_module(kind), "device_count")
     except RuntimeError:
-        return None
-    return module if hasattr(module, "device_count") else None
+        return False
 
 
 def _count(module: Any) -> tuple[int, str]:
@@ -99,9 +111,6 @@ def _count(module: Any) -> tuple[int, str]:
         count = int(module.device_count())
     text = " ".join(str(warning.message) for warning in caught).partition("(Triggered")[0]
     return count, "" if count else " ".join(text.split()).rstrip(".")
-
-
-_NO_FLOAT64 = "computes no float64, which rlpost needs"
 
 
 def _problem(device: torch.device) -> str | None:
@@ -121,8 +130,6 @@ def _problem(device: torch.device) -> str | None:
 def _missing(kind: str, count: int, reason: str) -> str:
     """Return why torch finds too few devices of a kind, and what to do about it."""
     build = f"torch {torch.__version__}"
-    if kind == "mps":
-        return f"{kind} {_NO_FLOAT64}"
     if count:
         numbers = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
         return f"{build} finds {counted(count, f'{kind} device')}, {numbers}"

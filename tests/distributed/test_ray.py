@@ -20,7 +20,11 @@ from test_shards import MANNER, facts, same_files, steps_table, write_files
 
 import rlpost
 from rlpost.distributed import driver
+from rlpost.distributed.executor import Call
+from rlpost.distributed.partition import TaskContext
+from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
+from rlpost.io.progress import Clock
 
 if find_spec("ray") is None:
     if "CI" in os.environ:
@@ -42,10 +46,10 @@ LOCAL = rlpost.Options(chunk_tokens=30, workers=2)
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of one core each, and a driver that is connected to them."""
+    """Two nodes of one core each, one with what Ray takes for two GPUs, and a connected driver."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    made.add_node(num_cpus=1)
+    made.add_node(num_cpus=1, num_gpus=2)
     ray.init(address=made.address, log_to_driver=False, logging_level="error")
     yield made
     ray.shutdown()
@@ -196,6 +200,25 @@ def test_errors_are_those_of_one_process(tmp_path):
 
 
 @pytest.mark.usefixtures("cluster")
+def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
+    def here(context, number, _):
+        cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return TaskOutput({"at": (number, context.device, cards), "process": os.getpid()}, None)
+
+    context = TaskContext(rlpost.Recipe(), None, {}, 1, device="cuda")
+    calls = [Call(here, (number,), (), 0, number < 2) for number in range(3)]
+    executor = on_ray.RayExecutor(RAY.reporter, Clock())
+    notes = [result.note for result in executor.run("test", context, calls)]
+    *tokens, other = (note["at"] for note in notes)
+    assert [device for _, device, _ in tokens] == ["cuda"] * 2
+    assert {cards for _, _, cards in tokens} <= {"0", "1"}
+    assert other == (2, "cpu", "")
+    assert len({note["process"] for note in notes[:2]}) == 2
+    assert on_ray.slots(1, "cuda") == on_ray.slots(1, "xpu") == 1
+    assert on_ray.slots(1, "auto") == on_ray.slots(1, "cpu") == 2
+
+
+@pytest.mark.usefixtures("cluster")
 def test_what_does_not_go_together_is_said(tmp_path):
     write_files(steps_table(20), tmp_path / "in", 2)
     for options, told in (
@@ -204,10 +227,13 @@ def test_what_does_not_go_together_is_said(tmp_path):
     ):
         with pytest.raises(UsageError, match=told):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
-    for more in ({"device": "cuda"}, {"workers": 9}):
+    for more in ({"device": "mtia"}, {"workers": 9}):
         options = rlpost.Options(engine="ray", **more)
         with pytest.raises(UnavailableError, match="no node with"):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
+    second = rlpost.Options(engine="ray", device="cuda:1")
+    with pytest.raises(UsageError, match="Ray chooses a card for each task; write --device cuda"):
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", None, second)
     rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
     with pytest.raises(UsageError, match="exists already"):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
