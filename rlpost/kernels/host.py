@@ -21,12 +21,17 @@ def on_host(tensor: Tensor) -> Tensor:
     Without a copy, this waits for the device once, and attaches what it read. So the tensor must
     not change afterwards.
     """
-    if tensor.device.type == "cpu":
-        return tensor
-    copy: Tensor | None = getattr(tensor, "host_copy", None)
+    copy = copy_on_host(tensor)
     if copy is None:
         copy = tensor.cpu()
         with_host_copy(tensor, copy)
+    return copy
+
+
+def copy_on_host(tensor: Tensor) -> Tensor | None:
+    """Return a tensor of the CPU, or the attached copy of another; None if there is none."""
+    copy: Tensor | None
+    copy = tensor if tensor.device.type == "cpu" else getattr(tensor, "host_copy", None)
     return copy
 
 

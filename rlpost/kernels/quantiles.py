@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 _FINEST, _COARSEST = -20, 6  # powers of two; smaller values count as 0, larger in the last bin
@@ -30,13 +29,27 @@ ERROR = 2.0 ** -(_STEPS + 1)
 def bins_of(values: Tensor) -> Tensor:
     """Return the bin of each number, [T] int64 in [0, BINS), in ascending order of the numbers.
 
-    >>> torch.bincount(bins_of(torch.tensor([-1.0, 0.0, 1.0])), minlength=BINS).sum().item()
+    >>> count_codes(bins_of(torch.tensor([-1.0, 0.0, 1.0])), BINS).sum().item()
     3
     """
     bits = values.to(torch.float32).view(torch.int32)
     steps = (bits & 0x7FFFFFFF) >> (_MANTISSA - _STEPS)
     steps = (steps - ((_BIAS + _FINEST) << _STEPS) + 1).clamp_(0, _SIDE)
     return (steps * (bits >= 0).to(torch.int32).mul_(2).sub_(1) + _SIDE).to(torch.int64)
+
+
+def count_codes(codes: Tensor, count: int) -> Tensor:
+    """Return how often each code occurs, [count] int64.
+
+    Args:
+        codes: [T] integers in [0, count).
+        count: the number of possible codes.
+    """
+    if codes.device.type == "cpu":
+        return torch.bincount(codes, minlength=count)
+    # bincount waits for the largest code.
+    ones = torch.ones((), dtype=torch.int64, device=codes.device).expand(codes.shape)
+    return ones.new_zeros(count).scatter_add_(0, codes.to(torch.int64), ones)
 
 
 def quantile(counts: Tensor, share: float) -> float:

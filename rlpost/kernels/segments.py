@@ -92,6 +92,8 @@ _REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
     if values.device.type != "cpu":
+        if not values.is_floating_point():  # torch has no such sums of integers; these wrap around
+            return offsets_of(values)[offsets].diff()
         return torch.segment_reduce(values, how, offsets=offsets, initial=empty, unsafe=True)
     # numpy's reduceat takes a third of the time of torch's segment_reduce on the CPU. It has no
     # notion of an empty segment, so those are left out.
@@ -109,7 +111,7 @@ def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
 def count_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the number of true elements of each segment, [N] int64."""
     if mask.device.type != "cpu":
-        return offsets_of(mask.to(torch.int64))[offsets].diff()
+        return segment_sum(mask.to(torch.int64), offsets)
     if bool(mask.all()):
         return lengths(offsets)
     return torch.searchsorted(mask.nonzero().squeeze(1), offsets).diff()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from rlpost.kernels.host import like, on_host
 from rlpost.kernels.moments import canonical_order
-from rlpost.kernels.segments import segment_sum, spread
+from rlpost.kernels.segments import offsets_of, segment_sum, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def _shifted(numbers: Tensor, bits: int) -> Tensor:
 
 
 def response_hashes(columns: Sequence[Tensor], mask: Tensor, offsets: Tensor) -> Tensor:
-    """Return a hash of the numbers of each response at its policy tokens, [n] int64, on the CPU.
+    """Return a hash of the numbers of each response at its policy tokens, [n] int64.
 
     Args:
         columns: [T] float each; float32 and float64 of the same value have the same hash.
@@ -51,8 +52,7 @@ def response_hashes(columns: Sequence[Tensor], mask: Tensor, offsets: Tensor) ->
     for column in columns:
         bits = (column.detach().to(torch.float64) + 0.0).view(torch.int64)  # -0.0 becomes 0.0
         hashes = mixed(hashes + mixed(bits))
-    inside = torch.where(mask, hashes, 0).cpu()
-    return mixed(segment_sum(inside, offsets.cpu()))
+    return mixed(segment_sum(torch.where(mask, hashes, 0), offsets))
 
 
 def distinct_keys(hashes: Tensor, batch: Tensor, *columns: Tensor) -> Tensor:
@@ -83,13 +83,13 @@ def token_keys(responses: Tensor, offsets: Tensor, seed: int) -> Tensor:
         offsets: [n+1].
         seed: of the choice.
     """
-    own = mixed(responses ^ mixed(responses.new_tensor(seed)))
+    own = mixed(responses ^ int(mixed(torch.tensor(seed))))
     return mixed(spread(own, offsets) + _positions(offsets))
 
 
 def _positions(offsets: Tensor) -> Tensor:
     """Return the position of each token in its response, [T] int64."""
-    token = torch.arange(int(offsets[-1]), device=offsets.device)
+    token = torch.arange(int(on_host(offsets)[-1]), device=offsets.device)
     return token - spread(offsets[:-1], offsets)
 
 
@@ -98,30 +98,47 @@ class Ranked(NamedTuple):
 
     batch: Tensor
     rank: Tensor
+    """-inf for a token that does not compete."""
     key: Tensor
 
-    def highest(self, counts: Tensor) -> Ranked:
+    def highest(self, counts: Tensor, sizes: Tensor | None = None) -> Ranked:
         """Return the highest tokens of each batch, ordered by batch and from the highest.
 
-        Args:
-            counts: [batches] int64, the most tokens of each batch.
-        """
-        if self.batch.numel() == 0:
-            return self
-        parts = [self._above(counts, code) for code in torch.unique(self.batch).tolist()]
-        return Ranked(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        On a device, tokens that do not compete are among them if a batch has too few others: their
+        number is then computed from the arguments alone, without a wait.
 
-    def _above(self, counts: Tensor, code: int) -> Ranked:
-        """Return the highest tokens of one batch, from the highest."""
-        inside = self.batch == code
-        own = self if bool(inside.all()) else Ranked(*(column[inside] for column in self))
-        count = int(counts[code])
-        if own.rank.numel() > count:  # only the tokens at or above the last rank need sorting
-            near = own.rank >= own.rank.topk(count).values[-1]
-            own = Ranked(*(column[near] for column in own))
-        order = own.key.argsort(descending=True)
-        order = order[own.rank[order].argsort(descending=True, stable=True)][:count]
+        Args:
+            counts: [batches] int64 on the CPU, the most tokens of each batch.
+            sizes: [batches] int64 on the CPU, the number of these tokens in each batch; None to
+                count them.
+        """
+        own = self
+        if self.rank.device.type == "cpu":
+            own, sizes = self._near(counts), None
+        if sizes is None:
+            sizes = torch.bincount(on_host(own.batch), minlength=len(counts))
+        most = offsets_of(torch.minimum(counts, sizes))
+        first = spread(offsets_of(sizes)[:-1] - most[:-1], most)
+        places = like(first + torch.arange(int(most[-1])), own.rank)
+        order = canonical_order(own.batch, -own.rank, ~own.key)[places]
         return Ranked(*(column[order] for column in own))
+
+    def competing(self) -> Ranked:
+        """Return the tokens that compete; only on the CPU."""
+        inside = self.rank > -torch.inf
+        return self if bool(inside.all()) else Ranked(*(column[inside] for column in self))
+
+    def _near(self, counts: Tensor) -> Ranked:
+        """Return the competing tokens at or above the last rank of their batch: few to sort."""
+        own, parts = self.competing(), []
+        for code in torch.bincount(own.batch).nonzero().squeeze(1).tolist():
+            inside, count = own.batch == code, int(counts[code])
+            part = own if bool(inside.all()) else Ranked(*(column[inside] for column in own))
+            if part.rank.numel() > count:
+                near = part.rank >= part.rank.topk(count).values[-1]
+                part = Ranked(*(column[near] for column in part))
+            parts.append(part)
+        return Ranked(*map(torch.cat, zip(*parts, strict=True))) if parts else own
 
 
 class HighestOf:
@@ -136,7 +153,8 @@ class HighestOf:
         self._size = 0
 
     def add(self, part: Ranked) -> None:
-        """Add the highest tokens of a part."""
+        """Add the highest tokens of a part, on the CPU."""
+        part = part.competing()
         self._parts.append(part)
         self._size += part.rank.numel()
         if self._size > self._most:

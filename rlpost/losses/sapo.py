@@ -30,8 +30,8 @@ def sapo(
     Source: Gao et al., arXiv 2511.20347.
     """
     none, ratio = torch.zeros_like(tokens.mask), tokens.ratio(ratio_clamp)
-    tau_pos, tau_neg = tokens.masked_advantages.new_tensor((sapo_tau_pos, sapo_tau_neg))
-    tau = torch.where(tokens.advantage_positive, tau_pos, tau_neg)
+    tau_pos = tokens.masked_advantages.new_full((), sapo_tau_pos)
+    tau = torch.where(tokens.advantage_positive, tau_pos, tau_pos.new_full((), sapo_tau_neg))
     # torch.sigmoid rounds by a token's position in the tensor, so chunks would change bits.
     decay = (tau * (1 - ratio)).exp()
     gate = 1 / (1 + decay)

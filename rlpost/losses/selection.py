@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ResponseSums(NamedTuple):
-    """What the statistics of a batch are computed from, [n] each, on the CPU."""
+    """What the statistics of a batch are computed from, [n] each."""
 
     tokens: Tensor
     """Policy tokens."""
@@ -45,11 +45,11 @@ class ResponseSums(NamedTuple):
         mask, offsets = tokens.mask, tokens.offsets
         columns = (tokens.advantages, tokens.new.detach(), tokens.old)
         advantage, log_prob, old = (
-            segment_sum(torch.where(mask, column.to(torch.float64), 0.0), offsets).cpu()
+            segment_sum(torch.where(mask, column.to(torch.float64), 0.0), offsets)
             for column in columns
         )
-        counts = count_true(mask, offsets).cpu()
-        return cls(counts, advantage, log_prob, old, response_hashes(columns[:2], mask, offsets))
+        hashes = response_hashes(columns[:2], mask, offsets)
+        return cls(count_true(mask, offsets), advantage, log_prob, old, hashes)
 
 
 class BatchMeans(NamedTuple):
@@ -61,7 +61,13 @@ class BatchMeans(NamedTuple):
 
     @classmethod
     def of(cls, sums: ResponseSums, batch: Tensor, batches: int) -> BatchMeans:
-        """Return the exact means of each batch; 0 without policy tokens."""
+        """Return the exact means of each batch; 0 without policy tokens.
+
+        Args:
+            sums: of all responses, on the CPU.
+            batch: [n] int64, the batch of each response.
+            batches: the number of batches.
+        """
         counts = torch.zeros(batches, dtype=torch.int64).index_add(0, batch, sums.tokens)
         means = (exact_means(column, batch, counts) for column in (sums.advantage, sums.log_prob))
         return cls(counts, *means)
@@ -87,7 +93,7 @@ class Selection:
         return selected_counts(tokens, self.share)
 
     def candidates(self, tokens: Tokens, batch: Tensor) -> Ranked:
-        """Return the tokens that can be selected.
+        """Return all tokens, ranked -inf if they cannot be selected.
 
         Args:
             tokens: with `in_batch`.
@@ -95,7 +101,7 @@ class Selection:
         """
         rank, keys = self._order(tokens.divided_by(self.behaviour))
         inside = tokens.mask & (rank > -torch.inf)
-        return Ranked(spread(batch, tokens.offsets)[inside], rank[inside], keys[inside])
+        return Ranked(spread(batch, tokens.offsets), rank.where(inside, -torch.inf), keys)
 
     def of(self, tokens: Tokens) -> Tensor:
         """Return which tokens are selected, [T] bool.
@@ -114,7 +120,7 @@ class Selection:
         """Return the same tokens, with what selects among them as one whole batch."""
         device, rows = tokens.offsets.device, tokens.offsets.numel() - 1
         batch = torch.zeros(rows, dtype=torch.int64)
-        sums = ResponseSums.of(tokens)
+        sums = ResponseSums(*(x.cpu() for x in ResponseSums.of(tokens)))
         means = BatchMeans.of(sums, batch, 1)
         key = distinct_keys(sums.hashes, batch, sums.old).to(device)
         advantage, log_prob = (x.expand(rows).to(device) for x in means[1:])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.kernels.corrections import reduce_responses
+from rlpost.kernels.host import copy_on_host, on_host
 from rlpost.kernels.segments import spread
 from rlpost.kernels.selection import Floors
 
@@ -78,7 +79,8 @@ class Tokens:
 
     def rows(self, start: int, stop: int) -> Tokens:
         """Return the tokens of the responses from `start` to `stop`."""
-        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        bounds = on_host(self.offsets)
+        first, last = int(bounds[start]), int(bounds[stop])
         columns = {name: getattr(self, name) for name in _TOKEN_FIELDS}
         return Tokens(
             **{name: x[first:last] for name, x in columns.items() if x is not None},
@@ -109,8 +111,9 @@ class Tokens:
 
     @cached_property
     def all_policy(self) -> bool:
-        """Whether all tokens are policy tokens."""
-        return bool(self.mask.all())
+        """Whether all tokens are policy tokens; false if only a device has the mask."""
+        known = copy_on_host(self.mask)
+        return known is not None and bool(known.all())
 
     @cached_property
     def advantage_positive(self) -> Tensor:

@@ -7,7 +7,9 @@ add up exactly, so that results do not depend on chunks and workers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +17,9 @@ from torch import Tensor
 
 from rlpost.errors import DataError
 from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.host import like, on_host
 from rlpost.kernels.moments import round_digits
-from rlpost.kernels.quantiles import BINS, bins_of
+from rlpost.kernels.quantiles import BINS, bins_of, count_codes
 from rlpost.kernels.segments import (
     POSITION_RANGES,
     PositionSegments,
@@ -31,10 +34,10 @@ from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import clamped, estimated, kl_loss
 from rlpost.pipeline.metrics import MOST_NATS, ROUNDING
 from rlpost.pipeline.stages.loss import blocks, tokens_of
-from rlpost.pipeline.totals import ExactTotals, Totals
+from rlpost.pipeline.totals import Counted, ExactTotals, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rlpost.losses.base import Surrogate, Tokens
     from rlpost.losses.config import LossConfig
@@ -53,7 +56,8 @@ SIGNS, FLAT, CLIPS = 4, 2, 5
 gradient is 0, and its clip state."""
 KINDS = SIGNS * FLAT * CLIPS
 ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
-Spans = dict[str, tuple[Tensor, Tensor]]
+BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
+"""What numbers are added by."""
 
 
 @dataclass(frozen=True)
@@ -138,27 +142,23 @@ def _by_kind(counts: Tensor) -> Tensor:
     return counts.view(-1, SIGNS, FLAT, CLIPS)
 
 
-def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> LossTotals:
+def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
     """Compute the totals of a batch that has advantages and log-probs.
 
     Args:
         batch: of whole responses.
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
-
-    Raises:
-        DataError: a loss is not finite.
     """
-    detailed = len(configs) == 1
-    cells = batch.table["cell"]
-    if not detailed:
-        cells = torch.zeros_like(cells)
-    present, local = torch.unique(cells, return_inverse=True)
+    keys = {BY_CELL: batch.table["cell"], BY_BATCH: batch.table["batch"]}
+    if len(configs) > 1:
+        keys[BY_CELL] = torch.zeros_like(keys[BY_CELL])
+    present, local = torch.unique(keys[BY_CELL], return_inverse=True)
     weights = batch.responses.get("sample_weight")
     if weights is not None:  # rounded as a file stores them, so that both give the same loss
         weights = weights.to(torch.float32).to(torch.float64)
     tokens = tokens_of(batch, rewarded=rewarded)
-    local = local.to(tokens.mask.device)
+    local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
     for rows, part in blocks(tokens):
@@ -169,45 +169,66 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
-    kinds = torch.stack([block.kinds for block in counted]).sum(0).cpu()
-    bins = torch.stack([block.bins for block in counted]).sum(0).cpu()
+    keys[BY_POSITION] = torch.cat([on_host(block.stretches.places) for block in counted])
+    first, *others = (block.numbers for block in counted)
+    numbers = first  # one tensor under several names is then copied to the host once
+    if others:
+        numbers = {
+            name: torch.cat([x, *(one[name] for one in others)]) for name, x in first.items()
+        }
+    numbers["kinds"] = torch.stack([block.kinds for block in counted]).sum(0)
+    numbers["bins"] = torch.stack([block.bins for block in counted]).sum(0)
+    return Counted(numbers, partial(_totals_of, keys=keys, configs=configs))
+
+
+def _totals_of(
+    numbers: Mapping[str, Tensor], *, keys: Mapping[str, Tensor], configs: Sequence[LossConfig]
+) -> LossTotals:
+    """Return the totals of numbers on the CPU.
+
+    Raises:
+        DataError: a loss is not finite.
+    """
+    for index, config in enumerate(configs):
+        _check_finite(numbers, index, config, behaviour_of(configs))
+    kinds, positions = numbers["kinds"], ExactTotals()
+    if len(configs) == 1:
+        of_places = kinds.sum(1).transpose(0, 1)[torch.unique(keys[BY_POSITION])]
+        positions = _exact(numbers, BY_POSITION, keys, of_places)
     return LossTotals(
         len(configs),
-        _joined(
-            cells,
-            [(block.rows, block.row_spans) for block in counted],
-            kinds.sum(2).transpose(0, 1),
-            bins,
-        ),
-        _by_position(counted, kinds.sum(1)) if detailed else ExactTotals(),
-        _joined(batch.table["batch"], [(block.added, block.sizes) for block in counted]),
+        _exact(numbers, BY_CELL, keys, kinds.sum(2).transpose(0, 1), numbers["bins"]),
+        positions,
+        _exact(numbers, BY_BATCH, keys),
     )
 
 
-def _by_position(blocks: list[_Block], kinds: Tensor) -> ExactTotals:
-    """Return the totals of the stretches of all blocks, by their range of positions."""
-    keys = torch.cat([block.stretches.places for block in blocks]).cpu()
-    parts = [(block.sums, block.spans) for block in blocks]
-    return _joined(keys, parts, kinds.transpose(0, 1)[torch.unique(keys)])
-
-
-def _joined(
-    keys: Tensor, parts: Sequence[tuple[dict[str, Tensor], Spans]], *counts: Tensor
+def _exact(
+    numbers: Mapping[str, Tensor], by: str, keys: Mapping[str, Tensor], *counts: Tensor
 ) -> ExactTotals:
-    """Return the totals of the sums and spans of consecutive blocks."""
-    sums, spans = zip(*parts, strict=True)
-    return ExactTotals.of(
-        keys,
-        {name: torch.cat([one[name] for one in sums]) for name in sums[0]},
-        {
-            name: (
-                torch.cat([one[name][0] for one in spans]),
-                torch.cat([one[name][1] for one in spans]),
-            )
-            for name in spans[0]
-        },
-        counts,
+    """Return the totals by one of the keys."""
+    sums, lows, highs = (
+        {name.removeprefix(first): x for name, x in numbers.items() if name.startswith(first)}
+        for first in (f"{by}.sum:", f"{by}.low:", f"{by}.high:")
     )
+    return ExactTotals.of(
+        keys[by], sums, {name: (low, highs[name]) for name, low in lows.items()}, counts
+    )
+
+
+def _check_finite(
+    numbers: Mapping[str, Tensor], index: int, config: LossConfig, behaviour: str
+) -> None:
+    """Raise DataError for the first response whose loss is not finite."""
+    wrong = ~torch.isfinite(numbers[f"{BY_CELL}.sum:{index}.value"])
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        ends = (numbers[f"{BY_CELL}.{end}:log_ratio"][row] for end in ("low", "high"))
+        raise DataError(
+            f"loss {config.loss.name}: a token's loss is not finite; its log ratio is up to "
+            f"{max(abs(float(end)) for end in ends):.4g} nats: are log_probs and "
+            f"{behaviour}_log_probs of the same tokens? --ratio-clamp 20 bounds the ratio"
+        )
 
 
 class _Block:
@@ -232,14 +253,12 @@ class _Block:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
         self.configs, self.behaviour = configs, behaviour_of(configs)
         self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
-        self.positions = POSITION_RANGES if len(configs) == 1 else 1
+        self.detailed = len(configs) == 1
+        self.positions = POSITION_RANGES if self.detailed else 1
         self.stretches = PositionSegments.of(tokens.offsets)
-        self.sums: dict[str, Tensor] = {}
-        self.spans: Spans = {}
-        self.rows: dict[str, Tensor] = {}
-        self.row_spans: Spans = {}
-        self.added: dict[str, Tensor] = {}
-        self.sizes: Spans = {}
+        self.count = count_true(tokens.mask, tokens.offsets)
+        self.numbers: dict[str, Tensor] = {}
+        """By key, part and name: `cell.sum:k3` are the sums of `k3`, which are added by cell."""
 
     def add_ratios(self, *, both: bool) -> None:
         """Add what no config changes: sizes, log ratios and advantages.
@@ -247,11 +266,13 @@ class _Block:
         Args:
             both: the input has log-probs of the old policy and of the rollout engine.
         """
-        tokens, count = self.tokens, count_true(self.tokens.mask, self.tokens.offsets)
-        size = lengths(tokens.offsets).to(torch.float64)
-        self.added = {"rows": torch.ones_like(size), "valid": count > 0, "tokens": count}
-        self.rows |= {**self.added, "length": size}
-        self.sizes = {"length": (size, size)}
+        tokens = self.tokens
+        size = lengths(on_host(tokens.offsets)).to(torch.float64)
+        sizes = {"rows": torch.ones_like(size), "valid": self.count > 0, "tokens": self.count}
+        for name, numbers in sizes.items():
+            self._add_rows(name, numbers, BY_CELL, BY_BATCH)
+        self._add_rows("length", size, BY_CELL)
+        self._add_ends("length", size, size, BY_BATCH)
         # Masked-out tokens have a log ratio of 0, so that they add 0 to each of these sums.
         log_ratio = self.base.log_ratio.clamp(-MOST_NATS, MOST_NATS)
         excess = torch.expm1(log_ratio)
@@ -269,7 +290,7 @@ class _Block:
             self._add("engine.k3", torch.expm1(distance) - distance)
         self._add("advantage.total", tokens.masked_advantages)
         self._add("advantage.squares", tokens.masked_advantages.square())
-        self.rows["advantage.count"] = count
+        self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
     def add_losses(self) -> None:
@@ -280,12 +301,12 @@ class _Block:
         self.kinds = torch.zeros(shape, dtype=torch.int64, device=shared.device).flatten(1)
         for index, config in enumerate(self.configs):
             surrogate = config.loss(tokens, config.options)
-            self._add(f"{index}.value", surrogate.values)
-            total = self.rows[f"{index}.value"]
-            self._check_finite(total, config)
-            self.added[f"{index}.policy"] = self._numerator(total, config.aggregation)
+            total = self._add(f"{index}.value", surrogate.values)
+            policy = self._numerator(total, config.aggregation)
+            self._add_rows(f"{index}.policy", policy, BY_BATCH)
             live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient).to(torch.float64)
-            self.rows[f"{index}.live"] = segment_max(live, self.stretches.rows) > 0
+            live = segment_max(live, self.stretches.rows) > 0
+            self._add_rows(f"{index}.live", live, BY_CELL)
             if config.own_ratio(self.behaviour):
                 excess = (surrogate.ratio - 1).where(tokens.mask, 0.0)
                 self._add(f"{index}.excess", excess)
@@ -294,23 +315,20 @@ class _Block:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds = signs + _state(surrogate)
-            self.kinds[index] = torch.bincount(kinds, minlength=self.kinds.shape[1])
+            self.kinds[index] = count_codes(signs + _state(surrogate), self.kinds.shape[1])
         self.kinds = self.kinds.view(shape)
 
     def add_kl_losses(self) -> None:
         """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
         if self.tokens.ref is None:
             return
-        for config in self.configs:
+        for config in {config.kl_name: config for config in reversed(self.configs)}.values():
             name, options = config.kl_name, config.options
-            if name in self.added:
-                continue
             values = kl_loss(self.tokens, options)
             total = segment_sum(self.stretches.sum(values), self.stretches.rows)
-            self.added[name] = self._numerator(total, config.kl_aggregation)
+            self._add_rows(name, self._numerator(total, config.kl_aggregation), BY_BATCH)
             hits = clamped(estimated(self.tokens, options), options)
-            self.rows[f"{name}.clamped"] = count_true(hits, self.tokens.offsets)
+            self._add_rows(f"{name}.clamped", count_true(hits, self.tokens.offsets), BY_CELL)
 
     def add_log_probs(self) -> None:
         """Add the signs of wrong log-probs: positive ones, and log ratios beyond a clamp.
@@ -318,48 +336,70 @@ class _Block:
         The lowest and highest log-prob are those of the block, for each of its responses, since
         only the extremes of a file or an input are read.
         """
-        offsets, none = self.tokens.offsets, torch.zeros_like(self.rows["rows"])
         for name, role in POLICIES.items():
             values = getattr(self.tokens, name)
-            low, high = self._extremes(values)
-            positive = none
-            if high > ROUNDING:
-                positive = count_true((values > ROUNDING) & self.tokens.mask, offsets)
-            self.rows[f"positive:{role}"] = positive
-            self.row_spans[role] = torch.full_like(none, low), torch.full_like(none, high)
+            if values is None or not values.numel():
+                none = torch.zeros(len(self.count), dtype=torch.float64)
+                self._add_rows(f"positive:{role}", none, BY_CELL)
+                self._add_ends(role, none + torch.inf, none - torch.inf, BY_CELL)
+                continue
+            inside = self._inside(values, -torch.inf)
+            low, high = self._inside(values, torch.inf).amin(), inside.amax()
+            self._add_rows(f"positive:{role}", self._count_above(ROUNDING, inside, high), BY_CELL)
+            count = len(self.count)
+            self._add_ends(role, low.expand(count), high.expand(count), BY_CELL)
         distance = self.base.log_ratio.abs()
-        most = float(distance.amax()) if distance.numel() else 0.0
+        most = distance.amax() if distance.numel() else distance.new_zeros(())
         for clamp in {config.clamp for config in self.configs}:
-            beyond = count_true(distance > clamp, offsets) if most > clamp else none
-            self.rows[f"beyond {clamp}"] = beyond
+            beyond = self._count_above(clamp, distance, most)
+            self._add_rows(f"beyond {clamp}", beyond, BY_CELL)
 
-    def _extremes(self, values: Tensor | None) -> tuple[float, float]:
-        """Return the lowest and the highest log-prob of the policy tokens."""
-        tokens = self.tokens
-        if values is None or not values.numel():
-            return torch.inf, -torch.inf
-        low = values if tokens.all_policy else values.where(tokens.mask, torch.inf)
-        high = values if tokens.all_policy else values.where(tokens.mask, -torch.inf)
-        return float(low.amin()), float(high.amax())
+    def _count_above(self, bound: float, values: Tensor, most: Tensor) -> Tensor:
+        """Return the number of values above a bound of each response, [n].
 
-    def _add(self, name: str, values: Tensor) -> None:
-        """Add the sums of values that are 0 for masked-out tokens."""
-        self.sums[name] = self.stretches.sum(values)
-        self.rows[name] = segment_sum(self.sums[name], self.stretches.rows)
+        Args:
+            bound: inf for none.
+            values: [T].
+            most: the highest of them, which only the CPU reads, to skip the count if it is 0.
+        """
+        if math.isinf(bound) or (most.device.type == "cpu" and float(most) <= bound):
+            return torch.zeros_like(self.count)
+        return count_true(values > bound, self.tokens.offsets)
+
+    def _inside(self, values: Tensor, outside: float) -> Tensor:
+        """Return values with another one for masked-out tokens, [T]."""
+        return values if self.tokens.all_policy else values.where(self.tokens.mask, outside)
+
+    def _add_rows(self, name: str, numbers: Tensor, *by: str) -> None:
+        """Add numbers of responses, [n]."""
+        self.numbers |= {f"{key}.sum:{name}": numbers for key in by}
+
+    def _add_ends(self, name: str, low: Tensor, high: Tensor, by: str) -> None:
+        """Add the lowest and the highest value of each response or stretch."""
+        self.numbers |= {f"{by}.low:{name}": low, f"{by}.high:{name}": high}
+
+    def _add(self, name: str, values: Tensor) -> Tensor:
+        """Add the sums of values that are 0 for masked-out tokens; return those of responses."""
+        sums = self.stretches.sum(values)
+        rows = segment_sum(sums, self.stretches.rows)
+        self._add_rows(name, rows, BY_CELL)
+        if self.detailed:
+            self._add_rows(name, sums, BY_POSITION)
+        return rows
 
     def _add_span(self, name: str, values: Tensor) -> None:
         """Add the lowest and the highest value of policy tokens."""
-        mask, whole, ends = self.tokens.mask, self.tokens.all_policy, self.stretches.offsets
-        low = segment_min(values if whole else values.where(mask, torch.inf), ends)
-        high = segment_max(values if whole else values.where(mask, -torch.inf), ends)
+        low = segment_min(self._inside(values, torch.inf), self.stretches.offsets)
+        high = segment_max(self._inside(values, -torch.inf), self.stretches.offsets)
         rows = self.stretches.rows
-        self.spans[name] = low, high
-        self.row_spans[name] = segment_min(low, rows), segment_max(high, rows)
+        self._add_ends(name, segment_min(low, rows), segment_max(high, rows), BY_CELL)
+        if self.detailed:
+            self._add_ends(name, low, high, BY_POSITION)
 
     def _numerator(self, total: Tensor, how: str) -> Tensor:
         """Return what a response adds to the numerator; see `kernels.aggregate`."""
         if how == "seq-mean-token-mean":
-            total = total / self.rows["tokens"].clamp(min=1)
+            total = total / self.count.clamp(min=1)
         return total if self.weights is None else total * self.weights
 
     def _histogram(self, log_ratio: Tensor) -> Tensor:
@@ -370,11 +410,11 @@ class _Block:
         count = self.cells * BINS
         if not self.tokens.all_policy:
             bins = bins.masked_fill(~self.tokens.mask, count)
-        return torch.bincount(bins, minlength=count + 1)[:count].view(self.cells, BINS)
+        return count_codes(bins, count + 1)[:count].view(self.cells, BINS)
 
     def _first_kinds(self) -> Tensor | int:
         """Return the number of the first kind of each token's cell and position, [T]."""
-        if self.positions == 1:
+        if not self.detailed:
             return 0
         cell = spread(self.local, self.stretches.rows)
         first = (cell * self.positions + self.stretches.places) * KINDS
@@ -386,15 +426,6 @@ class _Block:
         sign += down.to(torch.uint8) * NEGATIVE
         sign += (~self.tokens.mask).to(torch.uint8) * OUTSIDE
         return sign * (KINDS // SIGNS)
-
-    def _check_finite(self, total: Tensor, config: LossConfig) -> None:
-        if not bool(torch.isfinite(total).all()):
-            most = float(self.base.log_ratio.abs().amax())
-            raise DataError(
-                f"loss {config.loss.name}: a token's loss is not finite; its log ratio is up to "
-                f"{most:.4g} nats: are log_probs and {self.behaviour}_log_probs of the same "
-                "tokens? --ratio-clamp 20 bounds the ratio"
-            )
 
 
 def _state(surrogate: Surrogate) -> Tensor:

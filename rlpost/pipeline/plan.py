@@ -284,9 +284,7 @@ def loss_plan(
         (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
         length_role,
         rows,
-        lambda batch: Counted(
-            {}, lambda _: count_losses(batch, configs=configs, rewarded=rewarded)
-        ),
+        partial(count_losses, configs=configs, rewarded=rewarded),
         no_totals=LossTotals(len(configs)),
     )
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rlpost.kernels.host import with_host_copy
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -90,7 +92,10 @@ class Staged:
 
 
 class Sent(Mapping[str, Tensor]):
-    """Columns of the host, each of which is sent to a device when it is first read."""
+    """Columns of the host, each of which is sent to a device when it is first read.
+
+    Tensors on the device keep their columns as copies on the host.
+    """
 
     def __init__(
         self, columns: Mapping[str, Tensor], device: torch.device, transfers: Transfers
@@ -100,7 +105,9 @@ class Sent(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._sent:
-            self._sent |= self._transfers.send({name: self._columns[name]}, self._device)
+            column = self._columns[name]
+            sent = self._transfers.send({name: column}, self._device)[name]
+            self._sent[name] = with_host_copy(sent, column)
         return self._sent[name]
 
     def __iter__(self) -> Iterator[str]:

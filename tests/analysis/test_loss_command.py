@@ -17,7 +17,7 @@ import rlpost
 from rlpost.analysis.loss.run import loss
 from rlpost.functional import policy_loss
 from rlpost.kernels.quantiles import BINS, ERROR, bins_of, quantile
-from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, position_range
+from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, offsets_of, position_range
 from rlpost.losses import LOSSES, SELECTED
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
@@ -817,7 +817,7 @@ def test_quantiles_count_from_the_lowest():
 
 def test_stretches_cut_responses_at_fixed_positions():
     lengths = torch.tensor([0, 5, 8, 9, 100])
-    made = PositionSegments.of(lengths)
+    made = PositionSegments.of(offsets_of(lengths))
     assert made.offsets.diff().tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
     assert made.places.tolist() == [0, 0, 0, 1, 0, 1, 2, 3, 4]
     assert made.rows.tolist() == [0, 0, 1, 2, 4, 9]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlpost.kernels.host import on_host
+from rlpost.kernels.segments import lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
@@ -123,10 +125,12 @@ def map_selections(
 ) -> dict[str, Tensor]:
     """Return the highest tokens of a batch, by selection."""
     tokens, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
+    of_batches = on_host(batch.shared[f"{_PREFIX}tokens"])
+    size = lengths(on_host(batch.offsets))
+    sizes = torch.zeros_like(of_batches).index_add_(0, batch.table["batch"], size)
     mapped: dict[str, Tensor] = {}
     for one in selections:
-        counts = one.counts(batch.shared[f"{_PREFIX}tokens"])
-        highest = one.candidates(tokens, code).highest(counts)
+        highest = one.candidates(tokens, code).highest(one.counts(of_batches), sizes)
         mapped |= {f"{_PREFIX}{one.name}:{field}": x for field, x in highest._asdict().items()}
     return mapped
 
