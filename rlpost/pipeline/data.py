@@ -129,6 +129,10 @@ class Batch:
         """Return whether a flag of the table is true for all responses."""
         return bool(self.table[name].all())
 
+    def rows_with(self, name: str) -> Mapping[str, Tensor]:
+        """Return the table if it has a column, else the rows on the device, which may have it."""
+        return self.table if name in self.table else self.responses
+
     def with_responses(self, columns: Mapping[str, Tensor]) -> Batch:
         """Return the same batch with columns of responses added, which are on its device."""
         return replace(self, responses=ChainMap({**columns}, {}, self.responses))  # type: ignore[arg-type]
@@ -150,7 +154,7 @@ class Batch:
             self,
             responses=Sent(table, device, transfers),
             table=table,
-            shared=Sent(responses.shared, device, transfers),
+            shared=Sent(responses.shared, device, transfers, once=True),
         )
 
 

@@ -279,7 +279,7 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
 
 
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.table if "kl_mean" in batch.table else batch.responses
+    rows = batch.rows_with("kl_mean")
     if "kl_mean" in rows:
         numbers.add_numbers("kl", rows["kl_mean"], rows["valid"])
 
@@ -291,10 +291,13 @@ def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
 
 def _add_checks(numbers: Numbers, batch: Batch) -> None:
     """Add what only warnings report: signs of wrong log-probs, and rewards that are lost."""
-    rows = batch.responses
-    numbers.sums.update({name: rows[name] & rows["kept"] for name in LOST if name in rows})
-    numbers.sums.update({name: rows[name] for name in EDGES if name in rows})
+    for name in LOST:
+        rows = batch.rows_with(name)
+        if name in rows:
+            numbers.sums[name] = rows[name] & rows["kept"]
+    numbers.sums.update({n: batch.rows_with(n)[n] for n in EDGES if n in batch.responses})
     for role in LOG_PROBS:
+        rows = batch.rows_with(f"positive:{role}")
         if f"positive:{role}" in rows:
             numbers.sums[f"positive:{role}"] = rows[f"positive:{role}"]
             numbers.spans[role] = rows[f"highest:{role}"], rows[f"highest:{role}"]

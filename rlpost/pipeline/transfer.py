@@ -92,32 +92,56 @@ class Staged:
 
 
 class Sent(Mapping[str, Tensor]):
-    """Columns of the host, each of which is sent to a device when it is first read.
+    """Tensors of the host, each of which is sent to a device when it is first read.
 
-    Tensors on the device keep their columns as copies on the host.
+    Tensors on the device keep those of the host as copies.
+
+    Args:
+        tensors: of the host.
+        device: to which they are sent.
+        transfers: sends them.
+        once: a tensor that several batches read stays on the device as long as on the host.
     """
 
     def __init__(
-        self, columns: Mapping[str, Tensor], device: torch.device, transfers: Transfers
+        self,
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        transfers: Transfers,
+        *,
+        once: bool = False,
     ) -> None:
-        self._columns, self._device, self._transfers = columns, device, transfers
+        self._tensors, self._device, self._transfers = tensors, device, transfers
         self._sent: dict[str, Tensor] = {}
+        self._once = once
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._sent:
-            column = self._columns[name]
-            sent = self._transfers.send({name: column}, self._device)[name]
-            self._sent[name] = with_host_copy(sent, column)
+            self._sent[name] = self._send_once(name) if self._once else self._send(name)
         return self._sent[name]
 
+    def _send(self, name: str) -> Tensor:
+        tensor = self._tensors[name]
+        return with_host_copy(self._transfers.send({name: tensor}, self._device)[name], tensor)
+
+    def _send_once(self, name: str) -> Tensor:
+        """Return a tensor that all batches read; this waits, since they are in other streams."""
+        tensor = self._tensors[name]
+        before: dict[torch.device, Tensor] = getattr(tensor, "sent_to", {})
+        if self._device not in before:
+            self._transfers.clock.count_bytes(to_device=tensor.nbytes)
+            before = {**before, self._device: with_host_copy(tensor.to(self._device), tensor)}
+            tensor.sent_to = before  # type: ignore[attr-defined]
+        return before[self._device]
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self._tensors)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns
+        return name in self._tensors
 
 
 def _host_memory(size: int, device: torch.device) -> Tensor:

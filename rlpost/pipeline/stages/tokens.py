@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from rlpost.kernels.host import on_host, with_host_copy
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.scans import reverse_scan
@@ -18,6 +19,7 @@ from rlpost.kernels.segments import (
     compact_offsets,
     count_true,
     cut_segments,
+    ends_of,
     last_true,
     policy_segments,
     positions_of,
@@ -250,8 +252,7 @@ def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Tensor:
     how, mask = recipe.numerics.observations, batch.mask
     if reads_segment_ends(recipe, estimator):
         following = torch.cat([mask[1:], mask.new_zeros(1)])[: mask.numel()]
-        following[batch.offsets[1:][batch.lengths > 0] - 1] = False
-        return mask & ~following
+        return mask & ~following.index_fill(0, ends_of(batch.offsets), value=False)
     if recipe.whiten_rewards or "mask" in estimator.parameters or how not in _IN_SCAN:
         return mask
     if how == "policy":
@@ -346,14 +347,16 @@ def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
 def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
     """Return slot, return times weight, and weight of each policy token that counts."""
     assert estimator.token_weights is not None
-    mask, offsets = batch.mask, compact_offsets(batch.mask, batch.offsets)
-    returns = _returns(batch, recipe)[mask]
-    columns = {name: batch[name][mask] for name in weight_roles(recipe, estimator)}
+    policy, offsets = positions_of(batch.mask), compact_offsets(batch.mask, batch.offsets)
+    returns = _returns(batch, recipe)[policy]
+    columns = {name: batch[name][policy] for name in weight_roles(recipe, estimator)}
     weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
-    there = spread(batch.responses["counted"], offsets)
-    slot = _slots(batch, recipe)[mask]
+    mask, bounds = on_host(batch.mask), on_host(batch.offsets)
+    own = spread(batch.table["counted"], on_host(offsets))
+    counts = with_host_copy(spread(batch.responses["counted"], offsets), own)
+    there = positions_of(counts)
     return {
-        "slot": slot[there],
+        "slot": _slots(batch.table["slot"], mask, bounds, recipe)[mask][own],
         "above": (returns * weights)[there],
         "below": weights[there],
     }
@@ -395,15 +398,23 @@ def gather_baselines(
 def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
     """Add `position_baseline`, per token; 0 on observations."""
     baselines = batch.shared["position_baselines"]
-    values = baselines[torch.where(batch.mask, _slots(batch, recipe), 0)] if len(baselines) else 0.0
+    slots = _slots(batch.responses["slot"], batch.mask, batch.offsets, recipe)
+    values = baselines[torch.where(batch.mask, slots, 0)] if len(baselines) else 0.0
     return batch.with_(position_baseline=torch.where(batch.mask, values, 0.0))
 
 
-def _slots(batch: Batch, recipe: Recipe) -> Tensor:
-    """Return the slot of each token, [T]; for observations only if their positions count."""
-    first = spread(batch.responses["slot"], batch.offsets)
+def _slots(first: Tensor, mask: Tensor, offsets: Tensor, recipe: Recipe) -> Tensor:
+    """Return the slot of each token, [T]; for observations only if their positions count.
+
+    Args:
+        first: [n] the first slot of each response's group.
+        mask: [T] bool.
+        offsets: [n+1].
+        recipe: has the numerics.
+    """
+    slot = spread(first, offsets)
     if recipe.numerics.otb_position == "token":
-        token = torch.arange(batch.mask.numel(), device=batch.mask.device)
-        return first + token - spread(batch.offsets[:-1], batch.offsets)
-    before = compact_offsets(batch.mask, batch.offsets)[:-1]
-    return first + batch.mask.cumsum(0) - 1 - spread(before, batch.offsets)
+        token = torch.arange(mask.numel(), device=mask.device)
+        return slot + token - spread(offsets[:-1], offsets)
+    before = compact_offsets(mask, offsets)[:-1]
+    return slot + mask.cumsum(0) - 1 - spread(before, offsets)
