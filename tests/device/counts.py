@@ -1,0 +1,65 @@
+"""Print what runs wait for and transfer: `python -m tests.device.counts [NAME ...] [--stacks]`.
+
+A line for each recipe, on rollouts with and without observations: waits of the host and transfers
+to the card of a chunk (most of any chunk, for each pass after the other), bytes per token each way
+over all passes, and most bytes per token of a chunk in the card's memory. `--stacks` prints the
+lines of code that wait and transfer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import rlpost
+from tests.device import measure, recipes, shadow
+from tests.device.inputs import rollouts
+
+HEAD = f"{'':44}waits a chunk  sends a chunk  B/token in  B/token out  peak B/token  same"
+
+
+def main() -> int:
+    """Run the recipes whose names begin with the arguments; exit 1 if a result is not the CPU's."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="the beginning of names of recipes")
+    parser.add_argument("--stacks", action="store_true", help="print what waits and transfers")
+    parser.add_argument("--chunk-tokens", type=int, default=4000, metavar="N")
+    asked = parser.parse_args()
+    chosen = {
+        name: recipe
+        for name, recipe in recipes.all_recipes().items()
+        if name.startswith(tuple(asked.names)) or not asked.names
+    }
+    print(HEAD)
+    same = True
+    with shadow.plugged_in():
+        for name, recipe in chosen.items():
+            for observations in (False, True):
+                same &= _line(name, recipe, observations=observations, asked=asked)
+    return 0 if same else 1
+
+
+def _line(name: str, recipe: rlpost.Recipe, *, observations: bool, asked) -> bool:
+    """Print a recipe's line; return whether its results are the CPU's."""
+    table, options = rollouts(observations=observations), {"chunk_tokens": asked.chunk_tokens}
+    expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="cpu", **options))
+    run = measure.on_shadow(table, recipe, stacks=asked.stacks, workers=1, **options)
+    same = run.table.equals(expected) and measure.same_results(run.summary, summary)
+    tokens = sum(chunk.tokens for chunk in run.passes[0])
+    most = max(chunk.tokens for chunk in run.passes[0])
+    waits, sends = (
+        "+".join(str(max(getattr(chunk.counts, part) for chunk in one)) for one in run.passes)
+        for part in ("waits", "to_device")
+    )
+    label = name + (", observations" if observations else "")
+    print(
+        f"{label:44}{waits:>13}  {sends:>13}  {run.counts.to_device_bytes / tokens:10.1f}  "
+        f"{run.counts.to_host_bytes / tokens:11.1f}  {run.peak / most:12.0f}  {'no yes'.split()[same]}"
+    )
+    for stack, number in run.counts.stacks.most_common():
+        print(f"{number:6}  {stack}")
+    return same
+
+
+if __name__ == "__main__":
+    sys.exit(main())

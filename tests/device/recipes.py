@@ -1,0 +1,96 @@
+"""The recipes that run on the shadow, by name: estimators, corrections, presets."""
+
+from __future__ import annotations
+
+import torch
+
+from rlpost import Recipe
+from rlpost.estimators import ESTIMATORS
+from rlpost.kernels.corrections import divergence
+from rlpost.recipe.presets import ALL_PRESETS, preset, variants
+from rlpost.recipe.recipe import FILTER_LEVELS, MEASURES
+from tests.device.inputs import rollouts
+NEEDED = {
+    "gdpo": {"reward_components": ("reward_correct", "reward_format")},
+    "opd": {"teachers": {"teacher_log_probs": 1.0}},
+    "hierarchical_grpo": {"episode_domains": ("add",)},
+}
+"""Options without which an estimator does not run."""
+VARIANTS = {
+    "plain": {},
+    "kl": {"kl_coef": 0.05, "kl_estimator": "k3"},
+    "whiten": {"whiten_advantages": True, "is_weight": "token", "is_cap": 2.0},
+}
+WEIGHTS = ("token", "segment", "geometric", "sequence")
+
+
+def estimators() -> dict[str, Recipe]:
+    """Return every estimator in every variant."""
+    return {
+        f"{name} {variant}": Recipe(estimator=name, **NEEDED.get(name, {}), **options)
+        for name in ESTIMATORS
+        for variant, options in VARIANTS.items()
+    }
+
+
+def corrections() -> dict[str, Recipe]:
+    """Return every importance weight, every filter, and where filters reject."""
+    weights = {f"weight {level}": {"is_weight": level, "is_cap": 1.05} for level in WEIGHTS}
+    weights |= {
+        f"weight {level}, masked, normalised": {
+            "is_weight": level, "is_mask": (0.9, 1.1), "is_normalise": True
+        }
+        for level in WEIGHTS
+    }  # fmt: skip
+    filters = {
+        f"filter {level} {measure}": {"is_filter": (f"{level}:{measure}:{_bound(level, measure)}",)}
+        for level in FILTER_LEVELS
+        for measure in MEASURES
+    }
+    where = {
+        f"filter {level}, {place}": {
+            "is_filter": (f"{level}:ratio:0.95:1.05",), "is_filter_where": place
+        }
+        for level in ("token", "sequence")
+        for place in ("negative", "diverging")
+    }  # fmt: skip
+    first = {
+        f"{name}, correction first": {**options, "numerics": {"correction": "first"}}
+        for name, options in {
+            "weight token": weights["weight token"],
+            "filter token": filters["filter token ratio"],
+            "filter sequence": filters["filter sequence k1"],
+        }.items()
+    }
+    both = {**weights, **filters, **where, **first}
+    return {name: Recipe(estimator="reinforce", **options) for name, options in both.items()}
+
+
+def _bound(level: str, measure: str) -> str:
+    """Return bounds that reject about half of the units."""
+    table = rollouts(observations=False)
+    lists = [table[name].combine_chunks() for name in ("old_log_probs", "infer_log_probs")]
+    old, infer = (torch.tensor(one.flatten().to_pylist()).double() for one in lists)
+    offsets = torch.tensor(lists[0].offsets.to_pylist())
+    mask = torch.ones(len(old), dtype=torch.bool)
+    return f":{divergence(old, infer, mask, offsets, measure=measure, level=level).median():.6f}"
+
+
+def presets() -> dict[str, Recipe]:
+    """Return every preset, for its default and for each estimator that it sets."""
+    return {
+        " ".join(filter(None, (name, variant))): preset(
+            name, **({"estimator": variant} if variant else {}), **_needed(name, variant)
+        )
+        for name in ALL_PRESETS
+        for variant in (None, *variants(name))
+    }
+
+
+def _needed(name: str, variant: str | None) -> dict[str, object]:
+    own = preset(name, **({"estimator": variant} if variant else {})).estimator
+    return NEEDED.get(own, {})
+
+
+def all_recipes() -> dict[str, Recipe]:
+    return {**estimators(), **corrections(), **presets()}

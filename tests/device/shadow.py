@@ -1,0 +1,484 @@
+"""The shadow: an accelerator written in Python, for tests of device code on machines without one.
+
+Its tensors are on `shadow:0` or `shadow:1`, keep their numbers in the host's memory, and refuse to
+mix with tensors of the CPU or of the other card. It counts what a GPU would wait for and transfer
+(`counted`), has a memory limit, and fails if a pinned buffer changes before its copy is done.
+
+Import registers the device type with torch, for good. The cards are there inside `plugged_in()`
+alone: outside, `torch.accelerator.is_available()` is false. Torch's backend in Python (2.13) sets
+the limits: current device and stream are always those of card 0, and `torch.Stream.synchronize()`,
+`torch.Event.synchronize()` and `torch.accelerator.synchronize()` do not reach Python. So every copy
+to the host counts as one wait, also a non-blocking one, that one of these would wait for.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "shadow"
+CARDS = 2
+MEMORY = 1 << 33  # bytes of a card, without another limit
+_GRANULE = 512  # bytes, as CUDA's allocator rounds
+_ROOT = str(Path(__file__).parents[2])
+aten = torch.ops.aten
+
+
+@dataclass
+class Counts:
+    """What operations on the cards cost a GPU's host."""
+
+    ops: int = 0
+    to_host: int = 0
+    """Copies to the host."""
+    to_host_bytes: int = 0
+    to_device: int = 0
+    """Transfers to a card."""
+    to_device_bytes: int = 0
+    waits: int = 0
+    """How often the host waits: for copies to it, results whose value or size it needs, and
+    transfers that block."""
+    waited_for: Counter[str] = field(default_factory=Counter)
+    """Waits by operation."""
+    stacks: Counter[str] = field(default_factory=Counter)
+    """Waits and transfers by the lines of this repository that caused them, innermost last."""
+    own_thread: int | None = None
+    with_stacks: bool = False
+
+    def _transfer(self, name: str, nbytes: int) -> None:
+        self.to_device += 1
+        self.to_device_bytes += nbytes
+        self._stack(f"{name}, {nbytes} bytes")
+
+    def _copy(self, nbytes: int) -> None:
+        self.to_host += 1
+        self.to_host_bytes += nbytes
+
+    def _wait(self, name: str) -> None:
+        self.waits += 1
+        self.waited_for[name] += 1
+        self._stack(f"wait: {name}")
+
+    def _stack(self, what: str) -> None:
+        if self.with_stacks:
+            frames = [
+                f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno} {frame.name}"
+                for frame in traceback.extract_stack()
+                if frame.filename.startswith(_ROOT)
+                and "site-packages" not in frame.filename
+                and frame.filename != __file__
+            ]
+            self.stacks[" > ".join([*frames[-5:], what])] += 1
+
+
+_lock = threading.RLock()
+_counters: list[Counts] = []
+_threads = threading.local()
+
+
+@contextmanager
+def counted(*, own_thread: bool = False, stacks: bool = False):
+    """Count in the block.
+
+    Args:
+        own_thread: leave out the operations of other threads.
+        stacks: also count the lines of this repository that wait or transfer.
+    """
+    counts = Counts(
+        own_thread=threading.get_ident() if own_thread else None, with_stacks=stacks
+    )
+    with _lock:
+        _counters.append(counts)
+    try:
+        yield counts
+    finally:
+        with _lock:
+            _counters[:] = [other for other in _counters if other is not counts]
+
+
+def _count(event: str, *args) -> None:
+    me = threading.get_ident()
+    with _lock:
+        for counts in _counters:
+            if counts.own_thread in (None, me):
+                getattr(counts, event)(*args)
+
+
+def _count_op() -> None:
+    if _counters:
+        me = threading.get_ident()
+        with _lock:
+            for counts in _counters:
+                counts.ops += counts.own_thread in (None, me)
+
+
+class Card:
+    """The memory of a card."""
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device(NAME, index)
+        self.limit, self.allocated, self.peak = MEMORY, 0, 0
+
+    def allocate(self, nbytes: int) -> None:
+        with _lock:
+            if self.allocated + nbytes > self.limit:
+                raise torch.OutOfMemoryError(
+                    f"{self.device} out of memory: {nbytes} bytes, {self.allocated} of "
+                    f"{self.limit} are allocated"
+                )
+            self.allocated += nbytes
+            self.peak = max(self.peak, self.allocated)
+
+    def free(self, nbytes: int) -> None:
+        with _lock:
+            self.allocated -= nbytes
+
+
+cards: list[Card] = []
+
+
+@contextmanager
+def limited(card: int, nbytes: int):
+    """Limit the memory of a card in the block."""
+    before, cards[card].limit = cards[card].limit, nbytes
+    try:
+        yield cards[card]
+    finally:
+        cards[card].limit = before
+
+
+class _Block:
+    """Memory of a card that one or several tensors share."""
+
+    def __init__(self, card: Card, nbytes: int) -> None:
+        self.nbytes = -(-nbytes // _GRANULE) * _GRANULE
+        card.allocate(self.nbytes)
+        self.card = card
+
+    def __del__(self) -> None:
+        if hasattr(self, "card") and _lock is not None:  # None at the end of the process
+            self.card.free(self.nbytes)
+
+
+class ShadowTensor(torch.Tensor):
+    """A tensor on a card. `numbers` has its numbers, on the CPU."""
+
+    @staticmethod
+    def __new__(cls, numbers, block):
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            numbers.size(),
+            strides=numbers.stride(),
+            storage_offset=numbers.storage_offset(),
+            dtype=numbers.dtype,
+            device=block.card.device,
+        )
+
+    def __init__(self, numbers, block):
+        self.numbers = numbers
+        self.block = block
+
+    def __repr__(self):
+        return f"{self.device} {self.numbers}"
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return _run(func, args, kwargs or {})
+
+
+def _on_card(numbers, card: Card, sharing=()):
+    """Return numbers as a tensor of a card; a view shares the memory of one of the others."""
+    start = numbers.untyped_storage().data_ptr()
+    for other in sharing:
+        if start and other.numbers.untyped_storage().data_ptr() == start:
+            return ShadowTensor(numbers, other.block)
+    return ShadowTensor(numbers, _Block(card, numbers.untyped_storage().nbytes()))
+
+
+def _card_of(device) -> Card | None:
+    """Return the card that a device names, None for another device."""
+    device = torch.device(device)
+    return cards[device.index or 0] if device.type == NAME else None
+
+
+def _numbers(tree):
+    return tree_map(lambda x: x.numbers if isinstance(x, ShadowTensor) else x, tree)
+
+
+# Operations whose result has a size, or is a number, that a GPU's host has to wait for
+_WAITS = {
+    "_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "bincount",
+    "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "mode",
+    "histc", "isin",
+}  # fmt: skip
+_INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_"}
+_COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
+
+
+def _waits(name: str, args, kwargs) -> bool:
+    """Return whether an operation on a card makes the host wait."""
+    if name in _WAITS:
+        return True
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    if name == "segment_reduce":
+        return not kwargs.get("unsafe", False)  # it checks the segments
+    if name in ("masked_fill", "masked_fill_", "index_fill", "index_fill_"):
+        return isinstance(args[-1], ShadowTensor)  # it reads the value
+    if name in _INDEXES:
+        masked = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+        one = name != "index" and not isinstance(args[2], ShadowTensor) and args[2].dim() == 0
+        return masked and not one
+    return False
+
+
+def _run(func, args, kwargs):
+    """Run an operation that has tensors of a card, or makes one."""
+    _count_op()
+    name = func.overloadpacket.__name__
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    inputs = [x for x in tensors if isinstance(x, ShadowTensor)]
+    if name in _COPIES:
+        return _copy(func, name, args, kwargs)
+    _check_devices(name, args, tensors)
+    if inputs and _waits(name, args, kwargs):
+        _wait(name)
+    target = kwargs.get("device")
+    card = inputs[0].block.card if target is None and inputs else _card_of(target or NAME)
+    options = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
+    if "device" in kwargs:
+        options["device"] = "cpu"
+    plain, options = _numbers((args, options))
+    results = _segment_sum(*plain, **options) if _sums(func, args) else func(*plain, **options)
+    for x in inputs:
+        if x.shape != x.numbers.shape:
+            raise NotImplementedError(f"{name} changes the shape of a tensor of {x.device}")
+    if card is None:
+        return results
+    same = {id(x.numbers): x for x in inputs}
+
+    def wrapped(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return same[id(x)] if id(x) in same else _on_card(x, card, inputs)
+
+    return tree_map(wrapped, results)
+
+
+def _sums(func, args) -> bool:
+    return func is aten.segment_reduce.default and args[1] == "sum" and args[0].dim() == 1
+
+
+def _segment_sum(values, _how, *, offsets, initial=0.0, **_options):
+    """Return the sum of each segment, added in numpy's order as the pipeline does on the CPU.
+
+    A GPU has an order of its own. With this one, results have the CPU's bits.
+    """
+    bounds, sums = offsets.numpy(), values.new_full((len(offsets) - 1,), initial)
+    some = bounds[1:] > bounds[:-1]
+    if some.any():
+        sums.numpy()[some] += np.add.reduceat(values.numpy(), bounds[:-1][some])
+    return sums
+
+
+def _check_devices(name: str, args, tensors) -> None:
+    """Raise if tensors of several devices meet; numbers of the CPU without dimensions may."""
+    if name in _INDEXES and isinstance(args[0], ShadowTensor):
+        for x in args[1]:  # CUDA copies these
+            if x is not None and not isinstance(x, ShadowTensor):
+                _count("_transfer", f"{name} with indices on the CPU", x.nbytes)
+                _wait(f"{name} with indices on the CPU")
+        indices = {id(x) for x in args[1] if x is not None and x.device.type == "cpu"}
+        tensors = [x for x in tensors if id(x) not in indices]
+    devices = {x.device for x in tensors if isinstance(x, ShadowTensor) or x.dim() > 0}
+    if len(devices) > 1:
+        raise RuntimeError(f"{name}: tensors on {' and '.join(sorted(map(str, devices)))}")
+
+
+def _copy(func, name: str, args, kwargs):
+    """Copy within a card, between cards, or between a card and the host; count it."""
+    if name == "_to_copy":
+        source = args[0]
+        to = kwargs.get("device") or source.device
+        options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
+        numbers = func(_numbers(source), **options, device="cpu")
+        card = _card_of(to)
+        result = numbers if card is None else _on_card(numbers, card)
+        nonblocking = kwargs.get("non_blocking", False)
+    else:
+        target, source = (args[0], args[1]) if name == "copy_" else (args[1], args[0])
+        nonblocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        numbers = _numbers(target).copy_(_numbers(source))
+        card, result = _card_of(target.device), target
+    if card is not None and source.device.type == "cpu":
+        _count("_transfer", name, numbers.nbytes)
+        if nonblocking:
+            _remember(source)
+        else:
+            _wait(f"{name}, blocking transfer")
+    elif card is None and isinstance(source, ShadowTensor):
+        _count("_copy", numbers.nbytes)
+        _wait(f"{name} to the host")
+    return result
+
+
+def _remember(source) -> None:
+    """Keep what a non-blocking copy from pinned memory has to find there until the next wait."""
+    if _is_pinned(source):
+        pending = _threads.__dict__.setdefault("pending", [])
+        pending.append((source.detach(), source.detach().clone()))
+
+
+def _wait(name: str) -> None:
+    """Count a wait; all copies that this thread began are then done."""
+    _count("_wait", name)
+    pending, _threads.pending = getattr(_threads, "pending", []), []
+    for buffer, sent in pending:
+        with torch.no_grad():
+            same = buffer.contiguous().view(torch.uint8).equal(sent.contiguous().view(torch.uint8))
+        if not same:
+            raise RuntimeError("a pinned buffer changed before its copy to the card was done")
+
+
+# Pinned memory: torch has no allocator for it that Python can implement, so a table of storages
+_pinned: dict[int, StorageWeakRef] = {}
+
+
+def _pin(tensor):
+    storage = tensor.untyped_storage()
+    if storage.nbytes():
+        with _lock:
+            for start in [start for start, held in _pinned.items() if held.expired()]:
+                del _pinned[start]
+            _pinned[storage.data_ptr()] = StorageWeakRef(storage)
+    return tensor
+
+
+def _is_pinned(tensor, device=None) -> bool:  # noqa: ARG001 - the operator's signature
+    held = _pinned.get(tensor.untyped_storage().data_ptr())
+    return held is not None and not held.expired()
+
+
+class _Backend:
+    """`torch.shadow`, the module of the device type."""
+
+    Stream = torch.Stream
+
+    def __init__(self) -> None:
+        self.plugged_in = False
+
+    def is_available(self) -> bool:
+        return self.plugged_in
+
+    def is_initialized(self) -> bool:
+        return self.plugged_in
+
+    def device_count(self) -> int:
+        return CARDS if self.plugged_in else 0
+
+    def current_device(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def mem_get_info(self, device=None) -> tuple[int, int]:
+        card = _card_of(NAME if device is None else device)
+        return card.limit - card.allocated, card.limit
+
+    def empty_cache(self) -> None:
+        pass
+
+    def current_stream(self, device=None) -> torch.Stream:
+        return torch.Stream(device=NAME if device is None else device)
+
+    def stream(self, stream: torch.Stream) -> torch.Stream:
+        return stream
+
+    def synchronize(self, device=None) -> None:  # noqa: ARG002 - as torch.cuda has it
+        _wait("synchronize")
+
+    def get_device_name(self, device=None) -> str:  # noqa: ARG002
+        return "Shadow of the CPU"
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return backend.plugged_in
+
+    def has_primary_context(self, index: int) -> bool:  # noqa: ARG002
+        return backend.plugged_in
+
+    def is_built(self) -> bool:
+        return True
+
+
+def _register() -> list[torch.library.Library]:
+    """Register the device type; return what keeps its kernels registered."""
+    _setup_privateuseone_for_python_backend(NAME, backend_module=backend, hook=_Hooks())
+    cards.extend(Card(index) for index in range(CARDS))
+    rest = torch.library.Library("_", "IMPL")
+    rest.fallback(lambda func, *args, **kwargs: _run(func, args, kwargs), "PrivateUse1")
+    kernels = torch.library.Library("aten", "IMPL")
+    names = [
+        *_COPIES, "arange", "arange.start", "arange.start_step", "empty.memory_format",
+        "empty_strided", "eye", "eye.m", "fill_.Scalar", "linspace", "lift", "lift_fresh",
+    ]  # fmt: skip
+    for name in names:
+        packet, _, overload = name.partition(".")
+        func = getattr(getattr(aten, packet), overload or "default")
+        kernels.impl(
+            name, lambda *args, func=func, **kwargs: _run(func, args, kwargs), "PrivateUse1"
+        )
+    return [rest, kernels]
+
+
+def _pinned_kernels() -> torch.library.Library:
+    """Let tensors of the CPU be pinned, while the result is kept."""
+    empty = torch.library.get_kernel("aten::empty.memory_format", "CPU")
+
+    def empty_on_cpu(keys, *args, pin_memory=None, **kwargs):
+        full = {"dtype": None, "layout": None, "device": None, "memory_format": None, **kwargs}
+        result = empty.call_boxed(keys, *args, **full, pin_memory=False)
+        return _pin(result) if pin_memory else result
+
+    kernels = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it replaces one
+        kernels.impl("empty.memory_format", empty_on_cpu, "CPU", with_keyset=True)
+    kernels.impl("is_pinned", _is_pinned, "CPU")
+    kernels.impl("_pin_memory", lambda tensor, device=None: _pin(tensor.clone()), "CPU")
+    return kernels
+
+
+@contextmanager
+def plugged_in():
+    """Let this process have the cards in the block."""
+    assert not backend.plugged_in
+    kernels, backend.plugged_in = _pinned_kernels(), True
+    try:
+        yield cards
+    finally:
+        backend.plugged_in = False
+        kernels._destroy()
+
+
+backend = _Backend()
+_kernels = _register()
