@@ -15,7 +15,9 @@ import rlpost
 from tests.device import measure, recipes, shadow
 from tests.device.inputs import rollouts
 
-HEAD = f"{'':44}waits a chunk  sends a chunk  B/token in  B/token out  peak B/token  same"
+HEAD = (
+    f"{'a chunk of a recipe:':56}    waits  transfers  B/token in  B/token out  peak B/token  same"
+)
 
 
 def main() -> int:
@@ -43,8 +45,8 @@ def _line(name: str, recipe: rlpost.Recipe, *, observations: bool, asked) -> boo
     """Print a recipe's line; return whether its results are the CPU's."""
     table, options = rollouts(observations=observations), {"chunk_tokens": asked.chunk_tokens}
     expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="cpu", **options))
-    run = measure.on_shadow(table, recipe, stacks=asked.stacks, workers=1, **options)
-    same = run.table.equals(expected) and measure.same_results(run.summary, summary)
+    result, ours, run = measure.on_shadow(table, recipe, stacks=asked.stacks, workers=1, **options)
+    same = result.equals(expected) and measure.same_results(ours, summary)
     tokens = sum(chunk.tokens for chunk in run.passes[0])
     most = max(chunk.tokens for chunk in run.passes[0])
     waits, sends = (
@@ -52,12 +54,13 @@ def _line(name: str, recipe: rlpost.Recipe, *, observations: bool, asked) -> boo
         for part in ("waits", "to_device")
     )
     label = name + (", observations" if observations else "")
+    counts, equal = run.counts, "yes" if same else "no"
     print(
-        f"{label:44}{waits:>13}  {sends:>13}  {run.counts.to_device_bytes / tokens:10.1f}  "
-        f"{run.counts.to_host_bytes / tokens:11.1f}  {run.peak / most:12.0f}  {'no yes'.split()[same]}"
+        f"{label:56}{waits:>9}  {sends:>9}  {counts.to_device_bytes / tokens:10.1f}  "
+        f"{counts.to_host_bytes / tokens:11.1f}  {run.peak / most:12.0f}  {equal}"
     )
     for stack, number in run.counts.stacks.most_common():
-        print(f"{number:6}  {stack}")
+        print(f"{number:8} x {run.counts.stack_bytes[stack]:8} bytes  {stack}")
     return same
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ def rollouts(*, observations: bool) -> pa.Table:
     count = int(offsets[-1])
     mask = np.ones(count, dtype=np.uint8)
     if observations:
-        for start, stop in zip(offsets, offsets[1:], strict=False):
+        for start, stop in pairwise(offsets):
             low, high = np.sort(rng.integers(start, stop, 2))
             mask[low:high] = 0
     group, row = np.repeat(np.arange(GROUPS), SIZE), np.arange(rows)

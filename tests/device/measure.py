@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from unittest import mock
-
-import pyarrow as pa
 
 import rlpost
 from rlpost.pipeline.engine import Engine
@@ -25,52 +24,53 @@ class Chunk:
     counts: shadow.Counts
     rows: int
     tokens: int
-    roles: list[str] = field(default_factory=list)
-    """The token columns that the pass read, with `mask` if the chunk has observations."""
+    roles: tuple[str, ...]
+    """The token columns that were decoded, with `mask` if the chunk has observations."""
 
 
 @dataclass
-class Run:
-    """A run on the shadow."""
+class Measured:
+    """What engines did on the cards."""
 
-    table: pa.Table
-    summary: dict
     counts: shadow.Counts
     """Of all threads."""
-    passes: list[list[Chunk]]
-    peak: int
+    by_pass: dict[int, list[Chunk]] = field(default_factory=lambda: defaultdict(list))
+    peak: int = 0
     """Most bytes of memory of card 0 at once."""
+
+    @property
+    def passes(self) -> list[list[Chunk]]:
+        return [*self.by_pass.values()]
 
     @property
     def chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.passes for chunk in chunks]
 
 
-def on_shadow(
-    table: pa.Table, recipe: rlpost.Recipe, *, stacks: bool = False, **options
-) -> Run:
-    """Run a recipe on a table on the card `shadow:0`, which is plugged in already."""
-    chunks = defaultdict(list)
-    worked, batch = Engine._worked, Decoder.batch
-    reading: dict[int, list[str]] = {}
+@contextmanager
+def measured(*, stacks: bool = False):
+    """Measure all engines that run in the block.
+
+    Args:
+        stacks: also count the lines of code that wait or transfer, see `Counts.stacks`.
+    """
+    worked, batch, roles_of = Engine._worked, Decoder.batch, {}
 
     def batch_noted(self, pieces, roles, *rest, **named):
         made = batch(self, pieces, roles, *rest, **named)
-        reading[id(pieces)] = [*roles] + ([] if made.full else ["mask"])
+        roles_of[id(pieces)] = (*roles, *(() if made.full else ("mask",)))
         return made
 
     def counted(work, number, pieces):
         with shadow.counted(own_thread=True) as counts:
             result = work(pieces)
-        rows = sum(one.table.num_rows for one in pieces)
-        chunk = Chunk(counts, rows, sum(one.tokens for one in pieces), reading.pop(id(pieces), []))
-        chunks[number].append(chunk)
+        rows, tokens = (sum(each) for each in zip(*map(_size, pieces), strict=True))
+        found.by_pass[number].append(Chunk(counts, rows, tokens, roles_of.pop(id(pieces), ())))
         return result
 
     def worked_counted(self, work, *rest):
-        return worked(self, partial(counted, work, len(chunks)), *rest)
+        return worked(self, partial(counted, work, len(found.by_pass)), *rest)
 
-    options = rlpost.Options(**{"device": "shadow:0", **options})
     card = shadow.cards[0]
     card.peak = card.allocated
     with (
@@ -78,8 +78,22 @@ def on_shadow(
         mock.patch.object(Decoder, "batch", batch_noted),
         shadow.counted(stacks=stacks) as counts,
     ):
-        result, summary = rlpost.enrich(table, recipe, options)
-    return Run(result, summary, counts, [*chunks.values()], card.peak)
+        found = Measured(counts)
+        yield found
+    found.peak = card.peak
+
+
+def _size(piece) -> tuple[int, int]:
+    return piece.table.num_rows, piece.tokens
+
+
+def on_shadow(table, recipe: rlpost.Recipe, *, stacks: bool = False, **options):
+    """Run a recipe on a table on the card `shadow:0`; return table, summary and `Measured`."""
+    with measured(stacks=stacks) as found:
+        result, summary = rlpost.enrich(
+            table, recipe, rlpost.Options(**{"device": "shadow:0", **options})
+        )
+    return result, summary, found
 
 
 def same_results(summary: dict, other: dict) -> bool:

@@ -10,6 +10,7 @@ from rlpost.kernels.corrections import divergence
 from rlpost.recipe.presets import ALL_PRESETS, preset, variants
 from rlpost.recipe.recipe import FILTER_LEVELS, MEASURES
 from tests.device.inputs import rollouts
+
 NEEDED = {
     "gdpo": {"reward_components": ("reward_correct", "reward_format")},
     "opd": {"teachers": {"teacher_log_probs": 1.0}},

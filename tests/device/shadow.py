@@ -31,7 +31,7 @@ NAME = "shadow"
 CARDS = 2
 MEMORY = 1 << 33  # bytes of a card, without another limit
 _GRANULE = 512  # bytes, as CUDA's allocator rounds
-_ROOT = str(Path(__file__).parents[2])
+_ROOT, _HERE = str(Path(__file__).parents[2]), str(Path(__file__).parent)
 aten = torch.ops.aten
 
 
@@ -53,13 +53,14 @@ class Counts:
     """Waits by operation."""
     stacks: Counter[str] = field(default_factory=Counter)
     """Waits and transfers by the lines of this repository that caused them, innermost last."""
+    stack_bytes: Counter[str] = field(default_factory=Counter)
     own_thread: int | None = None
     with_stacks: bool = False
 
     def _transfer(self, name: str, nbytes: int) -> None:
         self.to_device += 1
         self.to_device_bytes += nbytes
-        self._stack(f"{name}, {nbytes} bytes")
+        self._stack(f"transfer: {name}", nbytes)
 
     def _copy(self, nbytes: int) -> None:
         self.to_host += 1
@@ -70,16 +71,18 @@ class Counts:
         self.waited_for[name] += 1
         self._stack(f"wait: {name}")
 
-    def _stack(self, what: str) -> None:
+    def _stack(self, what: str, nbytes: int = 0) -> None:
         if self.with_stacks:
             frames = [
                 f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno} {frame.name}"
                 for frame in traceback.extract_stack()
                 if frame.filename.startswith(_ROOT)
                 and "site-packages" not in frame.filename
-                and frame.filename != __file__
+                and not frame.filename.startswith(_HERE)
             ]
-            self.stacks[" > ".join([*frames[-5:], what])] += 1
+            stack = " > ".join([*frames[-5:], what])
+            self.stacks[stack] += 1
+            self.stack_bytes[stack] += nbytes
 
 
 _lock = threading.RLock()
@@ -95,9 +98,7 @@ def counted(*, own_thread: bool = False, stacks: bool = False):
         own_thread: leave out the operations of other threads.
         stacks: also count the lines of this repository that wait or transfer.
     """
-    counts = Counts(
-        own_thread=threading.get_ident() if own_thread else None, with_stacks=stacks
-    )
+    counts = Counts(own_thread=threading.get_ident() if own_thread else None, with_stacks=stacks)
     with _lock:
         _counters.append(counts)
     try:
@@ -221,9 +222,9 @@ def _numbers(tree):
 
 # Operations whose result has a size, or is a number, that a GPU's host has to wait for
 _WAITS = {
-    "_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "bincount",
+    "_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select",
     "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "mode",
-    "histc", "isin",
+    "bincount", "histc", "isin",
 }  # fmt: skip
 _INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_"}
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
@@ -464,7 +465,7 @@ def _pinned_kernels() -> torch.library.Library:
         warnings.simplefilter("ignore")  # it replaces one
         kernels.impl("empty.memory_format", empty_on_cpu, "CPU", with_keyset=True)
     kernels.impl("is_pinned", _is_pinned, "CPU")
-    kernels.impl("_pin_memory", lambda tensor, device=None: _pin(tensor.clone()), "CPU")
+    kernels.impl("_pin_memory", lambda tensor, _device=None: _pin(tensor.clone()), "CPU")
     return kernels
 
 

@@ -1,0 +1,22 @@
+"""The shadow as fixtures. A test process has the device type once a test has used one of them."""
+
+import importlib
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def shadow():
+    """The module `tests.device.shadow`, with its cards plugged in."""
+    if not hasattr(torch.library, "get_kernel"):
+        pytest.skip("this torch has no backends in Python with pinned memory")
+    module = importlib.import_module("tests.device.shadow")
+    with module.plugged_in():
+        yield module
+
+
+@pytest.fixture
+def measure(shadow):  # noqa: ARG001 - its cards are plugged in
+    """The module `tests.device.measure`."""
+    return importlib.import_module("tests.device.measure")
