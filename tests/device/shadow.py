@@ -6,9 +6,9 @@ mix with tensors of the CPU or of the other card. It counts what a GPU would wai
 
 Import registers the device type with torch, for good. The cards are there inside `plugged_in()`
 alone: outside, `torch.accelerator.is_available()` is false. Torch's backend in Python (2.13) sets
-the limits: current device and stream are always those of card 0, and `torch.Stream.synchronize()`,
-`torch.Event.synchronize()` and `torch.accelerator.synchronize()` do not reach Python. So every copy
-to the host counts as one wait, also a non-blocking one, that one of these would wait for.
+the limits: for `torch.accelerator`, card 0 is always the current one, and waits by the methods of
+`torch.Stream`, `torch.Event` and `torch.accelerator.synchronize()` do not reach Python. So every
+copy to the host counts as one wait, also a non-blocking one, for which one of these would wait.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ def _on_card(numbers, card: Card, sharing=()):
 def _card_of(device) -> Card | None:
     """Return the card that a device names, None for another device."""
     device = torch.device(device)
-    return cards[device.index or 0] if device.type == NAME else None
+    if device.type != NAME:
+        return None
+    return cards[backend.current_device() if device.index is None else device.index]
 
 
 def _numbers(tree):
@@ -392,7 +394,16 @@ class _Backend:
         return CARDS if self.plugged_in else 0
 
     def current_device(self) -> int:
-        return 0
+        return getattr(_threads, "card", 0)
+
+    @contextmanager
+    def device(self, device):
+        """Make a card the current one of this thread in the block."""
+        before, _threads.card = self.current_device(), torch.device(device).index or 0
+        try:
+            yield
+        finally:
+            _threads.card = before
 
     def _is_in_bad_fork(self) -> bool:
         return False
