@@ -21,9 +21,12 @@ def machine() -> dict[str, str | int]:
 
 
 def commit() -> str:
-    """Return the commit that is checked out, with `+` if files differ from it."""
+    """Return the commit that is checked out, with `+` if files differ; `unknown` without git."""
     git = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _cpu() -> str:

@@ -1,0 +1,333 @@
+"""Benchmark of a device: `python -m tests.bench.cuda [--device cuda] [--out FOLDER]`.
+
+Parts: `kernels` (functions on tokens, as a share of a copy within the device's memory), `transfers`
+(the bus, with pinned memory) and `runs` (whole runs on one generated file, on the CPU and on the
+device, with several numbers of workers). Prints tables; FOLDER gets them as text and as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from tests.bench.commands import write_input
+from tests.bench.kernels import kernels, transfers
+from tests.bench.machine import commit, machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+Json = dict[str, Any]
+PARTS = ("kernels", "transfers", "runs")
+RECIPES: dict[str, Json] = {
+    "grpo": {"estimator": "grpo"},
+    "gae + KL + whitening": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
+}
+COLUMNS = ("advantages", "returns")
+LIMITS = ("read", "compute", "encode", "write")
+_SAMPLE = 2000  # responses, whose writing is timed before the input is written
+_WRITE_SECONDS = 50
+_TIMEOUT = 300
+
+
+def write_file(path: Path, responses: int) -> int:
+    """Write the input, of fewer responses if it would take too long; return their number."""
+    start = time.perf_counter()
+    write_input("rollouts", path, min(responses, _SAMPLE))
+    possible = int(_SAMPLE * _WRITE_SECONDS / (time.perf_counter() - start))
+    if responses > _SAMPLE:
+        responses = min(responses, possible)
+        write_input("rollouts", path, responses)
+    return responses
+
+
+def one_run(source: Path, target: Path, recipe: Json, options: Json) -> Json:
+    """Run once in a process of its own; return what it printed, its wall time and its errors."""
+    target.unlink(missing_ok=True)
+    os.sync()  # what the run before wrote does not slow this one down
+    words = (str(source), str(target), json.dumps(recipe), json.dumps(options))
+    argv = [sys.executable, "-m", "tests.bench.device_run", *words]
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=_TIMEOUT)
+    except subprocess.SubprocessError as error:
+        return {"error": f"{error}\n{getattr(error, 'stderr', '') or ''}"[-2000:]}
+    return {"wall": time.perf_counter() - start, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def runs(folder: Path, arguments: argparse.Namespace) -> Json:
+    """Return the runs of each recipe, device and number of workers, and how outputs differ."""
+    source = folder / "in.parquet"
+    start = time.perf_counter()
+    responses = write_file(source, arguments.responses)
+    tokens = _tokens(source)
+    print(
+        f"\n{responses:,} responses, {tokens:,} tokens, {source.stat().st_size / 1e6:.0f} MB, "
+        f"written in {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
+    deadline = time.perf_counter() + arguments.seconds
+    found: dict[tuple[str, str, int], list[Json]] = {}
+    kept: dict[tuple[str, str], Path] = {}
+    for setting in _settings(arguments):
+        if time.perf_counter() > deadline:
+            break
+        name, device, workers = setting
+        target = folder / "out.parquet"
+        options = {"device": device, "workers": workers}
+        done = one_run(source, target, RECIPES[name], options)
+        found.setdefault(setting, []).append(done)
+        if "error" not in done:
+            with target.open("rb") as file:
+                done["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+            if (name, device) not in kept:
+                kept[name, device] = target.rename(folder / f"{len(kept)}.parquet")
+        print(f"  {name:21} {device:8} {workers:2} workers {_said(done)}", flush=True)
+    return {
+        "responses": responses,
+        "tokens": tokens,
+        "file_bytes": source.stat().st_size,
+        "runs": [
+            {"recipe": name, "device": device, "workers": workers, **_medians(all_runs)}
+            for (name, device, workers), all_runs in found.items()
+        ],
+        "differences": {
+            name: differences(kept[name, "cpu"], kept[name, arguments.device])
+            for name in RECIPES
+            if {(name, "cpu"), (name, arguments.device)} <= {*kept}
+        },
+    }
+
+
+def _settings(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Yield what is run, round by round: the devices in turn."""
+    for _ in range(arguments.rounds):
+        for workers in arguments.workers:
+            for name in RECIPES:
+                for device in dict.fromkeys(("cpu", arguments.device)):
+                    yield name, device, workers
+
+
+def _said(done: Json) -> str:
+    return f"failed: {done['error']}" if "error" in done else f"{done['wall']:6.2f} s"
+
+
+def _medians(all_runs: Sequence[Json]) -> Json:
+    """Return the run of median wall time, all wall times, and all different outputs and errors."""
+    good = sorted((one for one in all_runs if "error" not in one), key=lambda one: one["wall"])
+    errors = [one["error"] for one in all_runs if "error" in one]
+    if not good:
+        return {"errors": errors}
+    walls = [one["wall"] for one in good]
+    outputs = sorted({one["sha256"] for one in good})
+    middle = good[(len(good) - 1) // 2]
+    return {**middle, "wall": statistics.median(walls), "walls": walls, "outputs": outputs} | (
+        {"errors": errors} if errors else {}
+    )
+
+
+def _tokens(path: Path) -> int:
+    """Return the number of tokens of a file."""
+    footer = pq.ParquetFile(path).metadata
+    names = [footer.row_group(0).column(i).path_in_schema for i in range(footer.num_columns)]
+    place = next(i for i, name in enumerate(names) if name.startswith("response_mask."))
+    groups = range(footer.num_row_groups)
+    return sum(footer.row_group(group).column(place).num_values for group in groups)
+
+
+def differences(one: Path, other: Path) -> Json:
+    """Return how many numbers of two outputs differ, and the largest differences, by column."""
+    files, found = (pq.ParquetFile(one), pq.ParquetFile(other)), {}
+    for name in COLUMNS:
+        count = differ = 0
+        absolute = relative = 0.0
+        for group in range(files[0].num_row_groups):
+            left, right = (
+                file.read_row_group(group, columns=[name])
+                .column(0)
+                .combine_chunks()
+                .flatten()
+                .to_numpy()
+                for file in files
+            )
+            unequal = left.view(np.uint32) != right.view(np.uint32)
+            count, differ = count + len(left), differ + int(unequal.sum())
+            gap = np.abs(left[unequal].astype(np.float64) - right[unequal])
+            absolute = max(absolute, float(gap.max(initial=0.0)))
+            scale = np.abs(left[unequal]).clip(np.finfo(np.float32).tiny)
+            relative = max(relative, float((gap / scale).max(initial=0.0)))
+        found[name] = {
+            "numbers": count,
+            "differ": differ,
+            "largest": absolute,
+            "largest_relative": relative,
+        }
+    return found
+
+
+def device_facts(device: torch.device) -> Json:
+    """Return the name and memory of a device, and the versions that matter to it."""
+    facts: Json = {
+        "type": device.type,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        facts |= {
+            "name": found.name,
+            "memory_bytes": found.total_memory,
+            "processors": found.multi_processor_count,
+            "cuda": torch.version.cuda,
+        }
+    return facts
+
+
+def kernel_lines(found: Json) -> Iterator[str]:
+    """Yield the table of kernels."""
+    yield (
+        f"{found['tokens']:,} tokens of {found['responses']:,} responses; a copy of float64 within "
+        f"the"
+    )
+    yield f"device's memory moves {found['copy_gb_per_second']:,.0f} GB/s"
+    yield ""
+    yield f"{'kernel':28}{'bytes/token':>12}{'ms':>10}{'M tokens/s':>12}{'GB/s':>9}{'of copy':>9}"
+    for name, row in found["kernels"].items():
+        yield (
+            f"{name:28}{row['least_bytes_per_token']:12.0f}{row['milliseconds']:10.3f}"
+            f"{row['million_tokens_per_second']:12,.0f}{row['gb_per_second']:9,.0f}"
+            f"{row['share_of_copy']:9.1%}"
+        )
+
+
+def transfer_lines(found: Json) -> Iterator[str]:
+    """Yield the table of transfers."""
+    yield f"copies of {found['bytes'] / 1e6:.0f} MB, in GB/s"
+    yield ""
+    names = {
+        "to_device": "to the device, pinned",
+        "to_host": "to the host, pinned",
+        "both": "both ways at once, pinned",
+        "to_device_plain": "to the device, not pinned",
+    }
+    yield from (f"{text:28}{found[name]:9.1f}" for name, text in names.items() if name in found)
+
+
+def run_lines(found: Json) -> Iterator[str]:
+    """Yield the tables of runs."""
+    yield f"{found['responses']:,} responses, {found['tokens']:,} tokens; seconds"
+    for recipe in RECIPES:
+        yield from (
+            "",
+            recipe,
+            f"  {'device':8}{'workers':>8}{'total':>8}{'start':>7}"
+            + "".join(f"{name:>8}" for name in LIMITS)
+            + f"{'share':>7}{'memory':>8}",
+        )
+        for row in (row for row in found["runs"] if row["recipe"] == recipe):
+            yield f"  {row['device']:8}{row['workers']:8}{_run_cells(row)}"
+        for name, gap in found["differences"].get(recipe, {}).items():
+            yield (
+                f"  {name}: {gap['differ']:,} of {gap['numbers']:,} numbers differ from the "
+                f"CPU's, by at most {gap['largest_relative']:.1e} of it"
+            )
+    yield from (
+        "",
+        "start: until the first pass. read, compute (with transfers), encode, write: what results",
+        "waited for. share: of compute, in the time after the start. memory: most MB of the",
+        "device that tensors had.",
+    )
+
+
+def _run_cells(row: Json) -> str:
+    if "seconds" not in row:
+        return "  failed"
+    seconds = row["seconds"]
+    limits = [seconds["limits"][name] for name in LIMITS]
+    share = seconds["limits"]["compute"] / (seconds["total"] - seconds["start_up"])
+    cells = "".join(f"{limit:8.2f}" for limit in limits)
+    memory = row["device_peak"] / 1e6
+    return f"{row['wall']:8.2f}{seconds['start_up']:7.2f}{cells}{share:7.1%}{memory:8,.0f}"
+
+
+LINES: dict[str, Callable[[Json], Iterator[str]]] = {
+    "kernels": kernel_lines,
+    "transfers": transfer_lines,
+    "runs": run_lines,
+}
+
+
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, help="folder for bench.txt and bench.json")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--tokens", type=int, default=1 << 24, help="of the kernels")
+    parser.add_argument("--transfer-bytes", type=int, default=1 << 28)
+    parser.add_argument("--responses", type=int, default=64_000, help="of the file, at most")
+    parser.add_argument("--workers", default="1,4,8,16")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=200, help="no run begins after them")
+    parser.add_argument("--folder", type=Path, help="of the file and outputs; kept afterwards")
+    arguments = parser.parse_args(words)
+    arguments.parts = arguments.parts.split(",")
+    if unknown := {*arguments.parts}.difference(PARTS):
+        parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
+    arguments.workers = [int(word) for word in arguments.workers.split(",")]
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts, print and write their results; return 1 if a run failed."""
+    arguments = arguments_of(words)
+    device = torch.device(arguments.device)
+    results: Json = {"commit": commit(), "machine": machine(), "device": device_facts(device)}
+    print(json.dumps(results, indent=1), flush=True)
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="rlpost-bench-"))
+    folder.mkdir(exist_ok=True)
+    measure: dict[str, Callable[[], Json]] = {
+        "kernels": lambda: kernels(arguments.tokens, device),
+        "transfers": lambda: transfers(arguments.transfer_bytes, device),
+        "runs": lambda: runs(folder, arguments),
+    }
+    text = f"{json.dumps(results, indent=1)}\n"
+    try:
+        for part in arguments.parts:
+            results[part] = measure[part]()
+            lines = "\n".join(["", part, "", *LINES[part](results[part]), ""])
+            print(lines, flush=True)
+            text += lines
+            _write(arguments.out, text, results)  # so that a stopped benchmark leaves its parts
+    finally:
+        if arguments.folder is None:
+            shutil.rmtree(folder)
+    return int(any("errors" in row for row in results.get("runs", {}).get("runs", ())))
+
+
+def _write(folder: Path | None, text: str, results: Json) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "bench.txt").write_text(text, encoding="utf-8")
+        (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
