@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import torch
 
 from tests.bench.commands import write_input
-from tests.bench.kernels import kernels, transfers
+from tests.bench.kernels import TRANSFERS, kernels, transfers
 from tests.bench.machine import commit, machine
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def runs(folder: Path, arguments: argparse.Namespace) -> Json:
         "differences": {
             name: differences(kept[name, "cpu"], kept[name, arguments.device])
             for name in RECIPES
-            if {(name, "cpu"), (name, arguments.device)} <= {*kept}
+            if arguments.device != "cpu" and {(name, "cpu"), (name, arguments.device)} <= {*kept}
         },
     }
 
@@ -217,15 +217,12 @@ def kernel_lines(found: Json) -> Iterator[str]:
 
 def transfer_lines(found: Json) -> Iterator[str]:
     """Yield the table of transfers."""
-    yield f"copies of {found['bytes'] / 1e6:.0f} MB, in GB/s"
+    yield f"{found['bytes'] / 1e6:,.0f} MB, in GB/s, and as a share of a copy of pinned memory"
     yield ""
-    names = {
-        "to_device": "to the device, pinned",
-        "to_host": "to the host, pinned",
-        "both": "both ways at once, pinned",
-        "to_device_plain": "to the device, not pinned",
-    }
-    yield from (f"{text:28}{found[name]:9.1f}" for name, text in names.items() if name in found)
+    for name, (way, text) in TRANSFERS.items():
+        if name in found["speeds"]:
+            speed = found["speeds"][name]
+            yield f"{text:44}{speed:9.1f}{speed / found['speeds'][way]:9.1%}"
 
 
 def run_lines(found: Json) -> Iterator[str]:
@@ -235,34 +232,47 @@ def run_lines(found: Json) -> Iterator[str]:
         yield from (
             "",
             recipe,
-            f"  {'device':8}{'workers':>8}{'total':>8}{'start':>7}"
+            f"{'device':7}{'workers':>7}{'total':>7}{'start':>6}"
             + "".join(f"{name:>8}" for name in LIMITS)
-            + f"{'share':>7}{'memory':>8}",
+            + f"{'share':>7}{'B/token':>8}{'MB':>6}",
         )
         for row in (row for row in found["runs"] if row["recipe"] == recipe):
-            yield f"  {row['device']:8}{row['workers']:8}{_run_cells(row)}"
+            yield f"{row['device']:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
         for name, gap in found["differences"].get(recipe, {}).items():
             yield (
-                f"  {name}: {gap['differ']:,} of {gap['numbers']:,} numbers differ from the "
-                f"CPU's, by at most {gap['largest_relative']:.1e} of it"
+                f"  {name}: {gap['differ']:,} of {gap['numbers']:,} differ from the CPU's, "
+                f"by up to {gap['largest_relative']:.0e}"
             )
+        for device in dict.fromkeys(row["device"] for row in found["runs"]):
+            yield f"  {device}: {_outputs(found, recipe, device)}"
     yield from (
         "",
-        "start: until the first pass. read, compute (with transfers), encode, write: what results",
-        "waited for. share: of compute, in the time after the start. memory: most MB of the",
-        "device that tensors had.",
+        "start: until the first pass. read, compute (with transfers), encode, write: what",
+        "the results waited for. share: of compute, in the time after the start. B/token:",
+        "bytes to the device and back. MB: the most that tensors had on the device.",
     )
 
 
-def _run_cells(row: Json) -> str:
+def _run_cells(row: Json, tokens: int) -> str:
     if "seconds" not in row:
         return "  failed"
     seconds = row["seconds"]
-    limits = [seconds["limits"][name] for name in LIMITS]
-    share = seconds["limits"]["compute"] / (seconds["total"] - seconds["start_up"])
-    cells = "".join(f"{limit:8.2f}" for limit in limits)
-    memory = row["device_peak"] / 1e6
-    return f"{row['wall']:8.2f}{seconds['start_up']:7.2f}{cells}{share:7.1%}{memory:8,.0f}"
+    limits = seconds["limits"]
+    share = limits["compute"] / (seconds["total"] - seconds["start_up"])
+    moved = (row["bytes"]["to_device"] + row["bytes"]["to_host"]) / tokens
+    return (
+        f"{row['wall']:7.2f}{seconds['start_up']:6.2f}"
+        + "".join(f"{limits[name]:8.2f}" for name in LIMITS)
+        + f"{share:7.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
+    )
+
+
+def _outputs(found: Json, recipe: str, device: str) -> str:
+    """Return how many different files the runs of a recipe on a device wrote."""
+    rows = [row for row in found["runs"] if (row["recipe"], row["device"]) == (recipe, device)]
+    outputs = {one for row in rows for one in row.get("outputs", ())}
+    number = sum(len(row.get("walls", ())) for row in rows)
+    return f"{number} runs wrote {len(outputs)} different file{'s' * (len(outputs) != 1)}"
 
 
 LINES: dict[str, Callable[[Json], Iterator[str]]] = {
@@ -280,7 +290,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="folder for bench.txt and bench.json")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--tokens", type=int, default=1 << 24, help="of the kernels")
+    parser.add_argument("--tokens", type=int, help="of the kernels; 2^24, and 2^19 on the CPU")
     parser.add_argument("--transfer-bytes", type=int, default=1 << 28)
     parser.add_argument("--responses", type=int, default=64_000, help="of the file, at most")
     parser.add_argument("--workers", default="1,4,8,16")
@@ -291,6 +301,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     arguments.parts = arguments.parts.split(",")
     if unknown := {*arguments.parts}.difference(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
+    arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == "cpu" else 24)
     arguments.workers = [int(word) for word in arguments.workers.split(",")]
     return arguments
 

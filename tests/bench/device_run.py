@@ -10,17 +10,17 @@ STARTED = time.perf_counter()
 import json  # noqa: E402 - the clock starts first
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 import rlpost  # noqa: E402
 
 
-def main() -> None:
-    """Run, and print one line of JSON."""
-    source, target, recipe, options = sys.argv[1:]
+def run(source: str, target: str, recipe: str, options: str) -> dict[str, Any]:
+    """Run once; recipe and options are the fields of `Recipe` and `Options` as JSON."""
     settings = rlpost.Options(**json.loads(options), overwrite=True, started=STARTED)
     summary = rlpost.advantages(source, target, rlpost.Recipe(**json.loads(recipe)), settings)
-    found = {name: summary.get(name) for name in ("seconds", "bytes", "halved_pieces")}
-    print(json.dumps({**found, "size": Path(target).stat().st_size, **_peaks(settings.device)}))
+    found = {name: summary[name] for name in ("seconds", "bytes", "halved_pieces")}
+    return {**found, "size": Path(target).stat().st_size, **_peaks(settings.device)}
 
 
 def _peaks(device: str) -> dict[str, int]:
@@ -37,4 +37,4 @@ def _peaks(device: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(run(*sys.argv[1:])))

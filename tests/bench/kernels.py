@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rlpost.io.progress import Clock
 from rlpost.kernels.corrections import importance_weights, log_weights
 from rlpost.kernels.host import like, with_host_copy
 from rlpost.kernels.kl import token_kl
@@ -27,6 +28,7 @@ from rlpost.kernels.segments import (
 )
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.stages.tokens import whiten
+from rlpost.pipeline.transfer import Staged, Transfers, layout_of
 from tests.bench.inputs import LOG_STD, MAX_TOKENS, MEAN_TOKENS
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ROUNDS = 7
 _LEAST_SECONDS = 0.01  # of the calls of one round
+_SLOW_SECONDS = 0.3  # a slower call is timed once more only
 _TURN, _OBSERVED = 80, 16  # of 80 tokens of a response with tools, the last 16 are observations
 
 
@@ -161,9 +164,11 @@ def seconds_of(run: Callable[[], object], device: torch.device) -> float:
         synchronise(device)
         return (time.perf_counter() - start) / calls
 
-    timed(1)  # loads code, fills the caches of memory
-    calls = max(1, int(_LEAST_SECONDS / max(timed(1), 1e-7)))
-    return statistics.median(timed(calls) for _ in range(ROUNDS))
+    timed(1)  # loads code, and lets torch's allocators reserve memory
+    once = timed(1)
+    calls = max(1, int(_LEAST_SECONDS / max(once, 1e-7)))
+    rounds = ROUNDS if once < _SLOW_SECONDS else 1
+    return statistics.median(timed(calls) for _ in range(rounds))
 
 
 def copy_speed(tokens: int, device: torch.device) -> float:
@@ -197,11 +202,29 @@ def host_buffer(size: int, device: torch.device) -> Tensor:
     return torch.ones(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
-def transfers(size: int, device: torch.device) -> Json:
-    """Return GB/s of copies of `size` bytes to the device and from it, of pinned and plain memory.
+TRANSFERS = {
+    "to_device": ("to_device", "to the device, pinned"),
+    "to_host": ("to_host", "to the host, pinned"),
+    "both": ("to_device", "both ways at once, pinned"),
+    "plain": ("to_device", "to the device, not pinned"),
+    "send": ("to_device", "four columns, packed and sent"),
+    "send_staged": ("to_device", "the same, but packed before"),
+    "fetch": ("to_host", "two columns, packed and fetched"),
+}
+"""Copies between host and device: what each is a share of, and what it does."""
 
-    `both` copies both ways at once, on two streams.
-    """
+
+def transfers(size: int, device: torch.device) -> Json:
+    """Return GB/s of copies of `size` bytes to the device and from it, by name in TRANSFERS."""
+    calls = _copies(size, device)
+    if device.type != "cpu":
+        calls |= _packed(size, device)
+    speeds = {name: moved / seconds_of(call, device) / 1e9 for name, (moved, call) in calls.items()}
+    return {"bytes": size, "speeds": speeds}
+
+
+def _copies(size: int, device: torch.device) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Return copies by torch alone, each with its bytes."""
     pinned, back = host_buffer(size, device), host_buffer(size, device)
     plain = torch.ones(size, dtype=torch.uint8)
     there, other = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
@@ -212,19 +235,31 @@ def transfers(size: int, device: torch.device) -> Json:
     def to_host() -> None:
         back.copy_(other, non_blocking=True)
 
-    speeds = {
-        "to_device": size / seconds_of(to_device, device) / 1e9,
-        "to_host": size / seconds_of(to_host, device) / 1e9,
-        "to_device_plain": size / seconds_of(lambda: there.copy_(plain), device) / 1e9,
+    calls: dict[str, tuple[int, Callable[[], object]]] = {
+        "to_device": (size, to_device),
+        "to_host": (size, to_host),
+        "plain": (size, lambda: there.copy_(plain)),
     }
     if device.type == "cuda":
         streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
         def both() -> None:
-            with torch.cuda.stream(streams[0]):
-                to_device()
-            with torch.cuda.stream(streams[1]):
-                to_host()
+            for stream, copy in zip(streams, (to_device, to_host), strict=True):
+                with torch.cuda.stream(stream):
+                    copy()
 
-        speeds["both"] = 2 * size / seconds_of(both, device) / 1e9
-    return {"bytes": size, **speeds}
+        calls["both"] = (2 * size, both)
+    return calls
+
+
+def _packed(size: int, device: torch.device) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Return the transfers of a chunk of four float32 columns, and of two columns of results."""
+    ways, column = Transfers(Clock()), torch.ones(size // 16)
+    columns = {f"column {index}": column.clone() for index in range(4)}
+    results = {name: columns[name].to(device) for name in ("column 0", "column 1")}
+    staged = Staged(layout_of(columns), device)
+    return {
+        "send": (16 * len(column), lambda: ways.send(columns, device)),
+        "send_staged": (16 * len(column), lambda: ways.send_staged(staged)),
+        "fetch": (8 * len(column), lambda: ways.fetch(results)),
+    }

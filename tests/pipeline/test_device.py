@@ -123,17 +123,3 @@ def test_chunks_fit_the_card_with_the_least_free_memory(monkeypatch):
     assert both.chunk_tokens(workers=1) == (8 << 30) // (2 * 512)
     free[1] = 0
     assert both.chunk_tokens(workers=4) == 1 << 16
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.estimator)
-def test_cuda_agrees_with_the_cpu(recipe, tmp_path):
-    frames = []
-    for device in ("cpu", "cuda"):
-        path = tmp_path / f"{device}.parquet"
-        rlpost.advantages(SAMPLE, path, recipe, rlpost.Options(device=device))
-        frames.append(pl.read_parquet(path))
-    for name in ("advantages", "returns"):
-        left, right = (torch.tensor(frame[name].explode().to_list()) for frame in frames)
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,50 @@
+"""The benchmark of a device, tried on the CPU with small sizes."""
+
+import json
+
+import pytest
+
+from tests.bench import cuda, device_run, kernels
+from tests.bench.inputs import WRITERS
+
+
+def one_run(source, target, recipe, options):
+    words = (str(source), str(target), json.dumps(recipe), json.dumps(options))
+    return {"wall": 1.0, **device_run.run(*words)}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """One call of each kernel; files and runs in this process."""
+    monkeypatch.setattr(kernels, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(kernels, "ROUNDS", 1)
+    monkeypatch.setattr(cuda, "write_input", lambda kind, *words: WRITERS[kind](*words))
+    monkeypatch.setattr(cuda, "one_run", one_run)
+
+
+@pytest.mark.usefixtures("small")
+def test_all_parts_are_measured_and_written(tmp_path, capsys):
+    sizes = "--tokens 8000 --transfer-bytes 4096 --responses 16 --workers 1,2 --rounds 2"
+    assert cuda.main(["--device", "cpu", "--out", str(tmp_path / "out"), *sizes.split()]) == 0
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    lines = (tmp_path / "out" / "bench.txt").read_text().splitlines()
+    assert {*lines} <= {*capsys.readouterr().out.splitlines()}
+    assert max(map(len, lines)) <= 80
+    assert {line.split("  ")[0] for line in lines} >= {*found["kernels"]["kernels"], *cuda.RECIPES}
+    assert found["kernels"]["tokens"] > 1000
+    assert all(row["milliseconds"] > 0 for row in found["kernels"]["kernels"].values())
+    assert found["transfers"]["speeds"]["to_device"] > 0
+    runs = found["runs"]["runs"]
+    assert [(run["recipe"], run["workers"]) for run in runs] == [
+        (name, workers) for workers in (1, 2) for name in cuda.RECIPES
+    ]
+    assert all(len(run["walls"]) == 2 and len(run["outputs"]) == 1 for run in runs)
+    assert sum(found["runs"]["runs"][0]["bytes"].values()) > found["runs"]["tokens"] > 16
+
+
+def test_a_run_that_fails_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cuda, "write_input", lambda kind, *words: WRITERS[kind](*words))
+    monkeypatch.setattr(cuda, "one_run", lambda *_: {"error": "no memory"})
+    words = ["--device", "cpu", "--parts", "runs", "--responses", "8", "--workers", "1"]
+    assert cuda.main([*words, "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("failed: no memory") == 6
