@@ -127,12 +127,14 @@ def _kept_tokens(kept: Mapping[str, Any] | None) -> list[str]:
     if kept is None:
         return []
     if kept["problem"] is not None:
-        advice = "--scratch-dir DIR chooses another directory for them"
-        return [f"columns read again, since tokens were not kept: {kept['problem']}; {advice}"]
-    if kept["directory"] is None:
+        advice = "; --scratch-dir DIR chooses another directory for them"
+        text = f"columns read again, since tokens were not kept: {kept['problem']}"
+        return [text if kept["device"] else text + advice]
+    where = kept["directory"] or kept["device"]
+    if where is None or not kept["columns"]:
         return []
     columns = ", ".join(kept["columns"])
-    return [f"kept between passes: {columns}, {size(kept['bytes'])} in {kept['directory']}"]
+    return [f"kept between passes: {columns}, {size(kept['bytes'])} in {where}"]
 
 
 def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
@@ -176,8 +178,22 @@ def moved_bytes(summary: Mapping[str, Any]) -> list[str]:
     if "bytes" not in summary:
         return []
     decoded, written, copied = (size(summary["bytes"][n]) for n in ("decoded", "written", "copied"))
+    lines = _transferred(summary)
     outputs = f", {written} written, of which {copied} copied unchanged"
-    return [f"{decoded} of columns decoded{outputs if summary['bytes']['written'] else ''}"]
+    return [f"{decoded} of columns decoded{outputs if summary['bytes']['written'] else ''}", *lines]
+
+
+def _transferred(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line of what was copied to and from devices; [] if the CPU computed."""
+    sent, fetched = (summary["bytes"].get(name, 0) for name in ("to_device", "to_host"))
+    if not sent:
+        return []
+    tokens = max(summary["tokens"]["all"], 1)
+    devices = ", ".join(summary["devices"])
+    each = f"({sent / tokens:.1f} bytes a token)"
+    return [
+        f"{size(sent)} sent to {devices} {each}, {size(fetched)} fetched ({fetched / tokens:.1f})"
+    ]
 
 
 def pass_limits(seconds: Mapping[str, Any]) -> list[str]:

@@ -361,9 +361,10 @@ def whole_summary(
     named = zip(targets, (file["reason"] for file in written_files(notes)), strict=True)
     rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
     splits = sum(note["halved"] for note in notes)
+    devices = {device for note in notes for device in note["devices"]}
     return {
         **summary_of(plan, labels, reduced.facts, totals),
-        **run_summary(plan, inputs, targets, rewritten, splits),
+        **run_summary(plan, inputs, targets, rewritten, sorted(devices), splits),
     }
 
 

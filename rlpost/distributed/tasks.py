@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.stages.rewards import RowsDiffer
 
@@ -206,7 +207,7 @@ def write(
             totals, file = _written(context, plan, index, target, engine.clock, fill)
             total += totals
             files.append(file)
-    return TaskOutput(_note(engine.clock, total, responses, engine.splits, files))
+    return TaskOutput(_note(engine.clock, total, responses, engine, files))
 
 
 def _written(
@@ -236,7 +237,7 @@ def _note(
     clock: Clock,
     totals: ExactTotals,
     responses: Responses,
-    splits: int = 0,
+    engine: Engine | None = None,
     files: Sequence[Json] = (),
 ) -> Json:
     """Return the note of a task of the last pass."""
@@ -244,7 +245,8 @@ def _note(
     return {
         "totals": totals.to_text(),
         "cells": cell_names(totals, responses.labels),
-        "halved": splits,
+        "halved": engine.splits if engine else 0,
+        "devices": [str(device) for device in engine.devices.all] if engine else [],
         "seconds": seconds["total"],
         "busy": seconds["busy"],
         "cpu": seconds["cpu"],
@@ -259,7 +261,7 @@ def enrich(
     responses, _ = assemble_responses(labels, batches, empty=partition.rows == 0)
     with context.engine(partition.source()) as engine:
         table, totals = enrich_table(engine, partition.table, responses)
-    return TaskOutput(_note(engine.clock, totals, responses, engine.splits), table)
+    return TaskOutput(_note(engine.clock, totals, responses, engine), table)
 
 
 def encode(
@@ -278,7 +280,7 @@ def encode(
             for row_group, columns in chunk.parts:
                 packer.add(partition.part.first + row_group, columns)
             totals += chunk.totals
-    note = _note(engine.clock, totals, responses, engine.splits)
+    note = _note(engine.clock, totals, responses, engine)
     return TaskOutput(note, ArrowBlock(packer.finish()))
 
 

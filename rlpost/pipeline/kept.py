@@ -112,6 +112,7 @@ class Kept:
         self._lock = threading.Lock()
         self._columns: dict[str, _Column] | None = None
         self._storage: _OnHost | _OnDevice | None = None
+        self._on_device = False
 
     def add(self, row: int, batch: Batch) -> None:
         """Keep the columns of a batch, which begins at a row of the input; thread-safe."""
@@ -159,6 +160,7 @@ class Kept:
             "columns": kept,
             "bytes": self.bytes if kept else 0,
             "directory": None if self.folder is None else str(self.folder),
+            "device": str(self._devices.here) if self._on_device else None,
             "problem": self.problem,
         }
 
@@ -181,7 +183,7 @@ class Kept:
 
     def _reserve_on_device(self, size: int) -> None:
         """Reserve memory of the device: columns that leave it cost more than computing them."""
-        self.folder, room = None, self._devices.room()
+        self.folder, self._on_device, room = None, True, self._devices.room()
         if size > room * _SHARE_OF_ROOM:
             self.problem = f"{self._devices.here} has {room / 1e9:.1f} GB of free memory"
         else:

@@ -76,10 +76,10 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         totals, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify
         )
-        inputs = [file.path for file in source.files]
+        inputs, devices = [file.path for file in source.files], engine.devices.all
         summary = {
             **(summaries[0] if summaries else summarise(plan, responses, totals)),
-            **run_summary(plan, inputs, outputs.targets, rewritten, engine.splits),
+            **run_summary(plan, inputs, outputs.targets, rewritten, devices, engine.splits),
             "scratch": None if engine.kept is None else engine.kept.facts(),
         }
     if options.state is not None:

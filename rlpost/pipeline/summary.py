@@ -188,6 +188,7 @@ def run_summary(
     inputs: Sequence[object],
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
+    devices: Sequence[object],
     splits: int,
 ) -> Json:
     """Return the facts of a whole run, besides the numbers of its responses.
@@ -197,6 +198,7 @@ def run_summary(
         inputs: the paths of the input files.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
+        devices: that computed.
         splits: how many chunks were halved because the memory of the device was full.
     """
     return {
@@ -205,6 +207,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
+        "devices": [str(device) for device in devices],
         "halved_pieces": splits,
     }
 

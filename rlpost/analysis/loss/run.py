@@ -93,7 +93,8 @@ def loss(
             *responses.notes.get("warnings", []),
         ]
         files = [file.path for file in source.files]
-        facts = run_summary(plan, files, outputs.targets, rewritten, engine.splits)
+        devices = engine.devices.all
+        facts = run_summary(plan, files, outputs.targets, rewritten, devices, engine.splits)
     clock = engine.clock
     facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
