@@ -39,6 +39,7 @@ COMMANDS = {
     "presets": "List, show and compare the framework presets.",
     "config": "Show the resolved recipe and the source of each value.",
     "schema": "Print the JSON Schema of recipe files, for editors.",
+    "doctor": "Check installation, machine and devices.",
     "help": "Print a page of the manual, or the list of its pages.",
 }
 HOMES = {

@@ -28,7 +28,7 @@ _UNREPORTED = 2 << 30
 """Bytes that are taken to be free on a device that cannot report them."""
 _CPU = torch.device("cpu")
 _SAME = "--device cpu computes the same numbers"
-_NO_FLOAT64 = "computes no float64, which rlpost needs"
+NO_FLOAT64 = "computes no float64, which rlpost needs"
 _LOG = logging.getLogger("rlpost")
 
 
@@ -71,25 +71,30 @@ def device_kind(name: str) -> tuple[str, int | None]:
             "as xpu"
         )
     if kind == "mps":
-        raise UnavailableError(f"--device {name}: {kind} {_NO_FLOAT64}; {_SAME}")
+        raise UnavailableError(f"--device {name}: {kind} {NO_FLOAT64}; {_SAME}")
     return kind, int(number) if number else None
 
 
-def _automatic() -> tuple[torch.device, ...]:
+def accelerators() -> tuple[dict[torch.device, str | None], str]:
+    """Return the devices of the accelerator that torch has, each with why it cannot be used.
+
+    The reason is None if it can. The second result is torch's warning if it finds no device.
+    """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None:
-        return ()
+        return {}, ""
     count, reason = _count(torch.get_device_module(accelerator))
+    return {device: _problem(device) for device in _all(accelerator.type, count)}, reason
+
+
+def _automatic() -> tuple[torch.device, ...]:
+    devices, reason = accelerators()
     if reason:
         _LOG.warning("rlpost: --device auto: %s; computing on the CPU", reason)
-    devices = []
-    for device in _all(accelerator.type, count):
-        problem = _problem(device)
-        if problem is None:
-            devices.append(device)
-        elif problem != _NO_FLOAT64:
+    for device, problem in devices.items():
+        if problem not in (None, NO_FLOAT64):
             _LOG.warning("rlpost: --device auto leaves out %s: it %s", device, problem)
-    return tuple(devices)
+    return tuple(device for device, problem in devices.items() if problem is None)
 
 
 def _all(kind: str, count: int) -> tuple[torch.device, ...]:
@@ -123,7 +128,7 @@ def _problem(device: torch.device) -> str | None:
     try:
         torch.ones(1, dtype=torch.float64, device=device).add(1).cpu()
     except (RuntimeError, TypeError):
-        return _NO_FLOAT64
+        return NO_FLOAT64
     return None
 
 

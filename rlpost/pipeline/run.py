@@ -169,8 +169,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
     Raises:
         UsageError: the options name a directory that does not exist.
     """
-    if options.scratch_dir is not None and not options.scratch_dir.is_dir():
-        raise UsageError(f"--scratch-dir {options.scratch_dir}: there is no such directory")
+    check_scratch_dir(options.scratch_dir)
     devices = Devices(devices_named(options.device))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
@@ -193,6 +192,12 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         clock=clock,
         scratch_dir=options.scratch_dir or folder,
     )
+
+
+def check_scratch_dir(folder: Path | None) -> None:
+    """Raise UsageError if the directory of --scratch-dir does not exist."""
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"--scratch-dir {folder}: there is no such directory")
 
 
 def check_clash(plan: Plan, names: Sequence[str]) -> None:

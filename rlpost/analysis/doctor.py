@@ -1,0 +1,240 @@
+"""An installation and its machine: versions, memory, devices, free space, and a self-test."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rlpost._version import __version__
+from rlpost.analysis.verify import ColumnDifference
+from rlpost.errors import UnavailableError
+from rlpost.io.machine import core_limit, cpu_model, memory
+from rlpost.io.system import cores
+from rlpost.pipeline.device import NO_FLOAT64, accelerators, devices_named, memory_of
+from rlpost.pipeline.options import Options
+from rlpost.pipeline.run import check_scratch_dir, enrich
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+
+Json = dict[str, Any]
+TOKENS = 1_000_000
+"""List elements of the self-test's table."""
+_GROUPS, _GROUP = 256, 8
+_CPU = torch.device("cpu")
+_OTHER_CHUNKS = Options("cpu", chunk_tokens=30_000, workers=1)
+LIBRARIES = (
+    "torch", "pyarrow", "polars", "numpy", "pydantic", "typer", "rich", "fsspec", "msgspec",
+)  # fmt: skip
+EXTRAS = ("ray", "obstore", "botocore", "huggingface-hub", "textual", "altair")
+RECIPES = {
+    "grpo": Recipe(estimator="grpo"),
+    "gae, KL, whitening": Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
+}
+_SAME_BITS = ("grpo",)
+"""Recipes whose results are the same bits on every device: no sum over tokens is in them."""
+
+
+def examine(device: str, path: Path | None = None, scratch_dir: Path | None = None) -> Json:
+    """Return the facts about an installation and its machine, and the results of a self-test.
+
+    The self-test runs `RECIPES` on a table of a million tokens in memory: on the CPU in chunks of
+    two sizes, and on each other device. The CPU's results are the reference.
+
+    Args:
+        device: what is tested beside the CPU: a name of --device; `auto` is all devices.
+        path: an output or its directory, whose free space is reported; None: the working directory.
+        scratch_dir: the directory of scratch files; None: they are beside the output.
+
+    Returns:
+        `problems` lists what is wrong; `ok` is true if there is nothing.
+
+    Raises:
+        UsageError: torch has no such device, or there is no such scratch directory.
+    """
+    check_scratch_dir(scratch_dir)
+    devices, problems = _chosen(device)
+    tests = list(_self_test([one for one, why in devices.items() if why is None]))
+    failed = [one for one in tests if one["problem"] is not None]
+    problems += [f"{one['device']}, {one['recipe']}: {one['problem']}" for one in failed]
+    return {
+        "rlpost": __version__,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in (*LIBRARIES, *EXTRAS)},
+        "builds": _builds(),
+        "system": platform.platform(),
+        "cpu": {
+            "model": cpu_model(),
+            "cores": os.cpu_count(),
+            "usable": cores(),
+            "limit": core_limit(),
+        },
+        "memory": memory()._asdict(),
+        "devices": [_facts(one, why) for one, why in devices.items()],
+        "disks": [*_disks(path or Path(), scratch_dir)],
+        "environment": _environment(),
+        "self_test": {"tokens": TOKENS, "results": tests},
+        "problems": problems,
+        "ok": not problems,
+    }
+
+
+def _chosen(name: str) -> tuple[dict[torch.device, str | None], list[str]]:
+    """Return the CPU and all other devices, each with why it is not tested, and the problems.
+
+    The reason is None for a device that is tested.
+    """
+    every, warning = accelerators()
+    problems = [f"{one} {why}" for one, why in every.items() if why not in (None, NO_FLOAT64)]
+    problems += [warning] if warning else []
+    if name != "auto":
+        try:
+            chosen = devices_named(name)
+        except UnavailableError as error:
+            chosen, problems = (), [*problems, str(error)]
+        every |= {device: None for device in chosen if device != _CPU}
+        every |= {one: every[one] or "not chosen" for one in every if one not in chosen}
+    return {_CPU: None, **every}, problems
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _builds() -> Json:
+    """Return what torch was built for, and the version of NVIDIA's driver."""
+    driver = Path("/proc/driver/nvidia/version")
+    lines = driver.read_text(encoding="utf-8").splitlines() if driver.is_file() else []
+    own = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    return own | {
+        "xpu": getattr(torch.version, "xpu", None),
+        "nvidia_driver": lines[0].removeprefix("NVRM version: ") if lines else None,
+    }
+
+
+def _facts(device: torch.device, why: str | None) -> Json:
+    """Return what a device reports about itself, and why it is not tested."""
+    whole = memory()
+    facts: Json = {"device": str(device), "name": cpu_model()}
+    free, total, capability = whole.available, whole.limit or whole.total, None
+    if device != _CPU:
+        module = torch.get_device_module(device)
+        facts["name"] = getattr(module, "get_device_name", lambda _: None)(device)
+        capability = getattr(module, "get_device_capability", lambda _: None)(device)
+        free, total = memory_of(device) or (None, None)
+    return facts | {
+        "free": free,
+        "total": total,
+        "capability": ".".join(map(str, capability)) if isinstance(capability, tuple) else None,
+        "not_tested": why,
+    }
+
+
+def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
+    """Yield the free space beside an output, of the scratch directory, and of temporary files."""
+    beside = path.absolute() if path.is_dir() else path.absolute().parent
+    while not beside.is_dir():  # a run creates it
+        beside = beside.parent
+    scratch = beside if scratch_dir is None else scratch_dir.absolute()
+    named = {"output": beside, "scratch": scratch, "temporary": Path(tempfile.gettempdir())}
+    for name, folder in named.items():
+        usage = shutil.disk_usage(folder)
+        yield {
+            "for": name,
+            "directory": str(folder),
+            "free": usage.free,
+            "total": usage.total,
+            "writable": os.access(folder, os.W_OK),
+        }
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that change what rlpost or torch do."""
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    chosen = sorted(name for name in os.environ if name in names or name.startswith("RLPOST_"))
+    return {name: os.environ[name] for name in chosen}
+
+
+def _self_test(devices: Iterable[torch.device]) -> Iterator[Json]:
+    """Yield the speed of each recipe on each device, and the differences from the CPU's results."""
+    table = rollouts(TOKENS)
+    for name, recipe in RECIPES.items():
+        reference, _ = enrich(table, recipe, Options("cpu"))
+        for device in devices:
+            other = _OTHER_CHUNKS if device == _CPU else Options(str(device))
+            result: Json = {"device": str(device), "recipe": name, "tokens_per_second": None}
+            result |= {"verdict": "failed", "largest_difference": None, "problem": None}
+            try:
+                computed, _ = enrich(table, recipe, other)
+                started = perf_counter()
+                enrich(table, recipe, Options(str(device)))
+            except Exception as error:  # noqa: BLE001 - whatever fails is reported
+                line = next(iter(str(error).splitlines()), "")
+                yield result | {"problem": f"{type(error).__name__}: {line}"}
+                continue
+            result["tokens_per_second"] = TOKENS / (perf_counter() - started)
+            exact = device == _CPU or name in _SAME_BITS
+            yield result | _compared(computed, reference, exact=exact)
+
+
+def _compared(computed: pa.Table, reference: pa.Table, *, exact: bool) -> Json:
+    """Return the verdict on the new columns, the largest difference, and the problem, if any.
+
+    Args:
+        computed: the enriched table.
+        reference: the same table, enriched on the CPU.
+        exact: whether the same bits are needed; else 1e-5 relative.
+    """
+    columns = [ColumnDifference(name) for name in ("advantages", "returns")]
+    for column in columns:
+        column.add(*(one[column.name].combine_chunks() for one in (computed, reference)))
+    largest = max(column.largest for column in columns)
+    differing = sum(column.differing for column in columns)
+    same = not differing and not any(column.rounded for column in columns)
+    verdict = "identical" if same else "differs" if differing else "equal to rounding"
+    wrong = differing or (exact and not same)
+    problem = f"differs from the CPU's results by up to {largest:.3g}" if wrong else None
+    return {"verdict": verdict, "largest_difference": largest, "problem": problem}
+
+
+def rollouts(tokens: int) -> pa.Table:
+    """Return a table of responses in prompt groups, with observation tokens, of so many tokens."""
+    random = np.random.default_rng(0)
+    rows = _GROUPS * _GROUP
+    shares = random.lognormal(sigma=0.8, size=rows).cumsum()
+    offsets = np.concatenate([[0], (shares / shares[-1] * tokens).astype(np.int32)])
+    old = -random.exponential(0.5, tokens).astype(np.float32)
+    numbers: dict[str, NDArray[Any]] = {
+        "old_log_probs": old,
+        "ref_log_probs": old + random.normal(0, 0.1, tokens).astype(np.float32),
+        "values": random.normal(0, 0.5, tokens).astype(np.float32),
+        "response_mask": (np.arange(tokens) // 50 % 10 > 0).view(np.uint8),
+    }
+    return pa.table(
+        {
+            "prompt_id": np.arange(rows) // _GROUP,
+            "reward": random.normal(0.3, 0.4, rows),
+            **{name: _lists(offsets, values) for name, values in numbers.items()},
+        }
+    )
+
+
+def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))

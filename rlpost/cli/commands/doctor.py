@@ -1,0 +1,59 @@
+"""`rlpost doctor`: the installation, the machine and a self-test."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations
+from typing import Annotated
+
+import typer
+
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.environment import naming_variables
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import Format
+from rlpost.errors import UnavailableError
+
+app = typer.Typer(add_completion=False)
+
+EPILOG = """Examples:
+
+  rlpost doctor
+
+  rlpost doctor enriched/ --device cuda
+
+  rlpost doctor --format markdown > report.md
+"""
+
+
+@command(app, epilog=EPILOG)
+def doctor(
+    context: typer.Context,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OUT",
+            help="A later output: its disk's free space (default: here).",
+            show_default=False,
+        ),
+    ] = None,
+    how: declared.Output = Format.table,
+    device: declared.Device = "auto",
+    scratch_dir: declared.ScratchDir = None,
+) -> None:
+    """Check the installation, the machine and the devices, for bug reports.
+
+    Prints versions, memory, devices and free disk space. A self-test computes advantages of a
+    million made-up tokens on the CPU and on every other device (--device: on this one), and
+    compares the results.
+
+    Exit code 0: no problem was found; 5: the self-test differs, or a device is missing.
+    """
+    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost.analysis.doctor import examine  # noqa: PLC0415
+    from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
+
+    with naming_variables(context):
+        result = examine(device, path, scratch_dir)
+    render_doctor.show(result, how.value)
+    if not result["ok"]:
+        raise typer.Exit(UnavailableError.exit_code)

@@ -1,0 +1,114 @@
+"""The report of `rlpost doctor`, for terminals, pipes and programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rlpost.display.console import console
+from rlpost.display.tables import TextTable, show_json
+from rlpost.display.text import counted, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+Json = dict[str, Any]
+NONE = "–"
+
+
+def show(report: Json, how: str) -> None:
+    """Print a report on stdout: as tables (`table`), as `json` or as `markdown`."""
+    if how == "json":
+        show_json(report)
+    elif how == "markdown":
+        sys.stdout.write("\n".join(table.markdown() for table in _tables(report)))
+    else:
+        out = console(sys.stdout)
+        for number, table in enumerate(_tables(report)):
+            if number:
+                out.print("")
+            out.print(table)
+
+
+def _tables(report: Json) -> Iterator[TextTable]:
+    yield TextTable(title="Installation", lines=[*_installation(report)])
+    yield TextTable(title="Machine", lines=[*_machine(report)])
+    devices = [
+        (
+            one["device"],
+            one["name"] or NONE,
+            _bytes(one["free"]),
+            _bytes(one["total"]),
+            one["capability"] or NONE,
+        )
+        for one in report["devices"]
+    ]
+    reasons = [one["not_tested"] for one in report["devices"]]
+    notes = {row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None}
+    shown = ("device", "name", "free memory", "of", "capability")
+    yield TextTable(shown, devices, title="Devices", text=(0, 1), row_notes=notes)
+    test = report["self_test"]
+    title = f"Self-test, {counted(test['tokens'], 'token')} in memory"
+    results = [
+        (one["device"], one["recipe"], _speed(one["tokens_per_second"]), _verdict(one))
+        for one in test["results"]
+    ]
+    headings = ("device", "recipe", "M tokens/s", "against the CPU's results")
+    yield TextTable(headings, results, title=title, text=(0, 1, 3))
+    yield TextTable(title="Problems", lines=report["problems"] or ["none"])
+
+
+def _installation(report: Json) -> Iterator[str]:
+    versions, builds = dict(report["versions"]), report["builds"]
+    yield f"rlpost {report['rlpost']}, Python {report['python']}"
+    kinds = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
+    built = [f"{name} {builds[key]}" for key, name in kinds.items() if builds[key]]
+    yield f"torch {versions.pop('torch')}, built for {', '.join(built) or 'CPUs alone'}"
+    if builds["nvidia_driver"]:
+        yield f"driver: {builds['nvidia_driver']}"
+    yield ", ".join(f"{name} {one}" for name, one in versions.items() if one)
+    if missing := [name for name, one in versions.items() if not one]:
+        yield f"not installed: {', '.join(missing)}"
+
+
+def _machine(report: Json) -> Iterator[str]:
+    cpu, memory = report["cpu"], report["memory"]
+    yield report["system"]
+    limit = f", limited to the time of {cpu['limit']:g}" if cpu["limit"] else ""
+    yield f"cores: {cpu['usable']} of {cpu['cores']} usable{limit}"
+    limit = f", limited to {size(memory['limit'])}" if memory["limit"] else ""
+    yield f"memory: {_bytes(memory['available'])} available of {_bytes(memory['total'])}{limit}"
+    for uses, disk in _by_directory(report["disks"]).items():
+        state = "" if disk["writable"] else ", not writable"
+        space = f"{size(disk['free'])} free of {size(disk['total'])}{state}"
+        yield f"disk for {uses} files: {space}, {disk['directory']}"
+    if report["environment"]:
+        pairs = report["environment"].items()
+        yield f"environment: {', '.join(f'{name}={value}' for name, value in pairs)}"
+
+
+def _by_directory(disks: list[Json]) -> dict[str, Json]:
+    """Return the disks by what they are for, each directory once."""
+    uses: dict[str, list[str]] = {}
+    for disk in disks:
+        uses.setdefault(disk["directory"], []).append(disk["for"])
+    directories = {disk["directory"]: disk for disk in disks}
+    return {" and ".join(own): directories[directory] for directory, own in uses.items()}
+
+
+def _bytes(count: int | None) -> str:
+    return NONE if count is None else size(count)
+
+
+def _speed(tokens: float | None) -> str:
+    return NONE if tokens is None else f"{tokens / 1e6:.1f}"
+
+
+def _verdict(result: Json) -> str:
+    if result["verdict"] == "failed":
+        return f"failed: {result['problem']}"
+    if result["verdict"] == "identical":
+        return "equal bit for bit"
+    word = "DIFFERS by" if result["problem"] else "equal to within"
+    return f"{word} {result['largest_difference']:.1e}"
