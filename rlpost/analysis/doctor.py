@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +27,7 @@ from rlpost.pipeline.run import check_scratch_dir, enrich
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -136,15 +137,22 @@ def _facts(device: torch.device, why: str | None) -> Json:
     free, total, capability = whole.available, whole.limit or whole.total, None
     if device != _CPU:
         module = torch.get_device_module(device)
-        facts["name"] = getattr(module, "get_device_name", lambda _: None)(device)
-        capability = getattr(module, "get_device_capability", lambda _: None)(device)
-        free, total = memory_of(device) or (None, None)
+        facts["name"] = _reported(getattr(module, "get_device_name", None), device)
+        capability = _reported(getattr(module, "get_device_capability", None), device)
+        free, total = _reported(memory_of, device) or (None, None)
     return facts | {
         "free": free,
         "total": total,
         "capability": ".".join(map(str, capability)) if isinstance(capability, tuple) else None,
         "not_tested": why,
     }
+
+
+def _reported(function: Callable[[torch.device], Any] | None, device: torch.device) -> Any:
+    """Return what a function reports about a device; None if it fails or there is none."""
+    with suppress(Exception):  # a card that does not work may fail in any way
+        return function and function(device)
+    return None
 
 
 def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:

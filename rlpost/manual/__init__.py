@@ -22,6 +22,7 @@ TOPICS = {
     "losses": "Policy losses: clipping, ratios, KL, zero gradients.",
     "training": "Training on the output.",
     "python": "The Python interface and the formulas as functions.",
+    "gpu": "GPUs: torch for them, --device, exactness, a self-test.",
     "large-runs": "Many files, object stores, resume, Ray, shards, cost.",
     "metadata": "Metadata of files, and the JSON summary.",
     "accuracy": "What results depend on, and bounds on errors.",
@@ -39,6 +40,7 @@ OF_COMMANDS = {
     "verify": "safety",
     "config": "recipes",
     "schema": "recipes",
+    "doctor": "gpu",
     "help": "index",
 }
 """The topic of each command that has no page of its own name."""

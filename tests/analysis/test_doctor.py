@@ -1,0 +1,169 @@
+"""`rlpost doctor`: what it reports, and which faults of a machine it detects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from test_cli import run
+
+from rlpost.analysis import doctor
+from rlpost.cli.render.doctor import show
+
+CARD = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    monkeypatch.setattr(doctor, "TOKENS", 40_000)
+    monkeypatch.setattr(doctor, "accelerators", lambda: ({}, ""))
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A machine with a card, which computes what the function returns for a table of the CPU."""
+
+    def plug_in(compute=lambda table: table):
+        def enrich(table, recipe, options):
+            made, summary = doctor_enrich(table, recipe, doctor.Options("cpu"))
+            return (compute(made) if options.device == "cuda:0" else made), summary
+
+        doctor_enrich = doctor.enrich
+        monkeypatch.setattr(doctor, "accelerators", lambda: ({CARD: None}, ""))
+        monkeypatch.setattr(doctor, "memory_of", lambda _: (60 << 30, 80 << 30))
+        monkeypatch.setattr(doctor, "enrich", enrich)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Fast Card")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+
+    return plug_in
+
+
+def moved(by: float):
+    """Return a function that changes one advantage by a share of it."""
+
+    def move(table):
+        lists = table["advantages"].combine_chunks()
+        values = lists.values.to_numpy().copy()
+        values[np.flatnonzero(values)[7]] *= 1 + by
+        made = pa.ListArray.from_arrays(lists.offsets, pa.array(values))
+        return table.set_column(table.schema.get_field_index("advantages"), "advantages", made)
+
+    return move
+
+
+def report(*words: str) -> tuple[dict, int]:
+    done = run("doctor", "--format", "json", *words)
+    return json.loads(done.out), done.code
+
+
+def test_a_machine_without_problems(tmp_path):
+    found, code = report(str(tmp_path / "new" / "out.parquet"), "--scratch-dir", str(tmp_path))
+    assert (code, found["ok"], found["problems"]) == (0, True, [])
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["pyarrow"] == pa.__version__
+    assert [one["device"] for one in found["devices"]] == ["cpu"]
+    assert 1 <= found["cpu"]["usable"] <= found["cpu"]["cores"]
+    output, scratch, temporary = found["disks"]
+    assert output["directory"] == scratch["directory"] == str(tmp_path)
+    assert output["total"] == shutil.disk_usage(tmp_path).total
+    assert Path(temporary["directory"]).is_dir()
+    results = found["self_test"]["results"]
+    assert [one["recipe"] for one in results] == [*doctor.RECIPES]
+    assert {(one["device"], one["verdict"]) for one in results} == {("cpu", "identical")}
+    assert all(one["tokens_per_second"] > 0 for one in results)
+
+
+def test_the_table_of_the_self_test_has_every_kind_of_token():
+    table = doctor.rollouts(40_000)
+    assert len(table["values"].combine_chunks().values) == 40_000
+    mask = table["response_mask"].combine_chunks().values.to_numpy()
+    assert 0 < mask.mean() < 1
+    assert table["prompt_id"].value_counts().field("counts").to_pylist() == [8] * 256
+
+
+def test_a_card_is_compared_with_the_cpu(card):
+    card(moved(3e-7))
+    found, code = report()
+    assert found["devices"][1] == {
+        "device": "cuda:0",
+        "name": "Fast Card",
+        "free": 60 << 30,
+        "total": 80 << 30,
+        "capability": "9.0",
+        "not_tested": None,
+    }
+    results = {(one["device"], one["recipe"]): one for one in found["self_test"]["results"]}
+    scan = results["cuda:0", "gae, KL, whitening"]
+    assert scan["verdict"] == "equal to rounding"
+    assert 0 < scan["largest_difference"] < 1e-5
+    assert scan["problem"] is None
+    assert results["cuda:0", "grpo"]["problem"].startswith("differs from the CPU's results by")
+    assert (found["ok"], code) == (False, 5)  # the same bits are needed of grpo
+
+
+def failing(_):
+    raise RuntimeError("CUDA error: no kernel image\nmore lines")
+
+
+@pytest.mark.parametrize(
+    ("compute", "problem"),
+    [
+        (moved(1e-3), "cuda:0, gae, KL, whitening: differs from the CPU's results by up to"),
+        (failing, "cuda:0, grpo: RuntimeError: CUDA error: no kernel image"),
+    ],
+)
+def test_a_card_that_computes_something_else_is_a_problem(card, compute, problem):
+    card(compute)
+    found, code = report()
+    assert code == 5
+    assert len(found["problems"]) == 2
+    assert any(text.startswith(problem) for text in found["problems"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "warning", "problems"),
+    [
+        ({CARD: "fails (out of memory)"}, "", ["cuda:0 fails (out of memory)"]),
+        ({}, "CUDA initialization: too old", ["CUDA initialization: too old"]),
+        ({torch.device("mps", 0): doctor.NO_FLOAT64}, "", []),
+    ],
+)
+def test_a_card_that_cannot_be_used_is_not_tested(monkeypatch, devices, warning, problems):
+    monkeypatch.setattr(doctor, "accelerators", lambda: (devices, warning))
+    monkeypatch.setattr(torch.cuda, "get_device_name", failing)
+    found, code = report()
+    assert found["problems"] == problems
+    assert code == (5 if problems else 0)
+    assert {one["device"] for one in found["self_test"]["results"]} == {"cpu"}
+    assert [one["not_tested"] for one in found["devices"]] == [None, *devices.values()]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
+    found, code = report("--device", "cuda:1")
+    assert code == 5
+    assert found["problems"][0].startswith(f"--device cuda:1: torch {torch.__version__}")
+    wrong = run("doctor", "--device", "tpu")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert run("doctor", "--scratch-dir", "nosuch").code == 2
+
+
+def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
+    card(moved(3e-7))
+    found, _ = report()
+    monkeypatch.setenv("COLUMNS", "80")
+    show(found, "table")
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("Fast Card", "64.4 GB", "equal bit for bit", "equal to within", "DIFFERS by"):
+        assert part in text
+    show(found, "markdown")
+    text = capsys.readouterr().out
+    assert text.startswith("## Installation\n\n- rlpost ")
+    assert "| cuda:0 | Fast Card | 64.4 GB | 85.9 GB | 9.0 |" in text
+    assert "## Problems\n\n- cuda:0, grpo: differs" in text
