@@ -234,7 +234,7 @@ Device = Annotated[
         metavar="auto|cpu|cuda[:N]",
         panel=EXECUTION,
         variable=True,
-        help="Device (see `rlpost help gpu`).",
+        help="Device, see `rlpost help gpu`.",
     ),
 ]
 ChunkTokens = Annotated[
