@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from rlpost.errors import DataError, UsageError
+from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import compact_offsets, positions_of
 
 if TYPE_CHECKING:
@@ -47,14 +48,15 @@ def ragged(offsets: Tensor, mask: Tensor | None, tokens: Tensor) -> Ragged:
             f"{tuple(offsets.shape)}: [T] numbers and [N+1] integers are needed; "
             "rlpost.functional.padded has functions of [B, T]"
         )
-    offsets = offsets.to(tokens.device, torch.int64)
-    ends = (0, 0) if not offsets.numel() else (int(offsets[0]), int(offsets[-1]))
-    if not offsets.numel() or ends != (0, size) or bool((offsets.diff() < 0).any()):
+    host = offsets.to("cpu", torch.int64)  # the only wait for offsets on a GPU
+    ends = (0, 0) if not host.numel() else (int(host[0]), int(host[-1]))
+    if not host.numel() or ends != (0, size) or bool((host.diff() < 0).any()):
         raise UsageError(
             f"offsets of {offsets.numel()} numbers from {ends[0]} to {ends[1]}: they must ascend "
             f"from 0 to the number of tokens, {size}"
         )
-    return Ragged(offsets, mask_of(tokens, mask))
+    on_device = with_host_copy(offsets.to(tokens.device, torch.int64), host)
+    return Ragged(on_device, mask_of(tokens, mask))
 
 
 def mask_of(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -64,6 +66,8 @@ def mask_of(values: Tensor, mask: Tensor | None) -> Tensor:
         UsageError: the mask does not have the shape of the values.
     """
     if mask is None:
+        if values.dim() == 1:
+            return all_true(values.numel(), values.device)
         return torch.ones_like(values, dtype=torch.bool)
     if mask.shape != values.shape:
         raise UsageError(
