@@ -38,6 +38,10 @@ ADDED = {
     "bytes.copied",  # bytes that a run decoded and wrote
     "bytes.decoded",  # likewise
     "bytes.written",  # likewise
+    "bytes.to_device",  # bytes that were sent to a device
+    "bytes.to_host",  # and fetched from it
+    "devices[0]",  # a summary names the devices
+    "scratch.device",  # and the one whose memory kept tokens
     "seconds.cpu",  # CPU time by kind of work
     "seconds.limits",  # what the results of the passes waited for
     "seconds.start_up",  # `seconds` is the time of the whole process
