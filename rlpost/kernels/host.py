@@ -21,17 +21,10 @@ def on_host(tensor: Tensor) -> Tensor:
     Without a copy, this waits for the device once, and attaches what it read. So the tensor must
     not change afterwards.
     """
-    copy = copy_on_host(tensor)
+    copy = _copy_of(tensor)
     if copy is None:
         copy = tensor.cpu()
         with_host_copy(tensor, copy)
-    return copy
-
-
-def copy_on_host(tensor: Tensor) -> Tensor | None:
-    """Return a tensor of the CPU, or the attached copy of another; None if there is none."""
-    copy: Tensor | None
-    copy = tensor if tensor.device.type == "cpu" else getattr(tensor, "host_copy", None)
     return copy
 
 
@@ -53,3 +46,18 @@ def all_true(count: int, device: torch.device) -> Tensor:
     """Return a mask that is true everywhere, [count], with a copy that needs no memory."""
     mask = torch.ones(count, dtype=torch.bool, device=device)
     return with_host_copy(mask, torch.ones(1, dtype=torch.bool).expand(count))
+
+
+def is_all_true(mask: Tensor) -> bool:
+    """Return whether the host's copy of a mask is true everywhere; false if there is no copy."""
+    copy = _copy_of(mask)
+    if copy is None:
+        return False
+    return bool((copy[:1] if copy.stride() == (0,) else copy).all())
+
+
+def _copy_of(tensor: Tensor) -> Tensor | None:
+    """Return a tensor of the CPU, or the copy that is attached to another."""
+    copy: Tensor | None
+    copy = tensor if tensor.device.type == "cpu" else getattr(tensor, "host_copy", None)
+    return copy

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlpost.kernels.host import like, on_host, with_host_copy
+from rlpost.kernels.host import is_all_true, like, on_host, with_host_copy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,7 +112,7 @@ def count_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the number of true elements of each segment, [N] int64."""
     if mask.device.type != "cpu":
         return segment_sum(mask.to(torch.int64), offsets)
-    if bool(mask.all()):
+    if is_all_true(mask):
         return lengths(offsets)
     return torch.searchsorted(mask.nonzero().squeeze(1), offsets).diff()
 
@@ -137,7 +137,7 @@ def last_true(mask: Tensor, offsets: Tensor) -> Tensor:
         latest = torch.where(mask, positions, -1).cummax(0).values
         last = latest[(offsets[1:] - 1).clamp(min=0)]
         return torch.where((last >= offsets[:-1]) & (lengths(offsets) > 0), last, -1)
-    if bool(mask.all()):
+    if is_all_true(mask):
         return torch.where(lengths(offsets) > 0, offsets[1:] - 1, -1)
     true = mask.nonzero().squeeze(1)
     before = torch.searchsorted(true, offsets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlpost.kernels.corrections import reduce_responses
-from rlpost.kernels.host import copy_on_host, on_host
+from rlpost.kernels.host import is_all_true, on_host
 from rlpost.kernels.segments import spread
 from rlpost.kernels.selection import Floors
 
@@ -112,8 +112,7 @@ class Tokens:
     @cached_property
     def all_policy(self) -> bool:
         """Whether all tokens are policy tokens; false if only a device has the mask."""
-        known = copy_on_host(self.mask)
-        return known is not None and bool(known.all())
+        return is_all_true(self.mask)
 
     @cached_property
     def advantage_positive(self) -> Tensor:
