@@ -41,6 +41,7 @@ ADDED = {
     "bytes.to_device",  # bytes that were sent to a device
     "bytes.to_host",  # and fetched from it
     "devices[0]",  # a summary names the devices
+    "devices length",
     "scratch.device",  # and the one whose memory kept tokens
     "seconds.cpu",  # CPU time by kind of work
     "seconds.limits",  # what the results of the passes waited for
