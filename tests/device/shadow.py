@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "shadow"
@@ -218,8 +217,23 @@ def _card_of(device) -> Card | None:
     return cards[backend.current_device() if device.index is None else device.index]
 
 
+def _each(function, tree):
+    """Return lists, tuples and dictionaries with the function of each element."""
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([_each(function, one) for one in tree])
+    if isinstance(tree, dict):
+        return {key: _each(function, one) for key, one in tree.items()}
+    return function(tree)
+
+
 def _numbers(tree):
-    return tree_map(lambda x: x.numbers if isinstance(x, ShadowTensor) else x, tree)
+    return _each(lambda x: x.numbers if isinstance(x, ShadowTensor) else x, tree)
+
+
+def _tensors(tree) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    _each(lambda x: tensors.append(x) if isinstance(x, torch.Tensor) else None, tree)
+    return tensors
 
 
 # Operations whose result has a size, or is a number, that a GPU's host has to wait for
@@ -253,7 +267,7 @@ def _run(func, args, kwargs):
     """Run an operation that has tensors of a card, or makes one."""
     _count_op()
     name = func.overloadpacket.__name__
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = _tensors((args, kwargs))
     inputs = [x for x in tensors if isinstance(x, ShadowTensor)]
     if name in _COPIES:
         return _copy(func, name, args, kwargs)
@@ -266,7 +280,8 @@ def _run(func, args, kwargs):
     if "device" in kwargs:
         options["device"] = "cpu"
     plain, options = _numbers((args, options))
-    results = _segment_sum(*plain, **options) if _sums(func, args) else func(*plain, **options)
+    sums = name == "segment_reduce" and args[1] == "sum" and options.get("offsets") is not None
+    results = (_segment_sum if sums else func)(*plain, **options)
     for x in inputs:
         if x.shape != x.numbers.shape:
             raise NotImplementedError(f"{name} changes the shape of a tensor of {x.device}")
@@ -279,11 +294,7 @@ def _run(func, args, kwargs):
             return x
         return same[id(x)] if id(x) in same else _on_card(x, card, inputs)
 
-    return tree_map(wrapped, results)
-
-
-def _sums(func, args) -> bool:
-    return func is aten.segment_reduce.default and args[1] == "sum" and args[0].dim() == 1
+    return _each(wrapped, results)
 
 
 def _segment_sum(values, _how, *, offsets, initial=0.0, **_options):

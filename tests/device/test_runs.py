@@ -1,0 +1,237 @@
+"""Runs on the shadow: files, shards, tasks on tables, full memory, several cards, functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import rlpost
+from rlpost import functional
+from rlpost.distributed import driver, shards
+from rlpost.distributed import partition as partitions
+from rlpost.distributed.executor import TaskResult
+from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContext
+from rlpost.errors import UnavailableError
+from rlpost.io.parquet.source import TableSource
+from rlpost.kernels import kl as kl_kernels
+from rlpost.pipeline.run import bind
+from tests.device.inputs import rollouts
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+SMALL = rlpost.Options(device="cpu", chunk_tokens=3000, workers=2)
+ON_CARD = replace(SMALL, device="shadow:0")
+RECIPES = {
+    "gae": rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
+    "filters": rlpost.Recipe(
+        estimator="rloo",
+        is_weight="segment",
+        is_cap=1.1,
+        is_normalise=True,
+        is_filter=("token:ratio:0.8:1.25", "sequence:ratio:0.5:2"),
+    ),
+}
+WAYS = ("to_device_bytes", "to_host_bytes")
+every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+
+
+@every_recipe
+@pytest.mark.parametrize("sample", ["arithmetic", "calculator"])
+def test_a_file_has_the_bytes_of_the_cpu(measure, tmp_path, recipe, sample):
+    paths = []
+    for options in (SMALL, ON_CARD):
+        path = tmp_path / f"{options.device}.parquet"
+        with measure.measured() as run:
+            summary = rlpost.advantages(SAMPLES / f"{sample}.parquet", path, recipe, options)
+        paths.append(path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert all(chunk.counts.waits <= 1 for chunk in run.chunks)
+    rows, counts = sum(each.rows for each in run.chunks), [each.counts for each in run.chunks]
+    sent, fetched = (sum(getattr(each, way) for each in counts) for way in WAYS)
+    assert summary["bytes"]["to_host"] == fetched
+    assert sent - 16 * rows <= summary["bytes"]["to_device"] <= sent  # not offsets of segments
+
+
+def test_a_chunk_that_does_not_fit_is_halved(shadow, measure):
+    recipe, table = RECIPES["gae"], rollouts(observations=True)
+    expected, _ = rlpost.enrich(table, recipe, SMALL)
+    _, _, whole = measure.on_shadow(table, recipe, chunk_tokens=1 << 20, workers=1)
+    with shadow.limited(0, shadow.cards[0].allocated + whole.peak // 3) as card:
+        result, _, run = measure.on_shadow(table, recipe, chunk_tokens=1 << 20, workers=1)
+        assert card.peak <= card.limit
+    assert [len(chunks) for chunks in whole.passes] == [1, 1, 1]
+    assert all(len(chunks) > 2 for chunks in run.passes[1:])
+    assert result.equals(expected)
+
+
+def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
+    used = shadow.cards[0].allocated
+    with (
+        shadow.limited(0, used + (1 << 13)),
+        pytest.raises(UnavailableError, match=r"row 0: this response does not fit .* shadow:0"),
+    ):
+        rlpost.enrich(rollouts(observations=True), RECIPES["gae"], ON_CARD)
+    assert shadow.cards[0].allocated == used
+
+
+@every_recipe
+def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
+    table = rollouts(observations=True)
+    expected, _ = rlpost.enrich(table, recipe, SMALL)
+    before = [card.allocated for card in shadow.cards]
+    for card in shadow.cards:
+        card.peak = card.allocated
+    options = replace(ON_CARD, device="shadow", chunk_tokens=500, workers=4)
+    result, _ = rlpost.enrich(table, recipe, options)
+    assert result.equals(expected)
+    assert all(card.peak > start for card, start in zip(shadow.cards, before, strict=True))
+
+
+@every_recipe
+@pytest.mark.parametrize("divided", [False, True])
+def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, divided):
+    (tmp_path / "in").mkdir()
+    table = rollouts(observations=True)
+    for place, (start, stop) in enumerate(pairwise((0, 40, 96))):
+        part = table.slice(start, stop - start)
+        pq.write_table(part, tmp_path / "in" / f"{place}.parquet", row_group_size=9)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, SMALL)
+    with (
+        mock.patch.object(driver, "ROWS_A_BUCKET", 50),
+        mock.patch.object(partitions, "PART_BYTES", 1 if divided else partitions.PART_BYTES),
+        shadow.counted() as counts,
+    ):
+        shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", recipe, ON_CARD)
+        for index in (1, 0):
+            shards.shard(tmp_path / "state", index, 2, ON_CARD)
+    assert counts.to_device > 0
+    for path in (tmp_path / "local").iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+class InMemory:
+    """An executor that runs the tasks in this process, as a worker of Ray does."""
+
+    def run(self, _purpose, context, calls):
+        results = []
+        for call in calls:
+            own = context if call.tokens else replace(context, device="cpu")
+            batches = (LoadedBatch(*batch) for batch in call.batches)
+            results.append(TaskResult(*call.task(own, *call.arguments, batches)))
+        return results
+
+
+@every_recipe
+def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
+    table = rollouts(observations=True)
+    plan = bind(TableSource(table), recipe, {})
+    context = TaskContext(recipe, plan.columns, {}, 1, device="shadow:1", chunk_tokens=3000)
+    parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
+    with shadow.counted() as counts:
+        reduced = driver.reduce_responses(context, parts, InMemory())
+        _, tables = driver.last_pass(context, parts, reduced, InMemory())
+    expected, _ = rlpost.enrich(table, recipe, SMALL)
+    assert counts.to_device > 0
+    assert pa.concat_tables(tables).equals(expected)
+
+
+def test_a_wait_in_the_token_path_is_found(measure, monkeypatch):
+    recipe, table = RECIPES["gae"], rollouts(observations=True)
+    _, _, before = measure.on_shadow(table, recipe, chunk_tokens=3000, workers=1)
+    assert max(chunk.counts.waits for chunk in before.chunks) == 1
+    clamped = kl_kernels.token_kl
+
+    def planted(log_probs, *rest, **options):
+        assert log_probs.sum().item() < 0
+        return clamped(log_probs, *rest, **options)
+
+    monkeypatch.setattr("rlpost.pipeline.stages.tokens.token_kl", planted)
+    result, _, after = measure.on_shadow(table, recipe, chunk_tokens=3000, workers=1, stacks=True)
+    assert max(chunk.counts.waits for chunk in after.chunks) > 1
+    assert any(
+        "test_runs.py" in stack or "_local_scalar_dense" in stack for stack in after.counts.stacks
+    )
+    assert result.num_rows == table.num_rows
+
+
+LENGTHS = [3, 0, 17, 1, 40, 8]
+
+
+def _ragged():
+    random = torch.Generator().manual_seed(7)
+    count = sum(LENGTHS)
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
+    normal = {name: torch.randn(count, generator=random) for name in ("a", "b")}
+    logs = {name: -torch.rand(count, generator=random) for name in ("new", "old", "infer")}
+    mask = torch.rand(count, generator=random) > 0.3
+    rewards = torch.rand(len(LENGTHS), generator=random)
+    groups = torch.tensor([0, 0, 1, 1, 1, 2])
+    padded = {name: torch.randn(4, 9, generator=random) for name in ("p", "q")}
+    shape = {"padded_mask": torch.rand(4, 9, generator=random) > 0.4}
+    return {
+        "offsets": offsets, "mask": mask, "rewards": rewards, "groups": groups, "p4": rewards[:4],
+        **normal, **logs, **padded, **shape,
+    }  # fmt: skip
+
+
+F, P = functional, functional.padded
+FUNCTIONS = {
+    "gae": lambda x: F.gae(x["a"], x["b"], x["offsets"], x["mask"], lam=0.9),
+    "discounted_returns": lambda x: F.discounted_returns(x["a"], x["offsets"], gamma=0.9),
+    "response_rewards": lambda x: F.response_rewards(x["rewards"], x["a"], x["offsets"]),
+    "place_rewards": lambda x: F.place_rewards(x["rewards"], x["offsets"], x["mask"]),
+    "to_tokens": lambda x: F.to_tokens(x["rewards"], x["offsets"], x["mask"]),
+    "whiten": lambda x: F.whiten(x["a"], x["mask"]),
+    "kl": lambda x: F.kl(x["new"], x["old"], x["mask"], kl_estimator="k3"),
+    "importance_weights": lambda x: F.importance_weights(
+        x["old"], x["infer"], x["offsets"], x["mask"], level="segment", cap=1.2
+    ),
+    "policy_loss": lambda x: F.policy_loss(
+        x["new"], x["old"], x["a"], x["offsets"], x["mask"], infer_log_probs=x["infer"]
+    ),
+    "aggregate": lambda x: F.aggregate(x["a"], x["offsets"], x["mask"], how="seq-mean-token-mean"),
+    "grpo": lambda x: F.grpo(x["rewards"], x["groups"]),
+    "dr_grpo": lambda x: F.dr_grpo(x["rewards"], x["groups"]),
+    "rloo": lambda x: F.rloo(x["rewards"], x["groups"]),
+    "opo": lambda x: F.opo(x["rewards"], x["offsets"].diff() + 1, x["groups"]),
+    "gpg": lambda x: F.gpg(x["rewards"], x["groups"]),
+    "grpo_passk": lambda x: F.grpo_passk(x["rewards"], x["groups"]),
+    "max_rl": lambda x: F.max_rl(x["rewards"], x["groups"]),
+    "gdpo": lambda x: F.gdpo(torch.stack([x["rewards"], x["rewards"] ** 2], 1), x["groups"]),
+    "padded.gae": lambda x: P.gae(x["p"], x["q"], x["padded_mask"]),
+    "padded.discounted_returns": lambda x: P.discounted_returns(x["p"], x["padded_mask"]),
+    "padded.place_rewards": lambda x: P.place_rewards(x["p4"], x["padded_mask"]),
+    "padded.response_rewards": lambda x: P.response_rewards(x["p4"], x["p"]),
+    "padded.to_tokens": lambda x: P.to_tokens(x["p4"], x["padded_mask"]),
+    "padded.importance_weights": lambda x: P.importance_weights(
+        x["p"], x["q"], x["padded_mask"], level="geometric"
+    ),
+    "padded.policy_loss": lambda x: P.policy_loss(x["p"], x["q"], x["p"], x["padded_mask"]),
+    "padded.aggregate": lambda x: P.aggregate(x["p"], x["padded_mask"]),
+    "padded.whiten": lambda x: P.whiten(x["p"], x["padded_mask"]),
+    "padded.kl": lambda x: P.kl(x["p"], x["q"], x["padded_mask"]),
+}
+
+
+def test_all_functions_are_here():
+    classes = {"Credit", "PolicyLoss", "Weights", "padded"}
+    every = {*F.__all__} - classes | {f"padded.{name}" for name in P.__all__}
+    assert every == {*FUNCTIONS}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_cpus_bits_on_the_card_of_its_input(shadow, name):
+    device = shadow.cards[1].device
+    inputs = _ragged()
+    expected = FUNCTIONS[name](inputs)
+    result = FUNCTIONS[name]({key: value.to(device) for key, value in inputs.items()})
+    left, right = (one if isinstance(one, tuple) else (one,) for one in (expected, result))
+    for here, there in zip(left, right, strict=True):
+        assert there.device == device
+        assert torch.equal(here, there.cpu())
