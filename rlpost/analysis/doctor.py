@@ -18,8 +18,9 @@ import torch
 
 from rlpost._version import __version__
 from rlpost.analysis.verify import ColumnDifference
-from rlpost.errors import UnavailableError
+from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.machine import core_limit, cpu_model, memory
+from rlpost.io.paths import parse_path
 from rlpost.io.system import cores
 from rlpost.pipeline.device import NO_FLOAT64, accelerators, devices_named, memory_of
 from rlpost.pipeline.options import Options
@@ -50,7 +51,7 @@ _SAME_BITS = ("grpo",)
 """Recipes whose results are the same bits on every device: no sum over tokens is in them."""
 
 
-def examine(device: str, path: Path | None = None, scratch_dir: Path | None = None) -> Json:
+def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Json:
     """Return the facts about an installation and its machine, and the results of a self-test.
 
     The self-test runs `RECIPES` on a table of a million tokens in memory: on the CPU in chunks of
@@ -58,15 +59,18 @@ def examine(device: str, path: Path | None = None, scratch_dir: Path | None = No
 
     Args:
         device: what is tested beside the CPU: a name of --device; `auto` is all devices.
-        path: an output or its directory, whose free space is reported; None: the working directory.
+        out: a later output or its directory, whose free space is reported.
         scratch_dir: the directory of scratch files; None: they are beside the output.
 
     Returns:
         `problems` lists what is wrong; `ok` is true if there is nothing.
 
     Raises:
-        UsageError: torch has no such device, or there is no such scratch directory.
+        UsageError: torch has no such device, there is no such directory, or the output is a URL.
     """
+    path = parse_path(out)
+    if not isinstance(path, Path):
+        raise UsageError(f"{out}: is no path on this machine, whose disks are checked")
     check_scratch_dir(scratch_dir)
     devices, problems = _chosen(device)
     tests = list(_self_test([one for one, why in devices.items() if why is None]))
@@ -86,7 +90,7 @@ def examine(device: str, path: Path | None = None, scratch_dir: Path | None = No
         },
         "memory": memory()._asdict(),
         "devices": [_facts(one, why) for one, why in devices.items()],
-        "disks": [*_disks(path or Path(), scratch_dir)],
+        "disks": [*_disks(path, scratch_dir)],
         "environment": _environment(),
         "self_test": {"tokens": TOKENS, "results": tests},
         "problems": problems,

@@ -151,6 +151,7 @@ def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
     wrong = run("doctor", "--device", "tpu")
     assert (wrong.code, wrong.out) == (2, "")
     assert run("doctor", "--scratch-dir", "nosuch").code == 2
+    assert "s3://b/x: is no path on this machine" in run("doctor", "s3://b/x").err
 
 
 def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):

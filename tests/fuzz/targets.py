@@ -256,10 +256,14 @@ def _inputs() -> Path:
     return top
 
 
+UNFUZZED = ("browse", "report", "doctor")
+"""Commands that need a terminal or seconds for a run."""
+
+
 def check_line(data: bytes) -> str:
     """Run a command line: it must end with a documented exit code, without control characters."""
     words = [word for word in data.decode(errors="replace").split("\n") if _harmless(word)]
-    if not words or words[0] not in COMMANDS or words[0] in ("browse", "report"):
+    if not words or words[0] not in COMMANDS or words[0] in UNFUZZED:
         words = ["inspect", *words]
     top = _inputs()
     out = top / "out"
@@ -282,7 +286,7 @@ def _harmless(word: str) -> bool:
 @cache
 def vocabulary() -> tuple[str, ...]:
     """Return commands, their options, and values."""
-    named = [name for name in COMMANDS if name not in ("browse", "report")]
+    named = [name for name in COMMANDS if name not in UNFUZZED]
     apps = [get_command(app_of(name)) for name in named]
     options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
     unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import Annotated
 
 import typer
@@ -28,14 +27,14 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 def doctor(
     context: typer.Context,
-    path: Annotated[
-        Path | None,
+    out: Annotated[
+        str,
         typer.Argument(
             metavar="OUT",
-            help="A later output: its disk's free space (default: here).",
+            help="Output whose disk's free space is printed (default: here).",
             show_default=False,
         ),
-    ] = None,
+    ] = ".",
     how: declared.Output = Format.table,
     device: declared.Device = "auto",
     scratch_dir: declared.ScratchDir = None,
@@ -53,7 +52,7 @@ def doctor(
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
 
     with naming_variables(context):
-        result = examine(device, path, scratch_dir)
+        result = examine(device, out, scratch_dir)
     render_doctor.show(result, how.value)
     if not result["ok"]:
         raise typer.Exit(UnavailableError.exit_code)
