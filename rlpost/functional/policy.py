@@ -16,7 +16,7 @@ from rlpost.functional.arguments import (
     ragged,
 )
 from rlpost.kernels.aggregate import denominator
-from rlpost.kernels.segments import count_true, lengths
+from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
 
@@ -200,9 +200,8 @@ def aggregate(
     responses = ragged(offsets, mask, values)
     sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)
     count = sizes.numel()
-    owners = torch.repeat_interleave(sizes, output_size=values.numel())
     inside = torch.where(responses.mask, values, 0.0).to(torch.float64)
-    sums = inside.new_zeros(count).index_add(0, owners, inside)
+    sums = add_segment_sums(inside.new_zeros(count), inside, responses.offsets)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clamp(min=1)
     if weights is not None:

@@ -24,7 +24,7 @@ from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import add_at, last_true, lengths
+from rlpost.kernels.segments import add_at, add_segment_sums, last_true, lengths
 from rlpost.recipe.recipe import Level
 
 if TYPE_CHECKING:
@@ -167,9 +167,8 @@ def response_rewards(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) ->
     (rewards,), (token_rewards,) = floats(rewards=rewards), floats(token_rewards=token_rewards)
     responses = ragged(offsets, None, token_rewards)
     per_response("rewards", rewards, responses.offsets.numel() - 1)
-    owners = torch.repeat_interleave(lengths(responses.offsets), output_size=len(token_rewards))
     widest = torch.promote_types(rewards.dtype, token_rewards.dtype)
-    return rewards.to(widest).index_add(0, owners, token_rewards.to(widest))
+    return add_segment_sums(rewards.to(widest), token_rewards.to(widest), responses.offsets)
 
 
 def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -77,6 +77,17 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     return _reduce(values, offsets, "sum", 0.0)
 
 
+def add_segment_sums(start: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
+    """Return `start` [N] plus the sum of each segment, [N]; differentiable.
+
+    Every run adds in the same order. With `index_add` CUDA would add in a random one, by atomics.
+    """
+    segments = torch.repeat_interleave(lengths(offsets), output_size=values.numel())
+    if start.device.type == "cpu":
+        return start.index_add(0, segments, values)
+    return start.index_put((segments,), values, accumulate=True)
+
+
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
     """Return the maximum of each segment, [N]; -inf for an empty segment."""
     return _reduce(values, offsets, "max", -torch.inf)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import rlpost
+from rlpost import functional
 from rlpost.analysis.loss.run import loss
 from rlpost.estimators import ESTIMATORS
 from rlpost.losses import LOSSES
@@ -120,6 +121,20 @@ def test_losses_are_those_of_the_cpu(name, tmp_path):
         tables.append(pq.read_table(path))
     noted(f"loss {name}", gap_of_tables(tables[1], tables[0]))
     assert tables[2].equals(tables[1])
+
+
+@pytest.mark.parametrize("run", [functional.response_rewards, functional.aggregate])
+def test_functions_of_tensors_add_in_one_order(run):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(1 << 20, generator=generator, dtype=torch.float64)
+    offsets = torch.arange(0, (1 << 20) + 1, 1 << 14)
+    own = {"rewards": values[:64]} if run is functional.response_rewards else {}
+    name = "token_rewards" if own else "values"
+    columns = {**own, name: values, "offsets": offsets}
+    there = {key: column.to(DEVICE) for key, column in columns.items()}
+    found = run(**there)
+    torch.testing.assert_close(found.cpu(), run(**columns), rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(run(**there), found) for _ in range(5))
 
 
 @pytest.fixture(scope="module")

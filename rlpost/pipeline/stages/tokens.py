@@ -99,7 +99,8 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
         beta = spread_or_scalar(batch.responses["beta"], batch.offsets)
-        rewards = torch.addcmul(rewards, beta, kl, value=-1.0)
+        # Rounded once. By CUDA, too, with the factor 1 alone, from torch 2.11 on.
+        rewards = torch.addcmul(rewards, -beta, kl)
     elif rewards.numel() != batch.mask.numel():
         rewards = rewards.new_zeros(batch.mask.shape)
     add_at(rewards, _last(batch, recipe), batch.responses["rewards"])
