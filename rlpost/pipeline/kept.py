@@ -56,6 +56,8 @@ class _OnDevice:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._block = torch.empty(size, dtype=torch.uint8, device=device)
+        # The work that last used this memory is queued in this stream; others write there, too.
+        torch.accelerator.current_stream(device).synchronize()
 
     def write(self, values: Tensor, at: int) -> None:
         """Store numbers at a byte; the numbers may be on another card."""
@@ -73,7 +75,7 @@ class _OnDevice:
 
     def empty(self) -> None:
         """Free the memory."""
-        self._block = self._block[:0]
+        self._block = self._block.new_empty(0)
 
     close = empty
 
@@ -112,7 +114,7 @@ class Kept:
         self._lock = threading.Lock()
         self._columns: dict[str, _Column] | None = None
         self._storage: _OnHost | _OnDevice | None = None
-        self._on_device = False
+        self._device: torch.device | None = None
 
     def add(self, row: int, batch: Batch) -> None:
         """Keep the columns of a batch, which begins at a row of the input; thread-safe."""
@@ -160,7 +162,7 @@ class Kept:
             "columns": kept,
             "bytes": self.bytes if kept else 0,
             "directory": None if self.folder is None else str(self.folder),
-            "device": str(self._devices.here) if self._on_device else None,
+            "device": None if self._device is None else str(self._device),
             "problem": self.problem,
         }
 
@@ -183,11 +185,11 @@ class Kept:
 
     def _reserve_on_device(self, size: int) -> None:
         """Reserve memory of the device: columns that leave it cost more than computing them."""
-        self.folder, self._on_device, room = None, True, self._devices.room()
+        self.folder, self._device, room = None, self._devices.here, self._devices.room()
         if size > room * _SHARE_OF_ROOM:
-            self.problem = f"{self._devices.here} has {room / 1e9:.1f} GB of free memory"
+            self.problem = f"{self._device} has {room / 1e9:.1f} GB of free memory"
         else:
-            self._storage = _OnDevice(size, self._devices.here)
+            self._storage = _OnDevice(size, self._device)
 
     def _reserve_on_host(self, size: int) -> None:
         in_memory = size <= IN_MEMORY
