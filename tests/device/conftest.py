@@ -12,8 +12,11 @@ def shadow():
     if not hasattr(torch.library, "get_kernel"):
         pytest.skip("this torch has no backends in Python with pinned memory")
     module = importlib.import_module("tests.device.shadow")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its operations are small
     with module.plugged_in():
         yield module
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

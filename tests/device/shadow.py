@@ -50,6 +50,8 @@ class Counts:
     transfers that block."""
     waited_for: Counter[str] = field(default_factory=Counter)
     """Waits by operation."""
+    unordered: Counter[str] = field(default_factory=Counter)
+    """Operations that add floats in an order that differs from run to run on a GPU."""
     stacks: Counter[str] = field(default_factory=Counter)
     """Waits and transfers by the lines of this repository that caused them, innermost last."""
     stack_bytes: Counter[str] = field(default_factory=Counter)
@@ -69,6 +71,10 @@ class Counts:
         self.waits += 1
         self.waited_for[name] += 1
         self._stack(f"wait: {name}")
+
+    def _unordered(self, name: str) -> None:
+        self.unordered[name] += 1
+        self._stack(f"unordered: {name}")
 
     def _stack(self, what: str, nbytes: int = 0) -> None:
         if self.with_stacks:
@@ -263,6 +269,34 @@ def _waits(name: str, args, kwargs) -> bool:
     return False
 
 
+# Operations that torch has no deterministic kernel for on CUDA, or that add by atomics
+_UNORDERED = {
+    "cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "index_add", "index_add_",
+    "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_reduce",
+    "index_reduce_", "index_put", "index_put_", "_index_put_impl_", "put_", "histc", "bincount",
+    "kthvalue", "median", "nanmedian", "masked_scatter",
+}  # fmt: skip
+
+
+def _adds_in_any_order(name: str, args, kwargs) -> bool:
+    """Return whether a GPU may add the floats of an operation in any order."""
+    if name not in _UNORDERED:
+        return False
+    if name == "bincount":
+        return len(args) > 1 and args[1] is not None
+    if name.startswith(("index_put", "_index_put", "put")):
+        accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        if not accumulates:
+            return False
+    if name.startswith("scatter_reduce") and args[4] in ("amax", "amin"):
+        return False
+    if name.startswith(("index_add", "scatter_add")) and args[0].dim() == 1:
+        places = args[2].numbers[args[3].numbers != 0]
+        if len(places.unique()) == len(places):  # each place gets one number
+            return False
+    return args[0].is_floating_point() or kwargs.get("dtype") in (torch.float32, torch.float64)
+
+
 def _run(func, args, kwargs):
     """Run an operation that has tensors of a card, or makes one."""
     _count_op()
@@ -274,6 +308,8 @@ def _run(func, args, kwargs):
     _check_devices(name, args, tensors)
     if inputs and _waits(name, args, kwargs):
         _wait(name)
+    if inputs and _adds_in_any_order(name, args, kwargs):
+        _count("_unordered", name)
     target = kwargs.get("device")
     card = inputs[0].block.card if target is None and inputs else _card_of(target or NAME)
     options = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}

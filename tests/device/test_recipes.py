@@ -69,5 +69,6 @@ def test_a_recipe_gives_the_cpus_bits_with_one_wait_a_chunk(measure, name, obser
         mask = "mask" in chunks[0].roles
         assert sent <= tokens * (4 * len(columns) + mask + more.sent) + numbers
         assert fetched <= tokens * (4 * written if last else more.fetched) + numbers
+    assert not run.counts.unordered  # else two runs on a GPU differ
     outside = run.counts.waits - sum(each.counts.waits for each in run.chunks)
     assert outside <= 2  # the check of the device at the start

@@ -69,6 +69,23 @@ def test_it_counts_no_wait_for_what_stays_on_the_card(shadow, what):
     assert counts.ops > 0
 
 
+def test_it_counts_sums_in_any_order(shadow):
+    x = card(shadow)
+    with shadow.counted() as counts:
+        x.scatter_add(0, x.long() // 2, x)
+        x.cumsum(0)
+        x.index_put((x.long(),), x, accumulate=True)
+    assert [*counts.unordered] == ["scatter_add", "cumsum", "index_put"]
+    with shadow.counted() as counts:
+        x.long().cumsum(0)
+        x.scatter(0, x.long(), x)
+        x.scatter_add(0, x.long(), x)
+        x.index_put((x.long(),), x)
+        x.long().index_add(0, x.long(), x.long())
+        x.scatter_reduce(0, x.long(), x, "amax")
+    assert not counts.unordered
+
+
 def test_a_view_of_a_transfer_is_no_transfer(shadow):
     with shadow.counted() as counts:
         block = torch.zeros(24, dtype=torch.uint8).pin_memory()
