@@ -236,7 +236,8 @@ def run_lines(found: Json) -> Iterator[str]:
             + "".join(f"{name:>8}" for name in LIMITS)
             + f"{'share':>7}{'B/token':>8}{'MB':>6}",
         )
-        for row in (row for row in found["runs"] if row["recipe"] == recipe):
+        rows = (row for row in found["runs"] if row["recipe"] == recipe)
+        for row in sorted(rows, key=lambda row: (row["device"], row["workers"])):
             yield f"{row['device']:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
         for name, gap in found["differences"].get(recipe, {}).items():
             yield (
@@ -293,7 +294,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, help="of the kernels; 2^24, and 2^19 on the CPU")
     parser.add_argument("--transfer-bytes", type=int, default=1 << 28)
     parser.add_argument("--responses", type=int, default=64_000, help="of the file, at most")
-    parser.add_argument("--workers", default="1,4,8,16")
+    parser.add_argument("--workers", default="4,16,1,8", help="the first come first")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=200, help="no run begins after them")
     parser.add_argument("--folder", type=Path, help="of the file and outputs; kept afterwards")

@@ -92,9 +92,12 @@ def noted(name, found):
 
 
 def is_outcome(name):
-    """Whether advantages come from numbers of responses alone."""
-    estimator, _, variant = name.partition(" ")
-    return variant == "plain" and ESTIMATORS[estimator].level == "response"
+    """Whether each advantage is a number of its response, computed without tokens."""
+    name, _, variant = name.partition(" ")
+    estimator = ESTIMATORS.get(name)
+    if estimator is None or variant != "plain" or estimator.whiten_advantages:
+        return False
+    return estimator.level == "response" or estimator.undiscounted_is_constant
 
 
 @pytest.mark.parametrize("name", RECIPES)
