@@ -80,7 +80,10 @@ def accelerators() -> tuple[dict[torch.device, str | None], str]:
 
     The reason is None if it can. The second result is torch's warning if it finds no device.
     """
-    accelerator = torch.accelerator.current_accelerator()
+    try:
+        accelerator = torch.accelerator.current_accelerator()
+    except RuntimeError:  # torch 2.6 without a device
+        accelerator = None
     if accelerator is None:
         return {}, ""
     count, reason = _count(torch.get_device_module(accelerator))
@@ -113,7 +116,7 @@ def _count(module: Any) -> tuple[int, str]:
     """Return how many devices a module of torch finds, and its warning if it finds none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        count = int(module.device_count())
+        count = max(0, int(module.device_count()))  # torch 2.6 counts -1 MTIA devices
     text = " ".join(str(warning.message) for warning in caught).partition("(Triggered")[0]
     return count, "" if count else " ".join(text.split()).rstrip(".")
 
@@ -144,10 +147,9 @@ def _missing(kind: str, count: int, reason: str) -> str:
     if kind != "cuda":
         return f"{found}; check its driver"
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    hidden = [f"{name}={os.environ[name]!r} is set" for name in names if name in os.environ]
+    chosen = [f"{name}={os.environ[name]!r}, which is set" for name in names if name in os.environ]
     driver = "rocm-smi" if torch.version.hip else "nvidia-smi"
-    advice = f"check the driver with `{driver}`, and CUDA_VISIBLE_DEVICES"
-    return f"{found}; {', '.join(hidden) or advice}"
+    return f"{found}; check {', '.join([*chosen, f'the driver with `{driver}`'])}"
 
 
 def _built_with(kind: str) -> bool:

@@ -66,8 +66,13 @@ def test_a_name_that_is_no_device_is_an_error(name):
         devices_named(name)
 
 
-def test_auto_is_the_cpu_without_another_device(monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+def no_device():
+    raise RuntimeError("Cannot access accelerator device when none is available.")  # torch 2.6
+
+
+@pytest.mark.parametrize("current", [no_device, lambda: None])
+def test_auto_is_the_cpu_without_another_device(current, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current)
     assert devices_named("auto") == devices_named("cpu") == (torch.device("cpu"),)
 
 
@@ -82,7 +87,7 @@ def driver_too_old():
     ("name", "build", "count", "texts"),
     [
         ("cuda", None, lambda: 0, ["built without CUDA", "pip install", "download.pytorch.org"]),
-        ("cuda", "13.0", lambda: 0, ["no cuda device;", "check the driver", "nvidia-smi"]),
+        ("cuda", "13.0", lambda: 0, ["no cuda device;", "check the driver with `nvidia-smi`"]),
         ("cuda", "13.0", driver_too_old, ["(CUDA initialization: The driver is too old)"]),
         ("cuda:2", "13.0", lambda: 2, ["finds 2 cuda devices, cuda:0 to cuda:1"]),
         ("mps", None, lambda: 0, ["computes no float64"]),
@@ -104,7 +109,9 @@ def test_hidden_cards_are_an_error_that_names_the_variable(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES='' is set"):
+    with pytest.raises(
+        UnavailableError, match="check CUDA_VISIBLE_DEVICES='', which is set, the driver"
+    ):
         devices_named("cuda")
 
 
