@@ -19,6 +19,7 @@ from rich.console import Console
 from textual.widgets import Input, Static
 
 import rlpost
+from rlpost.analysis.browse import app as app_module
 from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.app import KEYS, Browser
 from rlpost.analysis.browse.levels import Listings
@@ -48,17 +49,40 @@ async def browsing(index, size=(120, 40), condition=""):
         yield app, pilot
 
 
+PAUSE = 0.002
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """No waits of 20 ms until the process is idle; `settle` waits for messages."""
+
+    async def soon(*_):
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("textual.app.wait_for_idle", soon)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", soon)
+    monkeypatch.setattr(app_module, "_PAUSE", PAUSE)
+
+
+async def handle(pilot):
+    """Wait until all messages are handled, and the messages that these send."""
+    for _ in range(4):
+        await pilot.pause(0)
+
+
 async def settle(app, pilot):
     """Wait until nothing is on its way to the screen."""
     for _ in range(2):
-        await pilot.pause(0.06)
+        await pilot.pause(2 * PAUSE)
+        await handle(pilot)
         await app.workers.wait_for_complete()
-    await pilot.pause()
+    await handle(pilot)
 
 
 async def press(app, pilot, *keys):
     for key in keys:
         await pilot.press(key)
+        await handle(pilot)
     await settle(app, pilot)
 
 
