@@ -12,13 +12,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import PureWindowsPath
 
 import pyarrow as pa
 import pytest
-from test_cli import PROGRAM, rollout, save
+from prepared import Prepared
+from test_cli import rollout, save
 
 from rlpost.io import system
 from rlpost.io.paths import RemotePath, parse_path
@@ -74,7 +74,16 @@ sys.platform = platform
 import rlpost.io.system
 sys.platform = linux if platform == "win32" else platform
 """
-RUN = HIDE + "from rlpost.cli.main import leave\nleave()\n"
+IMPORTED = "import sys, fsspec, polars, pyarrow.parquet, torch, typer\n"
+PREPARED = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared():
+    yield
+    for one in PREPARED.values():
+        one.close()
+    PREPARED.clear()
 
 
 @pytest.fixture(params=["darwin", "win32"])
@@ -82,18 +91,14 @@ def platform(request):
     return request.param
 
 
-def start(platform, *words, program=RUN, **options):
+def start(platform, *words, **options):
     """Start `rlpost WORDS` on Linux, or without the names that another system lacks."""
-    command = [PROGRAM]
-    if platform != "linux":
-        command = [
-            sys.executable,
-            "-c",
-            program.replace("{hidden}", str(HIDDEN[platform])),
-            platform,
-        ]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*command, *map(str, words)], **{**pipes, **options})
+    if platform not in PREPARED:
+        preamble = [IMPORTED]
+        if platform in HIDDEN:
+            preamble = [HIDE.replace("{hidden}", str(HIDDEN[platform])), platform]
+        PREPARED[platform] = Prepared(*preamble)
+    return PREPARED[platform].start(*words, **options)
 
 
 def run(platform, *words, code=0, **options):
@@ -168,9 +173,8 @@ def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path
     assert contents(tmp_path / "linux") == contents(tmp_path / platform)
 
 
-BROWSE = (
-    HIDE
-    + """
+BROWSE = """
+import asyncio, sys
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.responses.index import build_index
 from textual.widgets import Static
@@ -186,7 +190,6 @@ async def main():
 
 asyncio.run(main())
 """
-)
 
 
 def test_browse_opens_and_closes_levels(platform, inputs):
@@ -229,13 +232,14 @@ def test_a_signal_ends_a_run_in_order(platform, inputs, tmp_path, number, code):
     assert not [name for name in contents(tmp_path) if name.endswith((".tmp", "lock"))]
 
 
-LOCK = HIDE + """
+LOCK = """
+import sys
 from pathlib import Path
 from rlpost.io.locks import FileLock, scratch_folder
 with FileLock([Path(name) for name in sys.argv[1:]]), scratch_folder(Path(sys.argv[1]).parent):
     print("locked", flush=True)
     sys.stdin.read()
-"""  # fmt: skip
+"""
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32", "freebsd14"])
