@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -214,6 +215,25 @@ def test_a_library_is_imported_only_where_it_belongs(library):
         if name.split(".")[0] == library and not typing and not inside(module.name, HOMES[library])
     }
     assert wrong == set()
+
+
+def test_the_types_of_what_is_imported_are_checked():
+    """mypy skips modules that libraries import; one that rlpost imports would have no types."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    skipped = [
+        name.removesuffix(".*")
+        for one in project["tool"]["mypy"]["overrides"]
+        for name in one["module"]
+        if one.get("follow_imports") == "skip" and not one.get("ignore_missing_imports")
+    ]
+    assert "torch.nn" in skipped
+    imported = {
+        full
+        for module in MODULES
+        for name, part, _ in module.imports
+        for full in (name, f"{name}.{part}")
+    }
+    assert [name for name in sorted(imported) if inside(name, skipped)] == []
 
 
 PRIVATE = re.compile(r"(typer|click)\.(.*\.)?_(?!_)|_(TYPER|CLICK)_")
