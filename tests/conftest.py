@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and fixtures that several test files use."""
+"""How tests are run: Hypothesis profiles, workers, threads; and fixtures of several test files."""
 
 import os
 
@@ -9,6 +9,24 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "default")
+
+# Tests in this process have small tensors, for which threads of torch wait longer than they
+# compute. Processes that tests start have torch's own number.
+torch.set_num_threads(1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One worker more than cores: some tests wait for processes, disks and signals."""
+    return min(len(os.sched_getaffinity(0)) + 1, 8)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let each worker run consecutive tests, so that fixtures of a module are made once."""
+    from xdist.scheduler import WorkStealingScheduling  # noqa: PLC0415 - xdist may be absent
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture(scope="module")
