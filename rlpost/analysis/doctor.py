@@ -20,7 +20,6 @@ from rlpost._version import __version__
 from rlpost.analysis.verify import ColumnDifference
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.machine import core_limit, cpu_model, memory
-from rlpost.io.paths import parse_path
 from rlpost.io.system import cores
 from rlpost.pipeline.device import NO_FLOAT64, accelerators, devices_named, memory_of
 from rlpost.pipeline.options import Options
@@ -68,8 +67,7 @@ def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Jso
     Raises:
         UsageError: torch has no such device, there is no such directory, or the output is a URL.
     """
-    path = parse_path(out)
-    if not isinstance(path, Path):
+    if "://" in out:
         raise UsageError(f"{out}: is no path on this machine, whose disks are checked")
     check_scratch_dir(scratch_dir)
     devices, problems = _chosen(device)
@@ -90,7 +88,7 @@ def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Jso
         },
         "memory": memory()._asdict(),
         "devices": [_facts(one, why) for one, why in devices.items()],
-        "disks": [*_disks(path, scratch_dir)],
+        "disks": [*_disks(Path(out), scratch_dir)],
         "environment": _environment(),
         "self_test": {"tokens": TOKENS, "results": tests},
         "problems": problems,
@@ -117,6 +115,9 @@ def _chosen(name: str) -> tuple[dict[torch.device, str | None], list[str]]:
 
 
 def _version(name: str) -> str | None:
+    """Return the version of a library; None if it is not installed."""
+    if name == "torch":
+        return str(torch.__version__)  # with its build
     try:
         return version(name)
     except PackageNotFoundError:
