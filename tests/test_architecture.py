@@ -27,7 +27,7 @@ ROOMS = (
     "__init__",  # the public names, imported when they are used
     "__main__",  # python -m rlpost
     "cli",  # the program: commands, options, completion, what is printed
-    "analysis",  # looks at rollouts: inspect, compare, loss, report, browse, verify
+    "analysis",  # looks at rollouts: inspect, compare, loss, report, browse, verify, doctor
     "ray",  # the public name of distributed.ray
     "api",  # files to files, tables to tables
     "distributed",  # the same run in tasks: shards, Ray
