@@ -691,8 +691,7 @@ def test_markdown_has_headings_and_tables(sample):
         assert len({row.count(" | ") for row in table.splitlines()}) == 1
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-@pytest.mark.parametrize("colour", [True, False])
+@pytest.mark.parametrize(("width", "colour"), [(40, True), (80, False), (120, True), (200, False)])
 def test_a_terminal_gets_lines_of_its_width(width, colour, sample):
     environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
