@@ -100,8 +100,8 @@ class Selection:
             batch: [n] int64, the batch of each response.
         """
         rank, keys = self._order(tokens.divided_by(self.behaviour))
-        inside = tokens.mask & (rank > -torch.inf)
-        return Ranked(spread(batch, tokens.offsets), rank.where(inside, -torch.inf), keys)
+        rank = rank if tokens.all_policy else rank.where(tokens.mask, -torch.inf)
+        return Ranked(spread(batch, tokens.offsets), rank, keys)
 
     def of(self, tokens: Tokens) -> Tensor:
         """Return which tokens are selected, [T] bool.
