@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -186,10 +187,12 @@ class Kept:
     def _reserve_on_device(self, size: int) -> None:
         """Reserve memory of the device: columns that leave it cost more than computing them."""
         self.folder, self._device, room = None, self._devices.here, self._devices.room()
-        if size > room * _SHARE_OF_ROOM:
-            self.problem = f"{self._device} has {room / 1e9:.1f} GB of free memory"
-        else:
-            self._storage = _OnDevice(size, self._device)
+        if size <= room * _SHARE_OF_ROOM:
+            # Less may be left for this process than is free, or another one was faster.
+            with suppress(torch.OutOfMemoryError):
+                self._storage = _OnDevice(size, self._device)
+                return
+        self.problem = f"{self._device} has too little free memory"
 
     def _reserve_on_host(self, size: int) -> None:
         in_memory = size <= IN_MEMORY

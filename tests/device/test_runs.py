@@ -21,6 +21,7 @@ from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContex
 from rlpost.errors import UnavailableError
 from rlpost.io.parquet.source import TableSource
 from rlpost.kernels import kl as kl_kernels
+from rlpost.pipeline.device import Devices
 from rlpost.pipeline.run import bind
 from tests.device.inputs import rollouts
 
@@ -68,6 +69,17 @@ def test_a_chunk_that_does_not_fit_is_halved(shadow, measure):
     assert [len(chunks) for chunks in whole.passes] == [1, 1, 1]
     assert all(len(chunks) > 2 for chunks in run.passes[1:])
     assert result.equals(expected)
+
+
+def test_columns_that_do_not_fit_are_computed_again(shadow, measure, monkeypatch):
+    """A card may report more free memory than this process gets."""
+    recipe, table = RECIPES["gae"], rollouts(observations=True)
+    expected, _ = rlpost.enrich(table, recipe, SMALL)
+    monkeypatch.setattr(Devices, "room", lambda _: 1 << 33)
+    with shadow.limited(0, shadow.cards[0].allocated + 2 * table["values"].nbytes):
+        result, _, run = measure.on_shadow(table, recipe, chunk_tokens=200, workers=1)
+    assert result.equals(expected)
+    assert any("values" in chunk.roles for chunk in run.passes[2])
 
 
 def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
