@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -82,29 +82,26 @@ def runs(folder: Path, arguments: argparse.Namespace) -> Json:
         flush=True,
     )
     deadline = time.perf_counter() + arguments.seconds
-    found: dict[tuple[str, str, int], list[Json]] = {}
+    found: dict[Setting, list[Json]] = {}
     kept: dict[tuple[str, str], Path] = {}
     for setting in _settings(arguments):
         if time.perf_counter() > deadline:
             break
-        name, device, workers = setting
         target = folder / "out.parquet"
-        options = {"device": device, "workers": workers}
-        done = one_run(source, target, RECIPES[name], options)
+        done = one_run(source, target, RECIPES[setting.recipe], setting.options)
         found.setdefault(setting, []).append(done)
         if "error" not in done:
-            with target.open("rb") as file:
-                done["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-            if (name, device) not in kept:
-                kept[name, device] = target.rename(folder / f"{len(kept)}.parquet")
-        print(f"  {name:21} {device:8} {workers:2} workers {_said(done)}", flush=True)
+            done["sha256"] = hash_of_numbers(target)
+            if (setting.recipe, setting.device) not in kept:
+                name = folder / f"{len(kept)}.parquet"
+                kept[setting.recipe, setting.device] = target.rename(name)
+        print(f"  {setting.text:50}{_said(done)}", flush=True)
     return {
         "responses": responses,
         "tokens": tokens,
         "file_bytes": source.stat().st_size,
         "runs": [
-            {"recipe": name, "device": device, "workers": workers, **_medians(all_runs)}
-            for (name, device, workers), all_runs in found.items()
+            {**setting._asdict(), **_medians(all_runs)} for setting, all_runs in found.items()
         ],
         "differences": {
             name: differences(kept[name, "cpu"], kept[name, arguments.device])
@@ -114,13 +111,35 @@ def runs(folder: Path, arguments: argparse.Namespace) -> Json:
     }
 
 
-def _settings(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    """Yield what is run, round by round: the devices in turn."""
+class Setting(NamedTuple):
+    """What is run."""
+
+    recipe: str
+    device: str
+    workers: int
+    chunk_tokens: int | None = None
+
+    @property
+    def options(self) -> Json:
+        """The options of the run."""
+        return {name: getattr(self, name) for name in ("device", "workers", "chunk_tokens")}
+
+    @property
+    def text(self) -> str:
+        """The setting in words."""
+        chunks = f", chunks of {self.chunk_tokens:,}" if self.chunk_tokens else ""
+        return f"{self.recipe}, {self.device}, {self.workers} workers{chunks}"
+
+
+def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
+    """Yield what is run, round by round: the devices in turn, then sizes of chunks."""
     for _ in range(arguments.rounds):
         for workers in arguments.workers:
             for name in RECIPES:
                 for device in dict.fromkeys(("cpu", arguments.device)):
-                    yield name, device, workers
+                    yield Setting(name, device, workers)
+        for bits in arguments.chunk_bits:
+            yield Setting([*RECIPES][-1], arguments.device, arguments.workers[0], 1 << bits)
 
 
 def _said(done: Json) -> str:
@@ -150,33 +169,40 @@ def _tokens(path: Path) -> int:
     return sum(footer.row_group(group).column(place).num_values for group in groups)
 
 
+def columns_of(path: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+    """Yield the numbers of the columns that a run wrote, by row group."""
+    file = pq.ParquetFile(path)
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=list(COLUMNS))
+        chunks = {name: table.column(name).combine_chunks() for name in COLUMNS}
+        yield {name: column.flatten().to_numpy() for name, column in chunks.items()}
+
+
+def hash_of_numbers(path: Path) -> str:
+    """Return a hash of the numbers of an output; pages and row groups may differ."""
+    hashes = {name: hashlib.sha256() for name in COLUMNS}
+    for columns in columns_of(path):
+        for name, values in columns.items():
+            hashes[name].update(values)
+    return "".join(one.hexdigest()[:16] for one in hashes.values())
+
+
 def differences(one: Path, other: Path) -> Json:
     """Return how many numbers of two outputs differ, and the largest differences, by column."""
-    files, found = (pq.ParquetFile(one), pq.ParquetFile(other)), {}
-    for name in COLUMNS:
-        count = differ = 0
-        absolute = relative = 0.0
-        for group in range(files[0].num_row_groups):
-            left, right = (
-                file.read_row_group(group, columns=[name])
-                .column(0)
-                .combine_chunks()
-                .flatten()
-                .to_numpy()
-                for file in files
-            )
-            unequal = left.view(np.uint32) != right.view(np.uint32)
-            count, differ = count + len(left), differ + int(unequal.sum())
-            gap = np.abs(left[unequal].astype(np.float64) - right[unequal])
-            absolute = max(absolute, float(gap.max(initial=0.0)))
-            scale = np.abs(left[unequal]).clip(np.finfo(np.float32).tiny)
-            relative = max(relative, float((gap / scale).max(initial=0.0)))
-        found[name] = {
-            "numbers": count,
-            "differ": differ,
-            "largest": absolute,
-            "largest_relative": relative,
-        }
+    found = {
+        name: {"numbers": 0, "differ": 0, "largest": 0.0, "largest_relative": 0.0}
+        for name in COLUMNS
+    }
+    for left, right in zip(columns_of(one), columns_of(other), strict=True):
+        for name, row in found.items():
+            unequal = left[name].view(np.uint32) != right[name].view(np.uint32)
+            expected = left[name][unequal].astype(np.float64)
+            gap = np.abs(expected - right[name][unequal])
+            relative = gap / np.abs(expected).clip(np.finfo(np.float32).tiny)
+            row["numbers"] += len(unequal)
+            row["differ"] += int(unequal.sum())
+            row["largest"] = max(row["largest"], float(gap.max(initial=0.0)))
+            row["largest_relative"] = max(row["largest_relative"], float(relative.max(initial=0.0)))
     return found
 
 
@@ -236,9 +262,11 @@ def run_lines(found: Json) -> Iterator[str]:
             + "".join(f"{name:>8}" for name in LIMITS)
             + f"{'share':>7}{'B/token':>8}{'MB':>6}",
         )
-        rows = (row for row in found["runs"] if row["recipe"] == recipe)
-        for row in sorted(rows, key=lambda row: (row["device"], row["workers"])):
-            yield f"{row['device']:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
+        rows = [row for row in found["runs"] if row["recipe"] == recipe]
+        for row in sorted(rows, key=_place):
+            chunk = row["chunk_tokens"]
+            label = f"2^{chunk.bit_length() - 1}" if chunk else row["device"]
+            yield f"{label:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
         for name, gap in found["differences"].get(recipe, {}).items():
             yield (
                 f"  {name}: {gap['differ']:,} of {gap['numbers']:,} differ from the CPU's, "
@@ -250,8 +278,13 @@ def run_lines(found: Json) -> Iterator[str]:
         "",
         "start: until the first pass. read, compute (with transfers), encode, write: what",
         "the results waited for. share: of compute, in the time after the start. B/token:",
-        "bytes to the device and back. MB: the most that tensors had on the device.",
+        "bytes to the device and back. MB: the most that tensors had on the device. 2^19:",
+        "chunks of so many tokens on the device.",
     )
+
+
+def _place(row: Json) -> tuple[int, str, int]:
+    return row["chunk_tokens"] or 0, row["device"], row["workers"]
 
 
 def _run_cells(row: Json, tokens: int) -> str:
@@ -269,11 +302,12 @@ def _run_cells(row: Json, tokens: int) -> str:
 
 
 def _outputs(found: Json, recipe: str, device: str) -> str:
-    """Return how many different files the runs of a recipe on a device wrote."""
+    """Return how many different results the runs of a recipe on a device have."""
     rows = [row for row in found["runs"] if (row["recipe"], row["device"]) == (recipe, device)]
     outputs = {one for row in rows for one in row.get("outputs", ())}
     number = sum(len(row.get("walls", ())) for row in rows)
-    return f"{number} runs wrote {len(outputs)} different file{'s' * (len(outputs) != 1)}"
+    same = "the same numbers" if len(outputs) == 1 else f"{len(outputs)} different results"
+    return f"{number} runs, {same}"
 
 
 LINES: dict[str, Callable[[Json], Iterator[str]]] = {
@@ -295,6 +329,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--transfer-bytes", type=int, default=1 << 28)
     parser.add_argument("--responses", type=int, default=64_000, help="of the file, at most")
     parser.add_argument("--workers", default="4,16,1,8", help="the first come first")
+    parser.add_argument("--chunk-bits", default="19,21,23", help="chunks of 2^N tokens, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=200, help="no run begins after them")
     parser.add_argument("--folder", type=Path, help="of the file and outputs; kept afterwards")
@@ -304,6 +339,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
     arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == "cpu" else 24)
     arguments.workers = [int(word) for word in arguments.workers.split(",")]
+    arguments.chunk_bits = [int(word) for word in arguments.chunk_bits.split(",") if word]
     return arguments
 
 

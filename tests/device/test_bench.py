@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.bench import cuda, device_run, kernels
@@ -24,8 +26,10 @@ def small(monkeypatch):
 
 @pytest.mark.usefixtures("small")
 def test_all_parts_are_measured_and_written(tmp_path, capsys):
-    sizes = "--tokens 8000 --transfer-bytes 4096 --responses 16 --workers 1,2 --rounds 2"
-    assert cuda.main(["--device", "cpu", "--out", str(tmp_path / "out"), *sizes.split()]) == 0
+    sizes = "--tokens 8000 --transfer-bytes 4096 --responses 16"
+    counts = "--workers 1,2 --chunk-bits 12 --rounds 2"
+    words = ["--device", "cpu", "--out", str(tmp_path / "out"), *sizes.split(), *counts.split()]
+    assert cuda.main(words) == 0
     found = json.loads((tmp_path / "out" / "bench.json").read_text())
     lines = (tmp_path / "out" / "bench.txt").read_text().splitlines()
     assert {*lines} <= {*capsys.readouterr().out.splitlines()}
@@ -35,16 +39,40 @@ def test_all_parts_are_measured_and_written(tmp_path, capsys):
     assert all(row["milliseconds"] > 0 for row in found["kernels"]["kernels"].values())
     assert found["transfers"]["speeds"]["to_device"] > 0
     runs = found["runs"]["runs"]
-    assert [(run["recipe"], run["workers"]) for run in runs] == [
-        (name, workers) for workers in (1, 2) for name in cuda.RECIPES
+    assert [(run["recipe"], run["workers"], run["chunk_tokens"]) for run in runs] == [
+        *((name, workers, None) for workers in (1, 2) for name in cuda.RECIPES),
+        ("gae + KL + whitening", 1, 1 << 12),
     ]
-    assert all(len(run["walls"]) == 2 and len(run["outputs"]) == 1 for run in runs)
+    assert all(len(run["walls"]) == 2 for run in runs)
+    for name in cuda.RECIPES:
+        assert len({one for run in runs if run["recipe"] == name for one in run["outputs"]}) == 1
     assert sum(found["runs"]["runs"][0]["bytes"].values()) > found["runs"]["tokens"] > 16
+
+
+def test_outputs_that_differ_are_measured(tmp_path):
+    for name, last in (("one", 0.5), ("other", 0.25)):
+        numbers = pa.array([[1.0, -2.0], [last]], pa.list_(pa.float32()))
+        pq.write_table(pa.table(dict.fromkeys(cuda.COLUMNS, numbers)), tmp_path / name)
+    paths = tmp_path / "one", tmp_path / "other"
+    gap = {"numbers": 3, "differ": 1, "largest": 0.25, "largest_relative": 0.5}
+    assert cuda.differences(*paths) == dict.fromkeys(cuda.COLUMNS, gap)
+    assert len({*map(cuda.hash_of_numbers, paths)}) == 2
 
 
 def test_a_run_that_fails_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cuda, "write_input", lambda kind, *words: WRITERS[kind](*words))
     monkeypatch.setattr(cuda, "one_run", lambda *_: {"error": "no memory"})
-    words = ["--device", "cpu", "--parts", "runs", "--responses", "8", "--workers", "1"]
+    words = [
+        "--device",
+        "cpu",
+        "--parts",
+        "runs",
+        "--responses",
+        "8",
+        "--workers",
+        "1",
+        "--chunk-bits",
+        "",
+    ]
     assert cuda.main([*words, "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.count("failed: no memory") == 6
