@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import recipes as random_recipes
+from strategies import rollouts as random_rollouts
+from strategies import to_table
 
 import rlpost
 from rlpost import functional
@@ -18,7 +24,8 @@ from rlpost.distributed import driver, shards
 from rlpost.distributed import partition as partitions
 from rlpost.distributed.executor import TaskResult
 from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContext
-from rlpost.errors import UnavailableError
+from rlpost.errors import RlpostError, UnavailableError
+from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.kernels import kl as kl_kernels
 from rlpost.pipeline.device import Devices
@@ -38,6 +45,10 @@ RECIPES = {
         is_filter=("token:ratio:0.8:1.25", "sequence:ratio:0.5:2"),
     ),
 }
+FIXTURE = HealthCheck.function_scoped_fixture
+BASELINES = rlpost.Recipe(
+    estimator="optimal_token_baseline", kl_coef=0.05, kl_target=0.1, whiten_advantages=True
+)
 WAYS = ("to_device_bytes", "to_host_bytes")
 every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
@@ -92,7 +103,7 @@ def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
     assert shadow.cards[0].allocated == used
 
 
-@every_recipe
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), BASELINES], ids=[*RECIPES, "baselines"])
 def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
     table = rollouts(observations=True)
     expected, _ = rlpost.enrich(table, recipe, SMALL)
@@ -125,6 +136,24 @@ def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, di
     assert counts.to_device > 0
     for path in (tmp_path / "local").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+@settings(max_examples=12, suppress_health_check=[*settings.default.suppress_health_check, FIXTURE])
+@given(random_rollouts(extreme=True), random_recipes(tuple(ESTIMATORS)), st.integers(1, 40))
+def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tokens):
+    table, recipe = to_table(rows), rlpost.Recipe(**options)
+    cut = {"chunk_tokens": chunk_tokens, "workers": 1}
+    try:
+        expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="cpu", **cut))
+    except RlpostError as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            measure.on_shadow(table, recipe, **cut)
+        return
+    result, ours, run = measure.on_shadow(table, recipe, **cut)
+    assert result.equals(expected)
+    assert measure.same_results(ours, summary)
+    assert not run.counts.unordered
+    assert all(sum(each.counts.waits for each in one) <= len(one) + 1 for one in run.passes)
 
 
 class InMemory:
