@@ -271,7 +271,9 @@ def test_a_function_has_the_cpus_bits_on_the_card_of_its_input(shadow, name):
     device = shadow.cards[1].device
     inputs = _ragged()
     expected = FUNCTIONS[name](inputs)
-    result = FUNCTIONS[name]({key: value.to(device) for key, value in inputs.items()})
+    with shadow.counted() as counts:
+        result = FUNCTIONS[name]({key: value.to(device) for key, value in inputs.items()})
+    assert not counts.unordered
     left, right = (one if isinstance(one, tuple) else (one,) for one in (expected, result))
     for here, there in zip(left, right, strict=True):
         assert there.device == device
