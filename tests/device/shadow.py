@@ -269,12 +269,12 @@ def _waits(name: str, args, kwargs) -> bool:
     return False
 
 
-# Operations that torch has no deterministic kernel for on CUDA, or that add by atomics
+# Operations that torch has no deterministic kernel for on CUDA, or that add by atomics. `index_put`
+# with `accumulate` sorts.
 _UNORDERED = {
     "cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "index_add", "index_add_",
     "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_reduce",
-    "index_reduce_", "index_put", "index_put_", "_index_put_impl_", "put_", "histc", "bincount",
-    "kthvalue", "median", "nanmedian", "masked_scatter",
+    "index_reduce_", "put_", "histc", "bincount", "kthvalue", "median", "nanmedian",
 }  # fmt: skip
 
 
@@ -284,10 +284,6 @@ def _adds_in_any_order(name: str, args, kwargs) -> bool:
         return False
     if name == "bincount":
         return len(args) > 1 and args[1] is not None
-    if name.startswith(("index_put", "_index_put", "put")):
-        accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-        if not accumulates:
-            return False
     if name.startswith("scatter_reduce") and args[4] in ("amax", "amin"):
         return False
     if name.startswith(("index_add", "scatter_add")) and args[0].dim() == 1:
