@@ -67,6 +67,7 @@ def test_a_run_on_two_cards_has_the_bytes_of_the_cpu(both, tmp_path, monkeypatch
 
 
 def test_a_card_that_fails_is_left_out_by_auto_and_an_error_by_name(shadow, both, caplog):
+    caplog.set_level("WARNING", "rlpost")
     with shadow.limited(0, 0):
         assert devices_named("auto") == both[1:]
         assert "--device auto leaves out shadow:0: it fails (shadow:0 out of memory" in caplog.text
@@ -87,6 +88,7 @@ def test_cards_without_float64_are_not_used(monkeypatch, caplog):
         return ones(*sizes, dtype=dtype, **options)
 
     monkeypatch.setattr(torch, "ones", in_float32)
+    caplog.set_level("WARNING", "rlpost")
     assert devices_named("auto") == (torch.device("cpu"),)
     assert caplog.text == ""
     with pytest.raises(UnavailableError, match=r"shadow:0 computes no float64.*; --device cpu"):

@@ -118,6 +118,7 @@ def test_hidden_cards_are_an_error_that_names_the_variable(monkeypatch):
 def test_auto_reports_why_torch_finds_no_card(monkeypatch, caplog):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", driver_too_old)
+    caplog.set_level("WARNING", "rlpost")
     assert devices_named("auto") == (torch.device("cpu"),)
     assert "--device auto: CUDA initialization: The driver is too old; computing" in caplog.text
 
