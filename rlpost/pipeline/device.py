@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # float64 columns, masks and intermediate results of the largest recipe, with a margin
 _BYTES_PER_TOKEN = 512
-_MOST_TOKENS, _FEWEST_TOKENS = 1 << 24, 1 << 16
+_MOST_TOKENS, _FEWEST_TOKENS = 1 << 21, 1 << 16
+"""More would leave too few chunks for the workers, and need memory of the host."""
 _UNREPORTED = 2 << 30
 """Bytes that are taken to be free on a device that cannot report them."""
 _CPU = torch.device("cpu")

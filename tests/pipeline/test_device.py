@@ -124,10 +124,12 @@ def test_auto_reports_why_torch_finds_no_card(monkeypatch, caplog):
 
 
 def test_chunks_fit_the_card_with_the_least_free_memory(monkeypatch):
-    free = {0: 64 << 30, 1: 8 << 30}
+    free = {0: 64 << 30, 1: 1 << 30}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (free[card.index], 80 << 30))
     both = Devices((torch.device("cuda", 0), torch.device("cuda", 1)))
-    assert both.chunk_tokens(workers=4) == (8 << 30) // (2 * 2 * 512)
-    assert both.chunk_tokens(workers=1) == (8 << 30) // (2 * 512)
+    assert both.chunk_tokens(workers=4) == (1 << 30) // (2 * 2 * 512)
+    assert both.chunk_tokens(workers=1) == (1 << 30) // (2 * 512)
     free[1] = 0
     assert both.chunk_tokens(workers=4) == 1 << 16
+    free[1] = 80 << 30
+    assert both.chunk_tokens(workers=4) == 1 << 21
