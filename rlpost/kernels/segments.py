@@ -203,15 +203,19 @@ def segments_of_responses(mask: Tensor, offsets: Tensor) -> Tensor:
 
 def cut_segments(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the offsets [K+1] of segments that begin at responses and after observations."""
-    return like(
-        _offsets_of_starts(starts_after_observations(on_host(mask), on_host(offsets))), mask
-    )
+    host = starts_after_observations(on_host(mask), on_host(offsets))
+    segments = _offsets_of_starts(host)
+    if mask.device.type == "cpu":
+        return segments
+    # There may be as many as observations, so they are not sent.
+    starts = with_host_copy(starts_after_observations(mask, offsets), host)
+    return with_host_copy(_offsets_of_starts(starts), segments)
 
 
 def _offsets_of_starts(starts: Tensor) -> Tensor:
     """Return the offsets [K+1] of the segments that begin where `starts` [T] is true."""
-    first = starts.nonzero().squeeze(1)
-    return torch.cat([first, first.new_tensor([starts.numel()])])
+    first = positions_of(starts)
+    return torch.cat([first, first.new_full((1,), starts.numel())])
 
 
 def segment_owners(inner: Tensor, offsets: Tensor) -> Tensor:

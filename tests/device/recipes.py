@@ -93,5 +93,31 @@ def _needed(name: str, variant: str | None) -> dict[str, object]:
     return NEEDED.get(own, {})
 
 
+def options() -> dict[str, Recipe]:
+    """Return the other options that change what is computed for each token."""
+    numerics = {
+        "observations": ("states", "zero_states", "policy", "restart", "cut"),
+        "kl_credit": ("token", "response", "none"),
+        "terminal_reward": ("last_token",),
+        "outcome": ("response",),
+        "clip_stages": ("response",),
+    }
+    cases: dict[str, dict] = {
+        f"{field} {value}": {"kl_coef": 0.05, "reward_clip": 1.0, "numerics": {field: value}}
+        for field, values in numerics.items()
+        for value in values
+    }
+    last = {"observations": "cut", "segment_reward": "last"}
+    cases["cut policy segments"] = {"estimator": "agentic_reinforce", "numerics": last}
+    cases["lambdas"] = {"estimator": "gae", "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
+    cases["adaptive kl"] = {"kl_coef": 0.05, "kl_target": 0.1, "kl_horizon": 100}
+    cases["whiten rewards"] = {"whiten_rewards": True, "advantage_clip": 1.0}
+    cases["masks"] = {"drop_truncated": True, "difficulty_mask": True, "mask_before_norm": True}
+    cases["weights"] = {"difficulty_weight": True, "length_weight": True}
+    extra = ("advantages", "token_level_rewards", "kl", "final_response_mask", "group_mean")
+    cases["columns"] = {"emit": extra, "kl_coef": 0.05}
+    return {name: Recipe(**{"estimator": "reinforce", **case}) for name, case in cases.items()}
+
+
 def all_recipes() -> dict[str, Recipe]:
-    return {**estimators(), **corrections(), **presets()}
+    return {**estimators(), **corrections(), **presets(), **options()}

@@ -10,9 +10,9 @@ import pytest
 
 import rlpost
 from tests.device.inputs import rollouts
-from tests.device.recipes import WEIGHTS, corrections, estimators, presets
+from tests.device.recipes import WEIGHTS, all_recipes, estimators
 
-RECIPES = {**estimators(), **corrections(), **presets()}
+RECIPES = all_recipes()
 CASES = [(name, True) for name in RECIPES]
 CASES += [(name, False) for name in (*estimators(), *(f"weight {level}" for level in WEIGHTS))]
 NUMBERS = 28
