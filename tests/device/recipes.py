@@ -78,14 +78,16 @@ def _bound(level: str, measure: str) -> str:
 
 
 def presets() -> dict[str, Recipe]:
-    """Return every preset, for its default and for each estimator that it sets."""
-    return {
-        " ".join(filter(None, (name, variant))): preset(
-            name, **({"estimator": variant} if variant else {}), **_needed(name, variant)
-        )
-        for name in ALL_PRESETS
-        for variant in (None, *variants(name))
-    }
+    """Return every preset, for its default and for each estimator that it sets; equal ones once."""
+    cases: dict[str, Recipe] = {}
+    for name in ALL_PRESETS:
+        for variant in (None, *variants(name)):
+            asked = {"estimator": variant} if variant else {}
+            recipe = preset(name, **asked, **_needed(name, variant))
+            recipe = recipe.model_copy(update={"estimator_name": None})
+            if recipe not in cases.values():
+                cases[" ".join(filter(None, (name, variant)))] = recipe
+    return cases
 
 
 def _needed(name: str, variant: str | None) -> dict[str, object]:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
+import torch
 
 import rlpost
+from rlpost.kernels import corrections, kl, scans, segments
+from rlpost.pipeline import output
 from tests.device.inputs import rollouts
 from tests.device.recipes import WEIGHTS, all_recipes, estimators
 
@@ -48,11 +51,15 @@ def token_columns(table) -> int:
     ids=[name + (", observations" if observations else "") for name, observations in CASES],
 )
 def test_a_recipe_gives_the_cpus_bits_with_one_wait_a_chunk(measure, name, observations):
+    check(measure, name, observations=observations)
+
+
+def check(measure, name, *, observations):
     recipe, table = RECIPES[name], rollouts(observations=observations)
     expected, summary = rlpost.enrich(table, recipe, SPLIT)
     result, ours, run = measure.on_shadow(table, recipe, chunk_tokens=6000, workers=1)
-    assert result.equals(expected)
-    assert measure.same_results(ours, summary)
+    assert result.equals(expected), "bits"
+    assert measure.same_results(ours, summary), "bits"
     more = MORE.get(recipe.estimator, More())
     written = token_columns(result) - token_columns(table)
     assert all(len(chunks) > 1 for chunks in run.passes)
@@ -65,10 +72,65 @@ def test_a_recipe_gives_the_cpus_bits_with_one_wait_a_chunk(measure, name, obser
         )
         numbers = 8 * NUMBERS * rows
         last = number == len(run.passes) - 1
-        assert waits <= len(chunks) + more.waits, run.counts.waited_for
+        assert waits <= len(chunks) + more.waits, f"waits: {run.counts.waited_for}"
         mask = "mask" in chunks[0].roles
-        assert sent <= tokens * (4 * len(columns) + mask + more.sent) + numbers
-        assert fetched <= tokens * (4 * written if last else more.fetched) + numbers
-    assert not run.counts.unordered  # else two runs on a GPU differ
+        assert sent <= tokens * (4 * len(columns) + mask + more.sent) + numbers, "sent"
+        assert fetched <= tokens * (4 * written if last else more.fetched) + numbers, "fetched"
+    assert not run.counts.unordered, "two runs on a GPU differ"
     outside = run.counts.waits - sum(each.counts.waits for each in run.chunks)
     assert outside <= 2  # the check of the device at the start
+
+
+def kl_with_item(log_probs, *rest, **options):
+    assert log_probs.sum().item() < 0
+    return kl.token_kl(log_probs, *rest, **options)
+
+
+def weights_with_branch(logs, **options):
+    assert logs.numel() == 0 or (logs < 10).all()
+    return corrections.importance_weights(logs, **options)
+
+
+def scan_with_boolean_index(values, *rest):
+    assert values[values > 0].dim() == 1
+    return scans.reverse_scan(values, *rest)
+
+
+def scan_with_other_bits(values, *rest):
+    result = scans.reverse_scan(values, *rest)
+    return result if values.device.type == "cpu" else result * (1 + 1e-15)
+
+
+def add_at_after_cumsum(values, *rest):
+    assert values.cumsum(0).dim() == 1
+    return segments.add_at(values, *rest)
+
+
+def more_columns(*arguments):
+    columns = output.written_columns(*arguments)
+    return {**columns, "more": columns["advantages"].double()}
+
+
+@pytest.mark.parametrize(
+    ("place", "planted", "name", "found"),
+    [
+        ("pipeline.stages.tokens.token_kl", kl_with_item, "gae kl", "waits: .*_local_scalar_dense"),
+        (
+            "pipeline.stages.off_policy.importance_weights",
+            weights_with_branch,
+            "weight token",
+            "waits: ",
+        ),
+        ("estimators.gae.reverse_scan", scan_with_boolean_index, "gae kl", "waits: .*'index'"),
+        ("estimators.gae.reverse_scan", scan_with_other_bits, "gae kl", "bits"),
+        ("pipeline.stages.tokens.add_at", add_at_after_cumsum, "gae kl", "two runs"),
+        ("pipeline.reading._sent_as", lambda *_: torch.float64, "gae kl", "sent"),
+        ("pipeline.engine.written_columns", more_columns, "gae kl", "fetched"),
+    ],
+)
+def test_what_a_card_would_wait_for_or_change_is_found(
+    measure, monkeypatch, place, planted, name, found
+):
+    monkeypatch.setattr(f"rlpost.{place}", planted)
+    with pytest.raises(AssertionError, match=found):
+        check(measure, name, observations=True)

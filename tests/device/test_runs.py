@@ -27,7 +27,6 @@ from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContex
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
-from rlpost.kernels import kl as kl_kernels
 from rlpost.pipeline.device import Devices
 from rlpost.pipeline.run import bind
 from tests.device.inputs import rollouts
@@ -180,25 +179,6 @@ def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     expected, _ = rlpost.enrich(table, recipe, SMALL)
     assert counts.to_device > 0
     assert pa.concat_tables(tables).equals(expected)
-
-
-def test_a_wait_in_the_token_path_is_found(measure, monkeypatch):
-    recipe, table = RECIPES["gae"], rollouts(observations=True)
-    _, _, before = measure.on_shadow(table, recipe, chunk_tokens=3000, workers=1)
-    assert max(chunk.counts.waits for chunk in before.chunks) == 1
-    clamped = kl_kernels.token_kl
-
-    def planted(log_probs, *rest, **options):
-        assert log_probs.sum().item() < 0
-        return clamped(log_probs, *rest, **options)
-
-    monkeypatch.setattr("rlpost.pipeline.stages.tokens.token_kl", planted)
-    result, _, after = measure.on_shadow(table, recipe, chunk_tokens=3000, workers=1, stacks=True)
-    assert max(chunk.counts.waits for chunk in after.chunks) > 1
-    assert any(
-        "test_runs.py" in stack or "_local_scalar_dense" in stack for stack in after.counts.stacks
-    )
-    assert result.num_rows == table.num_rows
 
 
 LENGTHS = [3, 0, 17, 1, 40, 8]
