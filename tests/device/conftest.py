@@ -9,8 +9,12 @@ import torch
 @pytest.fixture
 def shadow():
     """The module `tests.device.shadow`, with its cards plugged in."""
-    if not hasattr(torch.library, "get_kernel"):
-        pytest.skip("this torch has no backends in Python with pinned memory")
+    registration = torch.utils.backend_registration
+    if not (
+        hasattr(registration, "_setup_privateuseone_for_python_backend")
+        and hasattr(torch.library, "get_kernel")
+    ):
+        pytest.skip(f"torch {torch.__version__} has no backends in Python with pinned memory")
     module = importlib.import_module("tests.device.shadow")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its operations are small

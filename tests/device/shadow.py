@@ -14,119 +14,27 @@ copy to the host counts as one wait, also a non-blocking one, for which one of t
 from __future__ import annotations
 
 import threading
-import traceback
 import warnings
-from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from tests.device.counting import Counts, count, count_operation, counted
+
+__all__ = ["Counts", "cards", "counted", "limited", "plugged_in"]
+
 NAME = "shadow"
 CARDS = 2
 MEMORY = 1 << 33  # bytes of a card, without another limit
 _GRANULE = 512  # bytes, as CUDA's allocator rounds
-_ROOT, _HERE = str(Path(__file__).parents[2]), str(Path(__file__).parent)
 aten = torch.ops.aten
 
 
-@dataclass
-class Counts:
-    """What operations on the cards cost a GPU's host."""
-
-    ops: int = 0
-    to_host: int = 0
-    """Copies to the host."""
-    to_host_bytes: int = 0
-    to_device: int = 0
-    """Transfers to a card."""
-    to_device_bytes: int = 0
-    waits: int = 0
-    """How often the host waits: for copies to it, results whose value or size it needs, and
-    transfers that block."""
-    waited_for: Counter[str] = field(default_factory=Counter)
-    """Waits by operation."""
-    unordered: Counter[str] = field(default_factory=Counter)
-    """Operations that add floats in an order that differs from run to run on a GPU."""
-    stacks: Counter[str] = field(default_factory=Counter)
-    """Waits and transfers by the lines of this repository that caused them, innermost last."""
-    stack_bytes: Counter[str] = field(default_factory=Counter)
-    own_thread: int | None = None
-    with_stacks: bool = False
-
-    def _transfer(self, name: str, nbytes: int) -> None:
-        self.to_device += 1
-        self.to_device_bytes += nbytes
-        self._stack(f"transfer: {name}", nbytes)
-
-    def _copy(self, nbytes: int) -> None:
-        self.to_host += 1
-        self.to_host_bytes += nbytes
-
-    def _wait(self, name: str) -> None:
-        self.waits += 1
-        self.waited_for[name] += 1
-        self._stack(f"wait: {name}")
-
-    def _unordered(self, name: str) -> None:
-        self.unordered[name] += 1
-        self._stack(f"unordered: {name}")
-
-    def _stack(self, what: str, nbytes: int = 0) -> None:
-        if self.with_stacks:
-            frames = [
-                f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno} {frame.name}"
-                for frame in traceback.extract_stack()
-                if frame.filename.startswith(_ROOT)
-                and "site-packages" not in frame.filename
-                and not frame.filename.startswith(_HERE)
-            ]
-            stack = " > ".join([*frames[-5:], what])
-            self.stacks[stack] += 1
-            self.stack_bytes[stack] += nbytes
-
-
 _lock = threading.RLock()
-_counters: list[Counts] = []
 _threads = threading.local()
-
-
-@contextmanager
-def counted(*, own_thread: bool = False, stacks: bool = False):
-    """Count in the block.
-
-    Args:
-        own_thread: leave out the operations of other threads.
-        stacks: also count the lines of this repository that wait or transfer.
-    """
-    counts = Counts(own_thread=threading.get_ident() if own_thread else None, with_stacks=stacks)
-    with _lock:
-        _counters.append(counts)
-    try:
-        yield counts
-    finally:
-        with _lock:
-            _counters[:] = [other for other in _counters if other is not counts]
-
-
-def _count(event: str, *args) -> None:
-    me = threading.get_ident()
-    with _lock:
-        for counts in _counters:
-            if counts.own_thread in (None, me):
-                getattr(counts, event)(*args)
-
-
-def _count_op() -> None:
-    if _counters:
-        me = threading.get_ident()
-        with _lock:
-            for counts in _counters:
-                counts.ops += counts.own_thread in (None, me)
 
 
 class Card:
@@ -295,7 +203,7 @@ def _adds_in_any_order(name: str, args, kwargs) -> bool:
 
 def _run(func, args, kwargs):
     """Run an operation that has tensors of a card, or makes one."""
-    _count_op()
+    count_operation()
     name = func.overloadpacket.__name__
     tensors = _tensors((args, kwargs))
     inputs = [x for x in tensors if isinstance(x, ShadowTensor)]
@@ -305,7 +213,7 @@ def _run(func, args, kwargs):
     if inputs and _waits(name, args, kwargs):
         _wait(name)
     if inputs and _adds_in_any_order(name, args, kwargs):
-        _count("_unordered", name)
+        count("unordered", name)
     target = kwargs.get("device")
     card = inputs[0].block.card if target is None and inputs else _card_of(target or NAME)
     options = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
@@ -346,7 +254,7 @@ def _check_devices(name: str, args, tensors) -> None:
     if name in _INDEXES and isinstance(args[0], ShadowTensor):
         for x in args[1]:  # CUDA copies these
             if x is not None and not isinstance(x, ShadowTensor):
-                _count("_transfer", f"{name} with indices on the CPU", x.nbytes)
+                count("transfer", f"{name} with indices on the CPU", x.nbytes)
                 _wait(f"{name} with indices on the CPU")
         indices = {id(x) for x in args[1] if x is not None and x.device.type == "cpu"}
         tensors = [x for x in tensors if id(x) not in indices]
@@ -371,13 +279,13 @@ def _copy(func, name: str, args, kwargs):
         numbers = _numbers(target).copy_(_numbers(source))
         card, result = _card_of(target.device), target
     if card is not None and source.device.type == "cpu":
-        _count("_transfer", name, numbers.nbytes)
+        count("transfer", name, numbers.nbytes)
         if nonblocking:
             _remember(source)
         else:
             _wait(f"{name}, blocking transfer")
     elif card is None and isinstance(source, ShadowTensor):
-        _count("_copy", numbers.nbytes)
+        count("copy", numbers.nbytes)
         _wait(f"{name} to the host")
     return result
 
@@ -391,7 +299,7 @@ def _remember(source) -> None:
 
 def _wait(name: str) -> None:
     """Count a wait; all copies that this thread began are then done."""
-    _count("_wait", name)
+    count("wait", name)
     pending, _threads.pending = getattr(_threads, "pending", []), []
     for buffer, sent in pending:
         with torch.no_grad():
