@@ -373,12 +373,15 @@ def written_files(notes: Sequence[Json]) -> list[Json]:
     return [file for note in notes for file in note["files"]]
 
 
-def work_seconds(notes: Sequence[Json], driver_cpu: float = 0.0) -> dict[str, dict[str, float]]:
+def work_seconds(
+    notes: Sequence[Json], driver_cpu: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
     """Return `busy` and `cpu` of a run: the seconds of all tasks of the last pass, by kind of work.
 
     Args:
         notes: of the tasks.
-        driver_cpu: CPU time of the process that ran none of them.
+        driver_cpu: CPU time outside the tasks: `total`, and `start_up` of the processes. That of a
+            task, before its pass, is in the total alone, as its wall time is in the pass.
     """
     kinds = {
         kind: {
@@ -387,5 +390,6 @@ def work_seconds(notes: Sequence[Json], driver_cpu: float = 0.0) -> dict[str, di
         }
         for kind in ("busy", "cpu")
     }
-    kinds["cpu"]["total"] = kinds["cpu"].get("total", 0.0) + driver_cpu
+    total = kinds["cpu"].get("total", 0.0) + driver_cpu["total"]
+    kinds["cpu"] |= {"total": total, "start_up": driver_cpu["start_up"]}
     return kinds

@@ -444,5 +444,5 @@ def advantages(
         **summary,
         "warnings": [*warnings, *summary["warnings"]],
         "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
-        "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]["total"]), "limits": {}},
+        "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
     }

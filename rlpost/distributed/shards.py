@@ -51,6 +51,7 @@ from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
 from rlpost.io.paths import parse_path
+from rlpost.io.progress import Clock
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
@@ -67,12 +68,15 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
+    from rlpost.io.progress import Reporter
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
 
 _MANIFEST, _SUMMARY = "plan.json", "summary.json"
 _PLAN_AGAIN = "since `rlpost plan` read it; plan again when no process writes it"
+_START_UP = "start_up", "start_up_cpu"
+"""Wall and CPU time of a shard's process until its first task, in the note of that task."""
 _SLOTS = 64  # the input is divided finely enough for so many shards
 
 
@@ -215,7 +219,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     """
     if not 0 <= index < count:
         raise UsageError(f"--shard-index {index}: 0 to {count - 1} is needed for {count} shards")
-    options = options.at_start()
+    clock = Clock(options.started)
     manifest = planned(state_dir)
     if (state_dir / _SUMMARY).exists():
         return _read_json(state_dir / _SUMMARY)
@@ -226,7 +230,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     run_directory = RunDirectory(state_dir / manifest.run, manifest.partitions)
     try:
         own = range(index, len(manifest.partitions), count)
-        _write(run_directory, manifest, context, own, options)
+        _write(run_directory, manifest, context, own, options.reporter, clock)
         _join(run_directory, manifest, context)
         if not all(note.exists() for note in run_directory.notes):
             return None
@@ -253,15 +257,15 @@ def _write(
     manifest: Manifest,
     context: TaskContext,
     numbers: range,
-    options: Options,
+    reporter: Reporter,
+    clock: Clock,
 ) -> None:
     """Write the partitions of a shard that are not complete."""
     notes, partitions = run_directory.of_partitions, manifest.partitions
     missing = [number for number in numbers if not notes[number].exists()]
-    options.reporter.start("write", sum(partitions[number].rows for number in missing))
+    reporter.start("write", sum(partitions[number].rows for number in missing))
     calls = list(write_calls(partitions, manifest.reduced))
-    assert options.started is not None
-    start_up = perf_counter() - options.started
+    start_up = clock.now()
     for number in missing:
         partition, note = partitions[number], notes[number]
         files = partition.files if partition.part is None else ()  # a part has no file of its own
@@ -271,10 +275,10 @@ def _write(
                 output = _run(run_directory, context, calls[number])
                 if output.rows is not None:
                     write_block(run_directory.blocks, run_directory.encoded(number), output.rows)
-                facts = {**output.note, "start_up": start_up}
+                facts = {**output.note, **dict(zip(_START_UP, start_up, strict=True))}
                 write_whole(note, json.dumps(facts).encode())
-                start_up = 0.0
-        options.reporter.advance(partition.rows)
+                start_up = 0.0, 0.0
+        reporter.advance(partition.rows)
 
 
 def _join(run_directory: RunDirectory, manifest: Manifest, context: TaskContext) -> None:
@@ -332,7 +336,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
 
 def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Json:
     """Return the summary of the whole run; its seconds are those of all shards together."""
-    start_up = sum(note.get("start_up", 0.0) for note in notes)
+    start_up, cpu = (sum(note.get(key, 0.0) for note in notes) for key in _START_UP)
     write = sum(note["seconds"] for note in notes)
     return {
         **whole_summary(
@@ -348,7 +352,7 @@ def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Jso
             "start_up": start_up,
             "passes": {"write": write},
             "publishing": publishing,
-            **work_seconds(notes),
+            **work_seconds(notes, {"total": cpu, "start_up": cpu}),
             "limits": {},
         },
     }

@@ -43,7 +43,8 @@ class Clock:
     Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
 
     Args:
-        started: when the process began, by `time.perf_counter`; None for a run that begins now.
+        started: when the process began, by `time.perf_counter`; CPU time counts from then, too.
+            None for a run that begins now.
     """
 
     def __init__(self, started: float | None = None) -> None:
@@ -70,7 +71,7 @@ class Clock:
         threads, such as pyarrow's, is in the total alone. `limits` divides the wall time of the
         passes by what the results had to wait for: `read`, `compute`, `encode` or `write`.
         """
-        total, cpu = self._now()
+        total, cpu = self.now()
         start_up, start_up_cpu = self._start_up or (total, cpu)
         return {
             "total": total,
@@ -82,7 +83,7 @@ class Clock:
             "limits": self._limits(),
         }
 
-    def _now(self) -> tuple[float, float]:
+    def now(self) -> tuple[float, float]:
         """Return wall time and CPU time since the run began."""
         return time.perf_counter() - self._started, time.process_time() - self._cpu_started
 
@@ -100,7 +101,7 @@ class Clock:
     def wall(self, name: str) -> Iterator[None]:
         """Add the block's time to a pass; the first one ends the start-up."""
         if self._start_up is None:
-            self._start_up = self._now()
+            self._start_up = self.now()
         with self._timed(self._passes, name):
             yield
 

@@ -29,7 +29,8 @@ class Transfers:
     """Sends tensors to a device and fetches results. On the CPU nothing is copied.
 
     Args:
-        clock: counts the bytes.
+        clock: counts the bytes that are sent and fetched here; not the few numbers of a chunk's
+            structure that `rlpost.kernels.host.like` moves to a device.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -25,6 +25,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
+from rlpost.display.text import counted
+from rlpost.errors import RlpostError
+from rlpost.io.system import cores
+from rlpost.pipeline.device import devices_named
 from tests.bench.commands import write_input
 from tests.bench.kernels import TRANSFERS, kernels, transfers
 from tests.bench.machine import commit, machine
@@ -39,6 +43,8 @@ RECIPES: dict[str, Json] = {
     "gae + KL + whitening": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
 }
 COLUMNS = ("advantages", "returns")
+WORKERS = (4, 16, 1, 8)
+ON_CPU = "On a CPU this tries the benchmark alone: shares of a copy mean nothing there."
 LIMITS = ("read", "compute", "encode", "write")
 _SAMPLE = 2000  # responses, whose writing is timed before the input is written
 _WRITE_SECONDS = 50
@@ -128,7 +134,7 @@ class Setting(NamedTuple):
     def text(self) -> str:
         """The setting in words."""
         chunks = f", chunks of {self.chunk_tokens:,}" if self.chunk_tokens else ""
-        return f"{self.recipe}, {self.device}, {self.workers} workers{chunks}"
+        return f"{self.recipe}, {self.device}, {counted(self.workers, 'worker')}{chunks}"
 
 
 def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
@@ -230,15 +236,19 @@ def kernel_lines(found: Json) -> Iterator[str]:
         f"{found['tokens']:,} tokens of {found['responses']:,} responses; a copy of float64 within "
         f"the"
     )
-    yield f"device's memory moves {found['copy_gb_per_second']:,.0f} GB/s"
+    yield f"device's memory moves {_speed(found['copy_gb_per_second'])} GB/s"
     yield ""
     yield f"{'kernel':28}{'bytes/token':>12}{'ms':>10}{'M tokens/s':>12}{'GB/s':>9}{'of copy':>9}"
     for name, row in found["kernels"].items():
         yield (
             f"{name:28}{row['least_bytes_per_token']:12.0f}{row['milliseconds']:10.3f}"
-            f"{row['million_tokens_per_second']:12,.0f}{row['gb_per_second']:9,.0f}"
+            f"{_speed(row['million_tokens_per_second']):>12}{_speed(row['gb_per_second']):>9}"
             f"{row['share_of_copy']:9.1%}"
         )
+
+
+def _speed(value: float) -> str:
+    return f"{value:,.{0 if value >= 100 else 2 if value >= 1 else 3}f}"
 
 
 def transfer_lines(found: Json) -> Iterator[str]:
@@ -328,7 +338,9 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, help="of the kernels; 2^24, and 2^19 on the CPU")
     parser.add_argument("--transfer-bytes", type=int, default=1 << 28)
     parser.add_argument("--responses", type=int, default=64_000, help="of the file, at most")
-    parser.add_argument("--workers", default="4,16,1,8", help="the first come first")
+    parser.add_argument(
+        "--workers", help="4,16,1,8, and on the CPU at most its cores; the first come first"
+    )
     parser.add_argument("--chunk-bits", default="19,21,23", help="chunks of 2^N tokens, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=200, help="no run begins after them")
@@ -338,17 +350,26 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     if unknown := {*arguments.parts}.difference(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
     arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == "cpu" else 24)
-    arguments.workers = [int(word) for word in arguments.workers.split(",")]
+    if arguments.workers is not None:
+        arguments.workers = [int(word) for word in arguments.workers.split(",")]
+    else:
+        most = cores() if arguments.device == "cpu" else max(WORKERS)
+        arguments.workers = [*dict.fromkeys(min(number, most) for number in WORKERS)]
     arguments.chunk_bits = [int(word) for word in arguments.chunk_bits.split(",") if word]
     return arguments
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the parts, print and write their results; return 1 if a run failed."""
+    """Run the parts, print and write their results; return 1 if a run failed, 5 without device."""
     arguments = arguments_of(words)
-    device = torch.device(arguments.device)
+    try:
+        device = devices_named(arguments.device)[0]
+    except RlpostError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     results: Json = {"commit": commit(), "machine": machine(), "device": device_facts(device)}
-    print(json.dumps(results, indent=1), flush=True)
+    text = json.dumps(results, indent=1) + ("\n\n" + ON_CPU if device.type == "cpu" else "") + "\n"
+    print(text, end="", flush=True)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="rlpost-bench-"))
     folder.mkdir(exist_ok=True)
     measure: dict[str, Callable[[], Json]] = {
@@ -356,7 +377,6 @@ def main(words: Sequence[str] | None = None) -> int:
         "transfers": lambda: transfers(arguments.transfer_bytes, device),
         "runs": lambda: runs(folder, arguments),
     }
-    text = f"{json.dumps(results, indent=1)}\n"
     try:
         for part in arguments.parts:
             results[part] = measure[part]()

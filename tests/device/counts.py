@@ -10,29 +10,45 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 import rlpost
 from tests.device import measure, recipes, shadow
 from tests.device.inputs import rollouts
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEGEND = """\
+waits: of the host for the card; transfers: to the card; the most of any chunk in each pass (0+1+1
+has three passes). B/token in, out: bytes to the card and back, over all passes; peak: the most
+that a chunk has there. same: whether the results have the same bits as on the CPU.
+"""
 HEAD = (
     f"{'a chunk of a recipe:':56}    waits  transfers  B/token in  B/token out  peak B/token  same"
 )
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run the recipes whose names begin with the arguments; exit 1 if a result is not the CPU's."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", help="the beginning of names of recipes")
+    names_help = "the beginning of names of recipes; all of them take about a minute"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names_help)
     parser.add_argument("--stacks", action="store_true", help="print what waits and transfers")
-    parser.add_argument("--chunk-tokens", type=int, default=4000, metavar="N")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--chunk-tokens", type=int, default=4000, metavar="N", help="tokens of a chunk (4000)"
+    )
+    asked, every = parser.parse_args(words), recipes.all_recipes()
+    for begin in asked.names:
+        if not any(name.startswith(begin) for name in every):
+            words = dict.fromkeys(name.split()[0] for name in every)
+            parser.error(f"no recipe's name begins with {begin!r}; first words: {', '.join(words)}")
     chosen = {
         name: recipe
-        for name, recipe in recipes.all_recipes().items()
+        for name, recipe in every.items()
         if name.startswith(tuple(asked.names)) or not asked.names
     }
-    print(HEAD)
+    print(f"{LEGEND}\n{HEAD}")
     same = True
     with shadow.plugged_in():
         for name, recipe in chosen.items():

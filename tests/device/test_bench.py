@@ -34,6 +34,7 @@ def test_all_parts_are_measured_and_written(tmp_path, capsys):
     lines = (tmp_path / "out" / "bench.txt").read_text().splitlines()
     assert {*lines} <= {*capsys.readouterr().out.splitlines()}
     assert max(map(len, lines)) <= 80
+    assert cuda.ON_CPU in lines
     assert {line.split("  ")[0] for line in lines} >= {*found["kernels"]["kernels"], *cuda.RECIPES}
     assert found["kernels"]["tokens"] > 1000
     assert all(row["milliseconds"] > 0 for row in found["kernels"]["kernels"].values())
@@ -76,3 +77,17 @@ def test_a_run_that_fails_is_reported(tmp_path, monkeypatch, capsys):
     ]
     assert cuda.main([*words, "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.count("failed: no memory") == 6
+
+
+def test_a_device_that_is_not_there_is_one_line(capsys):
+    assert cuda.main(["--device", "cuda:9999"]) == 5
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "cuda:9999" in printed.err
+
+
+def test_workers_on_the_cpu_are_at_most_its_cores(monkeypatch):
+    monkeypatch.setattr(cuda, "cores", lambda: 2)
+    assert cuda.arguments_of(["--device", "cpu"]).workers == [2, 1]
+    assert cuda.arguments_of(["--device", "cpu", "--workers", "8,1"]).workers == [8, 1]
+    assert cuda.arguments_of([]).workers == [4, 16, 1, 8]

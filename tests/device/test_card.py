@@ -27,6 +27,7 @@ RUN = [
     *(path for path in ROOT.glob("tests/**/test_*.py") if "mark.cuda" in path.read_text("utf-8")),
     *(ROOT / "tests" / "bench" / f"{name}.py" for name in ("cuda", "device_run")),
     ROOT / "tests" / "conftest.py",
+    ROOT / "tests" / "device" / "on_card.py",
 ]
 RUN.remove(Path(__file__))
 
@@ -78,3 +79,49 @@ def test_a_part_that_fails_is_reported(tmp_path):
     assert "failed: machine" in done.stdout
     found = json.loads((tmp_path / "card.json").read_text())
     assert [(part["name"], part["exit_code"]) for part in found["parts"]] == [("machine", 1)]
+    assert found["complete"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+@pytest.mark.parametrize(
+    ("option", "code", "text"),
+    [("--help", 0, "--wheels"), ("--wheel", 2, "unknown option --wheel")],
+)
+def test_options_are_no_folders(tmp_path, option, code, text):
+    argv = ["bash", str(ROOT / ".ci" / "card"), option]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert text in done.stdout + done.stderr
+    assert not (ROOT / option).exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_card_json_is_written_after_each_part(tmp_path):
+    """A Python that keeps the file when the next part begins."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = - ] || cp "$FOLDER/card.json" "$FOLDER/seen.json"\n')
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), "FOLDER": str(tmp_path)}
+    argv = ["bash", str(ROOT / ".ci" / "card"), str(tmp_path)]
+    subprocess.run(argv, env=environment, capture_output=True, check=True)
+    seen, found = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("seen", "card"))
+    assert seen["parts"] == found["parts"][:-1]
+    assert [part["name"] for part in found["parts"]][:3] == ["machine", "doctor", "tests"]
+    assert (seen["complete"], found["complete"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("device", "body", "code"),
+    [("cuda", "pytest.skip()", 1), ("cpu", "pytest.skip()", 0), ("cuda", "pass", 0)],
+)
+def test_on_a_card_a_cuda_test_must_run(tmp_path, device, body, code):
+    file = tmp_path / "test_it.py"
+    file.write_text(f"import pytest\n@pytest.mark.cuda\ndef test_it():\n    {body}\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = cuda: needs one\n")
+    argv = [sys.executable, "-m", "tests.device.on_card", device, str(file)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout
+    assert ("not one CUDA test ran" in done.stderr) == bool(code)

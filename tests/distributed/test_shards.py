@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -414,3 +415,22 @@ def test_each_reader_of_a_block_reads_its_rows_alone():
             assert part[name].numpy().tobytes() == column[rows].numpy().tobytes()
         assert part.shared["baselines"].tolist() == [0, 1, 2, 3]
     assert len(block.responses()) == 3
+
+
+def test_start_up_is_that_of_the_process_in_wall_and_cpu_time(planned):
+    began = time.perf_counter() - 5.0
+    options = replace(PIECES, started=began)
+    cpu = time.process_time()
+    assert cpu > 0.5  # of imports
+    shards.shard(planned / "state", 0, 2, options)
+    seconds = shards.shard(planned / "state", 1, 2, PIECES)["seconds"]  # begins with the call
+    assert 5.0 < seconds["start_up"] < 9.0
+    assert cpu < seconds["cpu"]["start_up"] < seconds["cpu"]["total"]
+    assert seconds["cpu"]["start_up"] < 2 * cpu
+
+
+def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
+    note = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
+    found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})
+    assert found["busy"] == {"compute": 6.0}
+    assert found["cpu"] == {"total": 11.0, "start_up": 6.0, "compute": 2.0}
