@@ -373,7 +373,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
     with connected(options.ray_address):
         refs: list[Any] = dataset.materialize().to_arrow_refs()
         slots(options.workers or 1, options.device)
-        executor = RayExecutor(options.reporter, Clock(options.started))
+        executor = RayExecutor(options.reporter, Clock(options.started, options.cpu_started))
         tables = executor.describe(refs)
         schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
         source = _EmptySource(schema, sum(rows for _, rows in tables))
@@ -416,7 +416,7 @@ def advantages(
 ) -> Json:
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     check_writable(options.state)
-    clock = Clock(options.started)
+    clock = Clock(options.started, options.cpu_started)
     with connected(options.ray_address), Outputs(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)

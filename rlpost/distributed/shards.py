@@ -219,7 +219,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     """
     if not 0 <= index < count:
         raise UsageError(f"--shard-index {index}: 0 to {count - 1} is needed for {count} shards")
-    clock = Clock(options.started)
+    clock = Clock(options.started, options.cpu_started)
     manifest = planned(state_dir)
     if (state_dir / _SUMMARY).exists():
         return _read_json(state_dir / _SUMMARY)

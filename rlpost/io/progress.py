@@ -43,13 +43,13 @@ class Clock:
     Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
 
     Args:
-        started: when the process began, by `time.perf_counter`; CPU time counts from then, too.
-            None for a run that begins now.
+        started: when the run began, by `time.perf_counter`; None for now.
+        cpu_started: CPU seconds that the process had used by then; 0 if it began then.
     """
 
-    def __init__(self, started: float | None = None) -> None:
+    def __init__(self, started: float | None = None, cpu_started: float = 0.0) -> None:
         self._started = time.perf_counter() if started is None else started
-        self._cpu_started = time.process_time() if started is None else 0.0
+        self._cpu_started = time.process_time() if started is None else cpu_started
         self._start_up: tuple[float, float] | None = None
         self._lock = threading.Lock()
         self._passes: dict[str, float] = defaultdict(float)

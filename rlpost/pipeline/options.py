@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from rlpost.io.progress import Reporter, SilentReporter
@@ -43,7 +43,13 @@ class Options:
     scratch_dir: Path | None = None
     """Directory for a file of what a pass keeps for the next one; None: that of the output, or
     memory if no file is written."""
+    cpu_started: float = 0.0
+    """CPU seconds that the process had used by `started`; 0 if it began then."""
 
     def at_start(self) -> Options:
         """Return these options with a start time: their own, or now."""
-        return self if self.started is not None else replace(self, started=perf_counter())
+        return (
+            self
+            if self.started is not None
+            else replace(self, started=perf_counter(), cpu_started=process_time())
+        )

@@ -173,7 +173,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
     devices = Devices(devices_named(options.device))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
-    recipe, clock = plan.resolved.recipe, Clock(options.started)
+    recipe, clock = plan.resolved.recipe, Clock(options.started, options.cpu_started)
     decoder = Decoder(
         plan.source.files,
         plan.columns,

@@ -401,6 +401,14 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     assert 0 < own["compute"] < sum(own.values()) <= seconds["cpu"]["total"]
 
 
+def test_the_cpu_time_of_a_function_begins_with_its_call(tmp_path):
+    files = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    small().write_parquet(files[0])
+    began = time.process_time()
+    cpu = rlpost.advantages(*files)["seconds"]["cpu"]
+    assert 0 < cpu["start_up"] < cpu["total"] <= time.process_time() - began < began
+
+
 def test_the_time_of_a_pass_is_divided_by_what_its_results_wait_for():
     """One reads for 0.2 s, one computes for 0.1 s, and the thread that takes results 0.05 s."""
     clock = Clock()
