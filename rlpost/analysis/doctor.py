@@ -68,12 +68,16 @@ def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Jso
         UsageError: torch has no such device, there is no such directory, or the output is a URL.
     """
     if "://" in out:
-        raise UsageError(f"{out}: is no path on this machine, whose disks are checked")
+        raise UsageError(
+            f"{out}: doctor checks disks of this machine; leave OUT out, or name a local path"
+        )
     check_scratch_dir(scratch_dir)
     devices, problems = _chosen(device)
     tests = list(_self_test([one for one, why in devices.items() if why is None]))
+    disks = [*_disks(Path(out), scratch_dir)]
     failed = [one for one in tests if one["problem"] is not None]
     problems += [f"{one['device']}, {one['recipe']}: {one['problem']}" for one in failed]
+    problems += _disk_problems(disks)
     return {
         "rlpost": __version__,
         "python": platform.python_version(),
@@ -88,7 +92,7 @@ def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Jso
         },
         "memory": memory()._asdict(),
         "devices": [_facts(one, why) for one, why in devices.items()],
-        "disks": [*_disks(Path(out), scratch_dir)],
+        "disks": disks,
         "environment": _environment(),
         "self_test": {"tokens": TOKENS, "results": tests},
         "problems": problems,
@@ -176,6 +180,15 @@ def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
             "total": usage.total,
             "writable": os.access(folder, os.W_OK),
         }
+
+
+def _disk_problems(disks: Iterable[Json]) -> Iterator[str]:
+    """Yield which directories cannot be written, each once."""
+    flags = {"output": "OUT", "scratch": "--scratch-dir", "temporary": "TMPDIR"}
+    for disk in {one["directory"]: one for one in [*disks][::-1]}.values():
+        if not disk["writable"] or not disk["total"]:
+            what = "has no disk space" if disk["writable"] else "is not writable"
+            yield f"{disk['directory']}: {what}; name another {flags[disk['for']]}"
 
 
 def _environment() -> dict[str, str]:

@@ -45,13 +45,13 @@ def naming_variables(context: typer.Context) -> Iterator[None]:
     except DataError:
         raise
     except RlpostError as error:
-        text = "\n".join(_with_variable(line, context) for line in str(error).splitlines())
+        text = "\n".join(with_variable(line, context) for line in str(error).splitlines())
         if text == str(error):
             raise
         raise type(error)(text) from error.__cause__
 
 
-def _with_variable(line: str, context: typer.Context) -> str:
+def with_variable(line: str, context: typer.Context) -> str:
     """Return the line with the variable that set the wrong value, in place of its flag."""
     file = context.params.get("config")
     if file is not None and line.startswith(f"{file}:"):
@@ -63,5 +63,5 @@ def _with_variable(line: str, context: typer.Context) -> str:
         return line
     rest = line[flag.end() :]
     word = rest.split(maxsplit=1)[0].rstrip(":") if rest[:1] == " " else ""
-    is_value = word and os.environ.get(variable, "").startswith(word)
+    is_value = word and os.environ.get(variable, "").startswith(word.strip("'"))
     return f"{variable}={rest[1:]}" if is_value else f"{variable}{rest}"

@@ -54,7 +54,7 @@ class Panel(str):
 
 
 class Command(TyperCommand):
-    """A command whose help has panels of options."""
+    """A command whose help has panels of options, and whose errors name variables."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command in its usage line."""
@@ -66,6 +66,13 @@ class Command(TyperCommand):
         """Print the short help; the whole one if the command has no `--help-all`."""
         del formatter
         show_help(self, ctx, every=not any(ALL in one.opts for one in self.params))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; errors begin with the variable that set a wrong value."""
+        from rlpost.cli.environment import naming_variables  # noqa: PLC0415 - help needs none
+
+        with naming_variables(ctx):
+            return super().invoke(ctx)
 
 
 class Group(TyperGroup):

@@ -25,7 +25,7 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli.arguments import LISTS, Settings
-from rlpost.cli.environment import naming_variables, unknown_variables, variable_behind
+from rlpost.cli.environment import unknown_variables, variable_behind
 from rlpost.cli.help_screen import (
     ADVANTAGES,
     CORRECTION,
@@ -41,7 +41,7 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import echo, silence_warnings
 from rlpost.recipe.base import Bound
-from rlpost.recipe.flags import flag_of, variable_of
+from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
 from rlpost.recipe.recipe import TABLES, Recipe
 
@@ -139,7 +139,7 @@ LOSS_OPTIONS: dict[str, Declared] = {
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
 REPEATED = (*TABLES, "is_filter")
-RUN = ("preset", "config", "device", "chunk_tokens", "workers", "engine")
+RUN = ("preset", "config", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
 _METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
 
@@ -231,7 +231,7 @@ Device = Annotated[
     str,
     option(
         "--device",
-        metavar="auto|cpu|cuda[:N]",
+        metavar="auto|cpu|cuda[:N]|...",
         panel=EXECUTION,
         variable=True,
         help="Device, see `rlpost help gpu`.",
@@ -317,8 +317,7 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         variables = {name: by for name in values if (by := variable_behind(context, name))}
         settings = Settings(values, config, preset, variables)
         every = {"context": context, "settings": settings, **values}
-        with naming_variables(context):
-            function(**{name: every[name] for name in own})
+        function(**{name: every[name] for name in own})
 
     shared = [_parameter("preset", Preset), _parameter("config", Config)]
     _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])

@@ -182,11 +182,16 @@ def slots(workers: int, device: str) -> int:
     fit = [int(node.get("CPU", 0)) // workers for node in nodes]
     if card is not None:
         fit = [min(one, int(node.get(card, 0))) for one, node in zip(fit, nodes, strict=True)]
+    if card is not None and not sum(int(node.get(card, 0)) for node in nodes):
+        raise UnavailableError(
+            f"--device {device}: the Ray cluster has no node with a {card}, which a task needs; "
+            "add such a node, or compute on CPUs: --device cpu"
+        )
     if not sum(fit):
         needs = counted(workers, "CPU") + (f" and a {card}" if card else "")
         raise UnavailableError(
-            f"the Ray cluster has no node with {needs}, which a task needs with --workers "
-            f"{workers} --device {device}"
+            f"--workers {workers}: the Ray cluster has no node with {needs}, which a task needs; "
+            "add such a node, or use fewer workers"
         )
     return sum(fit)
 

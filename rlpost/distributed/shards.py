@@ -46,7 +46,7 @@ from rlpost.distributed.plan_dir import (
     try_lock,
 )
 from rlpost.distributed.staging import StagedOutputs
-from rlpost.errors import ReadWriteError, RlpostError, UsageError
+from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
@@ -56,6 +56,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.kernels.rewards import RunningMoments
+from rlpost.pipeline.device import check_name, devices_named
 from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
 
@@ -104,6 +105,7 @@ def plan(
             f"--state-dir {state_dir}: has a plan already; --overwrite replaces it, another folder "
             "keeps it"
         )
+    check_name(options.device)  # other machines compute on it
     paths = [str(path) for path in inputs]
     _check_apart(state_dir, paths, output)
     check_writable(options.state)
@@ -215,6 +217,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
 
     Raises:
         UsageError: there is no such shard.
+        UnavailableError: this machine does not have the device.
         ReadWriteError: there is no plan; an input was changed; reading or writing failed.
     """
     if not 0 <= index < count:
@@ -223,9 +226,11 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     manifest = planned(state_dir)
     if (state_dir / _SUMMARY).exists():
         return _read_json(state_dir / _SUMMARY)
-    device = options.device if options.device != "auto" else manifest.context.device
     context = replace(
-        manifest.context, workers=_threads(options), device=device, verify=options.verify
+        manifest.context,
+        workers=_threads(options),
+        device=_device(state_dir, manifest, options),
+        verify=options.verify,
     )
     run_directory = RunDirectory(state_dir / manifest.run, manifest.partitions)
     try:
@@ -238,6 +243,20 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     except RlpostError:
         check_inputs(manifest.partitions, _PLAN_AGAIN)  # if it fails, another try is no use
         raise
+
+
+def _device(state_dir: Path, manifest: Manifest, options: Options) -> str:
+    """Return the device of a shard: its own, or the plan's, if this machine has that."""
+    if options.device != "auto":
+        return options.device
+    try:
+        devices_named(manifest.context.device)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"--state-dir {state_dir}: planned with {error}. A --device of this shard overrides "
+            "that of the plan"
+        ) from None
+    return manifest.context.device
 
 
 def planned(state_dir: Path) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import warnings
@@ -16,6 +17,7 @@ import torch
 from rlpost.display.text import counted
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.parquet.source import CHUNK_TOKENS
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,8 @@ _MOST_TOKENS, _FEWEST_TOKENS = 1 << 21, 1 << 16
 _UNREPORTED = 2 << 30
 """Bytes that are taken to be free on a device that cannot report them."""
 _CPU = torch.device("cpu")
-_SAME = "--device cpu computes the same numbers"
+_COMMON = ("auto", "cpu", "cuda", "xpu")
+_REMEDY = "--device cpu needs no GPU"
 NO_FLOAT64 = "computes no float64, which rlpost needs"
 _LOG = logging.getLogger("rlpost")
 
@@ -50,11 +53,11 @@ def devices_named(name: str) -> tuple[torch.device, ...]:
         return (_CPU,)
     count, reason = _count(torch.get_device_module(kind))
     if (number or 0) >= count:
-        raise UnavailableError(f"--device {name}: {_missing(kind, count, reason)}; {_SAME}")
+        raise UnavailableError(f"--device {name}: {_missing(kind, count, reason)}; {_REMEDY}")
     devices = _all(kind, count) if number is None else (torch.device(kind, number),)
     for device in devices:
         if problem := _problem(device):
-            raise UnavailableError(f"--device {name}: {device} {problem}; {_SAME}")
+            raise UnavailableError(f"--device {name}: {device} {problem}; {_REMEDY}")
     return devices
 
 
@@ -66,14 +69,38 @@ def device_kind(name: str) -> tuple[str, int | None]:
         UnavailableError: the kind computes no float64.
     """
     kind, colon, number = name.partition(":")
-    if not _counts_devices(kind) or (colon and (kind == "cpu" or not number.isdecimal())):
+    numbered = kind != "cpu" and re.fullmatch(r"0|[1-9][0-9]{0,2}", number)
+    if not _counts_devices(kind) or (colon and not numbered):
+        typed = name if re.fullmatch(r"\S*\w", name) else repr(name)
         raise UsageError(
-            f"--device {name}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
-            "as xpu"
+            f"--device {typed}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
+            f"as xpu{_hint(kind, number)}"
         )
     if kind == "mps":
-        raise UnavailableError(f"--device {name}: {kind} {NO_FLOAT64}; {_SAME}")
+        raise UnavailableError(f"--device {name}: {kind} {NO_FLOAT64}; {_REMEDY}")
     return kind, int(number) if number else None
+
+
+def check_name(name: str) -> None:
+    """Check a name of which another machine may have the devices; raises as `device_kind`."""
+    if name != "auto":
+        device_kind(name)
+
+
+def _hint(kind: str, number: str) -> str:
+    """Return what a wrong name probably means, with its separator; or nothing."""
+    if kind == "cpu":
+        return "; the CPU has no number: write cpu"
+    if "," in number and kind in ("cuda", "xpu"):
+        variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}[kind]
+        numbers = re.sub(r"[^0-9,]", "", number)
+        return f"; for several cards write --device {kind} and set {variable}={numbers}"
+    lower = kind.lower()
+    if lower in ("gpu", "nvidia", "amd", "rocm", "hip"):
+        return "; torch calls cards of NVIDIA and AMD cuda"
+    if kind in _COMMON:
+        return ""
+    return closest(lower, [lower] if lower in _COMMON else ["auto", "cuda"])
 
 
 def accelerators() -> tuple[dict[torch.device, str | None], str]:
@@ -162,10 +189,9 @@ def _built_with(kind: str) -> bool:
 def _how_to_install(kind: str) -> str:
     if sys.platform == "darwin":
         return ", as every build for macOS"
-    wheels, more = {
-        "cuda": ("cu130", " (pytorch.org/get-started has those of other CUDA versions and ROCm)"),
-        "xpu": ("xpu", ""),
-    }[kind]
+    wheels, more = "xpu", ""
+    if kind == "cuda":
+        wheels, more = "cu130", " (cu126 for older drivers; ROCm: pytorch.org/get-started)"
     return (
         ". Install a build with it: `pip install --force-reinstall torch --index-url "
         f"https://download.pytorch.org/whl/{wheels}`{more}"

@@ -6,6 +6,8 @@ FLAGS = {"columns": "--map", "teachers": "--teacher"}
 """Options that are not called like their field."""
 PREFIX = "RLPOST_"
 """How the names of environment variables begin."""
+OF_RUNS = ("device", "chunk_tokens", "workers", "engine")
+"""Options that change how a run is done, and no number; they are no fields of a recipe."""
 
 
 def flag_of(name: str) -> str:

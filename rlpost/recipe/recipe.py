@@ -20,7 +20,7 @@ from rlpost.recipe.base import (
     Unit,
 )
 from rlpost.recipe.estimators import check_name
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import closest
@@ -420,9 +420,12 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
 
     @classmethod
     def hint(cls, name: Any) -> str:
-        """Return a hint at what an unknown name means: an option of the loss, or a close name."""
+        """Return a hint at what an unknown name means: another option, or a close name."""
         if name in LossOptions.model_fields:
             return ": it is an option of the policy loss, in the table [loss]"
+        if name in OF_RUNS:
+            ways = f"use {flag_of(name)} or {variable_of(name)} (Python: rlpost.Options)"
+            return f": it is no part of a recipe; {ways}"
         return super().hint(name)
 
     @classmethod

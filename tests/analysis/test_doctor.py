@@ -143,6 +143,23 @@ def test_a_card_that_cannot_be_used_is_not_tested(monkeypatch, devices, warning,
     assert [one["not_tested"] for one in found["devices"]] == [None, *devices.values()]
 
 
+def test_a_directory_that_cannot_be_written_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.os, "access", lambda path, _: Path(path) != tmp_path)
+    found, code = report(str(tmp_path / "new" / "out.parquet"))
+    assert (code, found["ok"]) == (5, False)
+    assert found["problems"] == [f"{tmp_path}: is not writable; name another OUT"]
+
+
+def test_a_directory_without_disk_space_is_a_problem(tmp_path, monkeypatch):
+    usage, nothing = shutil.disk_usage, shutil.disk_usage(tmp_path)._replace(total=0, free=0)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: nothing if Path(path) == tmp_path else usage(path)
+    )
+    found, code = report("--scratch-dir", str(tmp_path))
+    assert code == 5
+    assert found["problems"] == [f"{tmp_path}: has no disk space; name another --scratch-dir"]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
     found, code = report("--device", "cuda:1")
@@ -151,13 +168,17 @@ def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
     wrong = run("doctor", "--device", "tpu")
     assert (wrong.code, wrong.out) == (2, "")
     assert run("doctor", "--scratch-dir", "nosuch").code == 2
-    assert "s3://b/x: is no path on this machine" in run("doctor", "s3://b/x").err
+    assert (
+        "s3://b/x: doctor checks disks of this machine; leave OUT out"
+        in run("doctor", "s3://b/x").err
+    )
 
 
 def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "finds no GPU: rlpost help gpu" in run("doctor").out
     card(moved(3e-7))
     found, _ = report()
-    monkeypatch.setenv("COLUMNS", "80")
     show(found, "table")
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -166,5 +187,6 @@ def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
     show(found, "markdown")
     text = capsys.readouterr().out
     assert text.startswith("## Installation\n\n- rlpost ")
+    assert "finds no GPU" not in text
     assert "| cuda:0 | Fast Card | 64.4 GB | 85.9 GB | 9.0 |" in text
     assert "## Problems\n\n- cuda:0, grpo: differs" in text

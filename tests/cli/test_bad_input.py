@@ -327,6 +327,8 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
         ("--emit kl,kl", ["kl"]),
         ("--emit sample_weight", ["needs --difficulty-weight or --length-weight"]),
         ("--device tpu", ["--device tpu: auto, cpu, cuda, cuda:N or another"]),
+        ("--plan --device gpu", ["--device gpu: ", "; torch calls cards of NVIDIA and AMD cuda"]),
+        ("--config run.toml", ["run.toml: no option 'device': it is no part", "or RLPOST_DEVICE"]),
         ("--config broken.toml", ["broken.toml: not valid TOML"]),
         ("--config unknown.toml", ["unknown.toml: no option 'gama'; did you mean gamma?"]),
         ("--config number.toml --map reward=reward", ["number.toml: columns is 3"]),
@@ -336,6 +338,7 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
 def test_a_wrong_command_line_is_refused(refused, here, words, texts):
     (here / "broken.toml").write_text("gamma =\n")
     (here / "unknown.toml").write_text("gama = 1\n")
+    (here / "run.toml").write_text('device = "cuda"\n')
     (here / "number.toml").write_text("columns = 3\n")
     (here / "numerics.toml").write_text("numerics = 3\n")
     refused(2, f"in.parquet out.parquet {words}", *texts)
@@ -356,7 +359,8 @@ def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
     refused(5, "in.parquet out.parquet --device cuda", f"--device cuda: torch {torch.__version__}")
-    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu computes the same numbers")
+    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu needs no GPU")
+    refused(5, "in.parquet --plan --device cuda", "--device cuda: torch")
 
 
 def test_a_pipe_is_neither_read_nor_replaced(refused):

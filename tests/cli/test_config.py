@@ -8,9 +8,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 from test_cli import rollout, run, save
 from typer.main import get_command
 
+from rlpost.analysis import doctor
 from rlpost.cli.app import COMMANDS, Commands, app_of
 from rlpost.cli.commands.config import json_schema
 from rlpost.cli.environment import unknown_variables
@@ -192,6 +194,22 @@ def test_errors_name_the_variable_that_set_a_wrong_value(value, told, monkeypatc
     ran = run("loss", path)
     assert ran.code == (4 if name == "RLPOST_CONFIG" else 2)
     assert told in " ".join(ran.err.replace("│", " ").split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_commands_without_a_recipe_name_the_variable_too(monkeypatch, tmp_path):
+    path, out = save(rollout(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    assert run("advantages", path, out).code == 0
+    monkeypatch.setenv("RLPOST_DEVICE", "cuda:")
+    ran = run("verify", out)
+    assert (ran.code, ran.err[:38]) == (2, "rlpost: RLPOST_DEVICE='cuda:': auto, c")
+    monkeypatch.setenv("RLPOST_DEVICE", "cuda")
+    ran = run("verify", out)
+    assert (ran.code, ran.err[:34]) == (5, "rlpost: RLPOST_DEVICE=cuda: torch ")
+    monkeypatch.setattr(doctor, "TOKENS", 10_000)
+    ran = run("doctor", "--format", "json")
+    assert ran.code == 5
+    assert json.loads(ran.out)["problems"][0].startswith("RLPOST_DEVICE=cuda: torch ")
 
 
 def test_errors_name_the_flag_that_overrides_a_variable(monkeypatch, tmp_path):

@@ -434,3 +434,19 @@ def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
     found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})
     assert found["busy"] == {"compute": 6.0}
     assert found["cpu"] == {"total": 11.0, "start_up": 6.0, "compute": 2.0}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_plan_checks_the_name_of_a_device_and_a_shard_whether_it_is_there(tmp_path):
+    table = pa.table({"prompt_id": [0, 0], "reward": [0.0, 1.0], "response_mask": [[1], [1]]})
+    write_files(table, tmp_path / "in", 1)
+    plan = ("plan", tmp_path / "in", tmp_path / "out", "--state-dir", tmp_path / "state")
+    ran = run_command(*plan, "--device", "gpu")
+    assert (ran.code, ran.err[:21]) == (2, "rlpost: --device gpu:")
+    assert run_command(*plan, "--device", "cuda").code == 0
+    shard = ("--state-dir", tmp_path / "state", "--shard-index", 0, "--num-shards", 1)
+    ran = run_command("advantages", *shard)
+    assert ran.code == 5
+    assert f"--state-dir {tmp_path / 'state'}: planned with --device cuda: torch" in ran.err
+    assert "A --device of this shard overrides that of the plan" in ran.err
+    assert run_command("advantages", *shard, "--device", "cpu").code == 0

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 import rlpost
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.pipeline import engine, run
-from rlpost.pipeline.device import Devices, devices_named
+from rlpost.pipeline.device import Devices, check_name, devices_named
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 RECIPES = [
@@ -60,9 +60,36 @@ def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["tpu", "meta", "", "cuda:", "cuda:x", "cuda:-1", ":0", "cpu:0"])
-def test_a_name_that_is_no_device_is_an_error(name):
-    with pytest.raises(UsageError, match=f"--device {name}: auto, cpu, cuda, cuda:N or another"):
+@pytest.mark.parametrize(
+    ("name", "typed", "hint"),
+    [
+        ("tpu", "tpu", ""),
+        ("meta", "meta", ""),
+        ("", "''", ""),
+        ("cuda:", "'cuda:'", ""),
+        ("cuda:x", "cuda:x", ""),
+        ("cuda:-1", "cuda:-1", ""),
+        ("cuda:00", "cuda:00", ""),
+        ("cuda:1000", "cuda:1000", ""),
+        (":0", ":0", ""),
+        ("cpu:0", "cpu:0", "; the CPU has no number: write cpu"),
+        ("CUDA", "CUDA", "; did you mean cuda?"),
+        ("rocm", "rocm", "; torch calls cards of NVIDIA and AMD cuda"),
+        (
+            "cuda:0,cuda:1",
+            "cuda:0,cuda:1",
+            "; for several cards write --device cuda and set CUDA_VISIBLE_DEVICES=0,1",
+        ),
+    ],
+)
+def test_a_name_that_is_no_device_is_an_error(name, typed, hint):
+    with pytest.raises(UsageError) as caught:
+        check_name(name)
+    assert str(caught.value) == (
+        f"--device {typed}: auto, cpu, cuda, cuda:N or another device of torch is needed, such as "
+        f"xpu{hint}"
+    )
+    with pytest.raises(UsageError, match="--device "):
         devices_named(name)
 
 
@@ -101,7 +128,7 @@ def test_a_missing_device_is_an_error_with_what_to_do(name, build, count, texts,
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(UnavailableError) as caught:
         devices_named(name)
-    for text in (f"--device {name}: ", *texts, "; --device cpu computes the same numbers"):
+    for text in (f"--device {name}: ", *texts, "; --device cpu needs no GPU"):
         assert text in str(caught.value)
 
 

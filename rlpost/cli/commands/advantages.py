@@ -142,10 +142,12 @@ def advantages(
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
     tell = echo if not quiet else None
     if show_plan:
+        (devices_named if engine == "local" else check_name)(device)
         with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
             print_plan(api.plan(inputs, recipe))
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.environment import naming_variables
+from rlpost.cli.environment import with_variable
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import Format
 from rlpost.errors import UnavailableError
@@ -45,14 +45,15 @@ def doctor(
     million made-up tokens on the CPU and on every other device (--device: on this one), and
     compares the results.
 
-    Exit code 0: no problem was found; 5: the self-test differs, or a device is missing.
+    Exit code 0: no problem was found; 5: the self-test differs, a device is missing, or a
+    directory is not writable.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.doctor import examine  # noqa: PLC0415
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
 
-    with naming_variables(context):
-        result = examine(device, out, scratch_dir)
+    result = examine(device, out, scratch_dir)
+    result["problems"] = [with_variable(text, context) for text in result["problems"]]
     render_doctor.show(result, how.value)
     if not result["ok"]:
         raise typer.Exit(UnavailableError.exit_code)

@@ -55,8 +55,7 @@ def plan(
     """Compute response-level statistics for a sharded run.
 
     Shards do the work per token: `rlpost advantages --state-dir DIR --num-shards N --shard-index
-    I`, at any time, on any machine that can access DIR, IN and OUT. All output files appear when
-    the last shard ends.
+    I` on any machine with DIR, IN and OUT. The last publishes all.
     """
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")

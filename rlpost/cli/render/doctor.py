@@ -47,7 +47,15 @@ def _tables(report: Json) -> Iterator[TextTable]:
     reasons = [one["not_tested"] for one in report["devices"]]
     notes = {row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None}
     shown = ("device", "name", "free memory", "of", "capability")
-    yield TextTable(shown, devices, title="Devices", text=(0, 1), row_notes=notes)
+    found = f"torch {report['versions']['torch']} finds no GPU: rlpost help gpu"
+    yield TextTable(
+        shown,
+        devices,
+        title="Devices",
+        notes=[found] if len(devices) == 1 else [],
+        text=(0, 1),
+        row_notes=notes,
+    )
     test = report["self_test"]
     title = f"Self-test, {counted(test['tokens'], 'token')} in memory"
     results = [
@@ -55,7 +63,8 @@ def _tables(report: Json) -> Iterator[TextTable]:
         for one in test["results"]
     ]
     headings = ("device", "recipe", "M tokens/s", "against the CPU's results")
-    yield TextTable(headings, results, title=title, text=(0, 1, 3))
+    note = "The rows of the CPU compare chunks of two sizes."
+    yield TextTable(headings, results, title=title, text=(0, 1, 3), notes=[note])
     yield TextTable(title="Problems", lines=report["problems"] or ["none"])
 
 
