@@ -17,12 +17,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.io.memory import arrow_table, is_table, like
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from rlpost.io.memory import ArrowStream
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.plan import Plan
 
 
+T = TypeVar("T", bound="ArrowStream")
 Json = dict[str, Any]
 __all__ = ["Options", "advantages", "enrich", "plan"]
 
@@ -167,8 +170,14 @@ def _without_ray_signal_handlers() -> Iterator[None]:
 
 @overload
 def enrich(
-    table: pa.Table | pl.DataFrame, recipe: Recipe | None = None, options: Options | None = None
-) -> tuple[pa.Table, Json]: ...
+    table: pl.LazyFrame, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[pl.LazyFrame, Json]: ...
+
+
+@overload
+def enrich(
+    table: T, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[T, Json]: ...
 
 
 @overload
@@ -183,35 +192,35 @@ def enrich(
     """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
 
     Args:
-        table: an Arrow table, a polars frame, or an iterator of record batches with one schema.
+        table: a table of any library with Arrow's interface: polars (lazy, too), pandas, duckdb,
+            Arrow, datasets of Hugging Face; or an iterator of record batches with one schema.
             An iterator may be larger than memory: its batches are written to a temporary file,
             since a group's mean needs all of them.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed.
 
     Returns:
-        An Arrow table of the input's columns (without those that `replace` replaces, or only the
-        keys with `emit_only`) and the new ones; and the summary. For an iterator, a
-        RecordBatchReader, which is an iterator of record batches of its own sizes, in order.
+        A table of the same library with the input's columns (without those that `replace`
+        replaces, or only the keys with `emit_only`) and the new ones; and the summary. A lazy
+        frame returns a frame that is computed; a library that is not named above returns an Arrow
+        table. For an iterator, a RecordBatchReader, which is an iterator of record batches of its
+        own sizes, in order.
 
     Raises:
         UsageError, DataError, UnavailableError: as `advantages`; UsageError for any other type.
         ReadWriteError: the disk is too full for the temporary file.
     """
     recipe, options = recipe or Recipe(), options or Options()
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
-        table = table.to_arrow()
-    if isinstance(table, pa.Table):
+    if is_table(table):
         from rlpost.pipeline import run  # noqa: PLC0415
 
-        return run.enrich(table, recipe, options)
+        enriched, summary = run.enrich(arrow_table(table), recipe, options)
+        return like(enriched, table), summary
     if isinstance(table, (list, tuple, pa.RecordBatchReader)) or hasattr(table, "__next__"):
         return enrich_batches(table, recipe, options)
     raise UsageError(
-        f"enrich: {type(table).__name__} came; an Arrow table (see pa.Table.from_pandas), a polars "
-        "frame or an iterator of record batches is needed"
+        f"enrich: {type(table).__name__} came; a table with Arrow's interface (polars, pandas, "
+        "duckdb, pyarrow, datasets) or an iterator of record batches is needed"
     )
 
 
