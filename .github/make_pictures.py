@@ -16,7 +16,7 @@ import rlpost
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
-from rlpost.cli.render import summary as render
+from rlpost.render import summary as render
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,41 +10,56 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rlpost import functional, ray
-    from rlpost.analysis.inspect.facts import inspect as facts
-    from rlpost.analysis.report.run import report
-    from rlpost.api import Options, advantages, enrich
+    from rlpost.interface.functions import (
+        advantages,
+        compare,
+        convert,
+        enrich,
+        inspect,
+        loss,
+        report,
+        verify,
+    )
+    from rlpost.interface.functions import inspect as facts
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.numerics import Numerics
     from rlpost.recipe.presets import loss_preset, preset
     from rlpost.recipe.recipe import Recipe
 
 
+_FUNCTIONS = ("advantages", "compare", "convert", "enrich", "inspect", "loss", "report", "verify")
 _HOMES = {
-    "Options": "rlpost.api",
-    "advantages": "rlpost.api",
-    "enrich": "rlpost.api",
-    "facts": "rlpost.analysis.inspect.facts",
+    **dict.fromkeys(_FUNCTIONS, "rlpost.interface.functions"),
+    "LossOptions": "rlpost.recipe.loss",
     "Numerics": "rlpost.recipe.numerics",
+    "Options": "rlpost.pipeline.options",
     "Recipe": "rlpost.recipe.recipe",
+    "facts": "rlpost.interface.functions",
     "loss_preset": "rlpost.recipe.presets",
     "preset": "rlpost.recipe.presets",
-    "report": "rlpost.analysis.report.run",
 }
-# `rlpost.inspect` would be both a function and a package, so the function is called `facts`.
-_NAMES = {"facts": "inspect"}
+_NAMES = {"facts": "inspect"}  # an earlier name
 _MODULES = ("functional", "ray")
 __all__ = [
+    "LossOptions",
     "Numerics",
     "Options",
     "Recipe",
     "__version__",
     "advantages",
+    "compare",
+    "convert",
     "enrich",
     "facts",
     "functional",
+    "inspect",
+    "loss",
     "loss_preset",
     "preset",
     "ray",
     "report",
+    "verify",
 ]
 
 

@@ -30,7 +30,7 @@ from rlpost.cli.main import leave
 
 IMPORTED = (
     "rlpost.cli.commands.advantages", "rlpost.pipeline.outputs", "rlpost.pipeline.run",
-    "rlpost.cli.render.summary",
+    "rlpost.render.summary",
     "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip
 WATCHED = (

@@ -27,9 +27,11 @@ ROOMS = (
     "__init__",  # the public names, imported when they are used
     "__main__",  # python -m rlpost
     "cli",  # the program: commands, options, completion, what is printed
+    "interface",  # the commands as Python functions of paths and tables
     "analysis",  # looks at rollouts: inspect, compare, loss, report, browse, verify, doctor
     "ray",  # the public name of distributed.ray
     "api",  # files to files, tables to tables
+    "render",  # results of runs, for terminals, pipes and notebooks
     "distributed",  # the same run in tasks: shards, Ray
     "pipeline",  # passes over the input, stages, totals, summary, output
     "functional",  # the formulas as public functions of tensors
@@ -49,7 +51,7 @@ ROOMS = (
 
 # Who alone may import a library; a name covers the modules below it.
 HOMES = {
-    "rich": ("cli", "display", "analysis"),
+    "rich": ("cli", "display", "analysis", "render"),
     "fsspec": ("io",),
     "obstore": ("io",),
     "botocore": ("io",),
@@ -57,7 +59,7 @@ HOMES = {
     "msgspec": ("formats",),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
-    "pyarrow": ("io", "formats", "api", "pipeline", "distributed", "analysis", "ray"),
+    "pyarrow": ("io", "formats", "api", "interface", "pipeline", "distributed", "analysis", "ray"),
     "polars": ("analysis.inspect", "analysis.responses", "analysis.compare", "analysis.browse"),
     "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),

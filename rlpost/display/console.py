@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group, RenderHook
@@ -14,7 +15,7 @@ from rlpost.display.charts import ascii_chart
 from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
@@ -81,6 +82,18 @@ def console(stream: TextIO) -> Console:
         out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **verbatim)
     out.push_render_hook(_ShowControlCharacters())
     return out
+
+
+def as_html(show: Callable[[Console], None], columns: int = 100) -> str:
+    """Return what is printed to a console of this width as HTML, in the colors of the page."""
+    out = Console(
+        file=StringIO(), record=True, width=columns, force_terminal=True, color_system="truecolor",
+        highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+    out.push_render_hook(_ShowControlCharacters())
+    show(out)
+    style = "font-family: monospace; line-height: 1.25; white-space: pre; overflow-x: auto"
+    return out.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:

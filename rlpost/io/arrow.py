@@ -241,6 +241,8 @@ def truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
         return np.zeros(len(array), np.bool_)
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         raise location.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
     reasons = string_array(sorted(_TRUNCATED)).cast(array.type)

@@ -46,6 +46,8 @@ def arrow_table(value: Any) -> pa.Table:
         return pa.Table.from_batches([value])
     if kind == "DataFrame" and _module(value) == "pandas":
         return pa.Table.from_pandas(value)
+    if kind in ("DataFrame", "LazyFrame"):  # polars: without views of strings, which few can read
+        return value.to_arrow()
     return pa.table(value)
 
 

@@ -17,7 +17,6 @@ from rich.console import Console
 from test_cli import rollout, run, save
 
 from rlpost import formats
-from rlpost.cli.render import convert as render_convert
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect, format_named, layout, writer
 from rlpost.formats.base import ReadOptions
@@ -27,6 +26,7 @@ from rlpost.formats.keys import prompt_key
 from rlpost.formats.keys import step_key_of as step_of
 from rlpost.formats.records import MOST_SNIFFED, first_fields, json_fields, json_records
 from rlpost.formats.rows import Row, infer_other_fields, record_batches
+from rlpost.render import convert as render_convert
 
 PLAIN = ReadOptions()
 

@@ -18,9 +18,9 @@ from strategies import rollouts, to_table
 
 import rlpost
 from rlpost import Options, Recipe, api
-from rlpost.cli.render import summary as render
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels import corrections
+from rlpost.render import summary as render
 
 LEVELS = ("token", "segment", "geometric", "sequence")
 MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")

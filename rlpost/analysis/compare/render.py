@@ -15,6 +15,8 @@ from rlpost.io.text import printable_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
+
 
 Json = dict[str, Any]
 
@@ -32,7 +34,7 @@ _RATE_NAMES = {
 }
 
 
-def show(comparison: Json, how: str) -> None:
+def show(comparison: Json, how: str, out: Console | None = None) -> None:
     """Print a comparison on stdout, as a `table`, as `json` or as `markdown`."""
     tables = [
         _sides(comparison),
@@ -46,7 +48,7 @@ def show(comparison: Json, how: str) -> None:
         lines = [f"{printable_line(line)}\n\n" for line in _warnings(comparison)]
         sys.stdout.write("".join(lines) + "\n".join(table.markdown(level=3) for table in tables))
     else:
-        out = console(sys.stdout)
+        out = out or console(sys.stdout)
         names = " · ".join(side["name"] for side in comparison["sides"])
         out.print(Text(printable_line(names), style="bold"))
         for line in (*_matched(comparison["rows"]), *_warnings(comparison)):

@@ -16,6 +16,8 @@ from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rich.console import Console
+
 
 Json = dict[str, Any]
 MASKING = ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
@@ -53,12 +55,12 @@ _GAP = 2  # blanks between the columns of a table
 _UNLIMITED = 1_000_000
 
 
-def show(summary: Json, how: str) -> None:
+def show(summary: Json, how: str, out: Console | None = None) -> None:
     """Print the summary of a run on stdout, as a `table`, as `json` or as `markdown`."""
     if how == "json":
         show_json(summary)
         return
-    out = console(sys.stdout)
+    out = out or console(sys.stdout)
     wrapped = how == "table" and out.is_terminal
     if len(summary["settings"]) > 1:
         tables = list(_sweep(summary, out.width if wrapped else _UNLIMITED))
@@ -128,7 +130,7 @@ def _advantages(summary: Json) -> str:
         return "not read by this loss; it uses the log ratio to the reference"
     if not summary["estimator"]:
         return f"column {summary['advantages_from']} of the input"
-    text = f"computed by {summary['asked_estimator'] or summary['estimator']}"
+    text = f"computed by {summary.get('asked_estimator') or summary['estimator']}"
     if summary.get("preset"):
         text += f", preset {summary['preset']}"
     if summary["advantages_aside"] is None:

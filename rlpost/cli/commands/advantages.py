@@ -138,12 +138,12 @@ def advantages(
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api  # noqa: PLC0415
-    from rlpost.cli.render.summary import show_plan as print_plan  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.render.summary import show_plan as print_plan  # noqa: PLC0415
 
     tell = echo if not quiet else None
     if show_plan:
@@ -195,7 +195,7 @@ def _with_hint_to_resume(output: AnyPath, *, resume: bool) -> Iterator[None]:
 
 def _show(summary: dict[str, Any], summary_json: str | None, *, quiet: bool) -> None:
     """Print the summary of a run, and write it as JSON if requested."""
-    from rlpost.cli.render.summary import show_summary  # noqa: PLC0415
+    from rlpost.render.summary import show_summary  # noqa: PLC0415
 
     if not quiet:
         show_summary(summary)

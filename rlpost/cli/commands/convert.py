@@ -102,7 +102,7 @@ def convert(
     if not listed and len(paths or []) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost convert IN... OUT, or --list")
     # Pyarrow takes a while to import; a wrong command line is answered before that.
-    from rlpost.cli.render import convert as render_convert  # noqa: PLC0415
+    from rlpost.render import convert as render_convert  # noqa: PLC0415
 
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs a conversion; for the list use --list --format json")

@@ -41,9 +41,9 @@ def verify(
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.verify import verify as verified  # noqa: PLC0415
-    from rlpost.cli.render import verify as render_verify  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
+    from rlpost.render import verify as render_verify  # noqa: PLC0415
 
     with progress(quiet=how is not Format.table) as reporter:
         options = Options(device, chunk_tokens, workers, reporter=reporter)

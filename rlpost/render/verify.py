@@ -15,6 +15,8 @@ from rlpost.io.text import printable_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
+
 
 Json = dict[str, Any]
 HEADINGS = ("file", "responses", "part", "verdict")
@@ -23,14 +25,14 @@ OTHER_SEMANTICS = "other semantics"
 _WRONG = ("DIFFERS", "DAMAGED", "CHANGED")
 
 
-def show(result: Json, how: str) -> None:
+def show(result: Json, how: str, out: Console | None = None) -> None:
     """Print the verdicts on stdout: as lines (`table`), as `json` or as `markdown`."""
     if how == "json":
         show_json(result)
     elif how == "markdown":
         show_markdown(HEADINGS, list(_rows(result)))
     else:
-        out = console(sys.stdout)
+        out = out or console(sys.stdout)
         for file in result["files"]:
             out.print(_text(file), soft_wrap=True)
 

@@ -1,0 +1,351 @@
+"""The commands as functions. They return what the commands print, and raise their errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from rlpost.errors import UsageError
+from rlpost.interface.inputs import Inputs, input_names, input_paths
+from rlpost.interface.results import Comparison, Conversion, LossSummary, Summary, Verification
+from rlpost.pipeline.options import Options
+from rlpost.recipe.loss import LossOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+    import pyarrow as pa
+
+    from rlpost.analysis.inspect.model import Facts
+    from rlpost.io.memory import ArrowStream
+    from rlpost.recipe.recipe import Recipe
+
+    T = TypeVar("T", bound=ArrowStream)
+RolloutReward = Literal["equal", "last", "sum", "mean"]
+
+
+def advantages(
+    inputs: Inputs,
+    output: str | Path,
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+) -> Summary:
+    """Post-process the rewards of rollouts and write them enriched with advantages.
+
+    Args:
+        inputs: Parquet files, directories or globs, local or as URLs (`s3://...`), of any size;
+            dumps that `rlpost convert` reads; or tables in memory (see `enrich`).
+        output: the enriched file; with several input files, a directory.
+        recipe: what is computed; the default is plain GRPO.
+        options: how it is computed.
+
+    Returns:
+        The summary, as `rlpost advantages --summary-json` prints it.
+
+    Raises:
+        UsageError: recipe, input and output do not fit together.
+        DataError: the data is bad: file, row and column are named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: the device is missing.
+    """
+    from rlpost import api  # noqa: PLC0415 - it imports torch
+
+    options = options or Options()
+    with input_paths(inputs, output, overwrite=options.overwrite) as paths:
+        if options.resume and paths != input_names(inputs):
+            raise UsageError("resume=True needs Parquet files: rlpost.convert makes them of dumps")
+        summary = Summary(api.advantages(paths, output, recipe, options))
+    if paths != input_names(inputs):
+        summary["inputs"] = input_names(inputs)  # what was converted for this run is gone
+    return summary
+
+
+@overload
+def enrich(
+    table: pl.LazyFrame, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[pl.LazyFrame, Summary]: ...
+
+
+@overload
+def enrich(
+    table: T, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[T, Summary]: ...
+
+
+@overload
+def enrich(
+    table: Iterable[pa.RecordBatch], recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[pa.RecordBatchReader, Summary]: ...
+
+
+def enrich(
+    table: Any, recipe: Recipe | None = None, options: Options | None = None
+) -> tuple[Any, Summary]:
+    """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
+
+    Args:
+        table: a table of any library with Arrow's interface: polars (lazy, too), pandas, duckdb,
+            Arrow, datasets of Hugging Face; or an iterator of record batches with one schema.
+            An iterator may be larger than memory: its batches are written to a temporary file,
+            since a group's mean needs all of them.
+        recipe: what is computed; the default is plain GRPO.
+        options: how it is computed.
+
+    Returns:
+        A table of the same library with the input's columns (without those that `replace`
+        replaces, or only the keys with `emit_only`) and the new ones; and the summary. A lazy
+        frame returns a lazy frame whose rows are computed; a library that is not named above an
+        Arrow table. For an iterator, a RecordBatchReader, which is an iterator of record batches
+        of its own sizes, in order.
+
+    Raises:
+        UsageError, DataError, UnavailableError: as `advantages`; UsageError for any other type.
+        ReadWriteError: the disk is too full for the temporary file.
+    """
+    from rlpost import api  # noqa: PLC0415 - it imports torch
+
+    enriched, summary = api.enrich(table, recipe, options)
+    return enriched, Summary(summary)
+
+
+def inspect(
+    inputs: Inputs,
+    *,
+    columns_map: Mapping[str, str] | None = None,
+    tokens: bool = True,
+    pass_threshold: float = 1.0,
+    rollout_id: str | None = None,
+    rollout_reward: RolloutReward = "equal",
+) -> Facts:
+    """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
+
+    Args:
+        inputs: paths or tables, as of `advantages`; together they are one input.
+        columns_map: role to column, as with `--map`; overrides names and aliases.
+        tokens: also read log-probs, values and texts. Without them, there are still statistics of
+            masks, lengths, rewards and groups.
+        pass_threshold: a response passes with at least this reward.
+        rollout_id: the column of rollout ids: rows of one rollout count once in the statistics of
+            groups. None: each row counts.
+        rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
+            and their mean counts.
+
+    Returns:
+        A tree of plain dataclasses; `.to_dict()` returns it as JSON data.
+
+    Raises:
+        UsageError: `columns_map` names an unknown role, or `rollout_reward` is set alone.
+        DataError: a file is not Parquet, or an argument names a column that does not exist.
+        ReadWriteError: an input can't be read, or a glob matches nothing.
+    """
+    from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
+
+    with input_paths(inputs) as paths:
+        found = facts.inspect(
+            paths,
+            columns_map=columns_map,
+            tokens=tokens,
+            pass_threshold=pass_threshold,
+            rollout_id=rollout_id,
+            rollout_reward=rollout_reward,
+        )
+    return _of_inputs(found, paths, inputs)
+
+
+def loss(
+    inputs: Inputs,
+    output: str | Path | None = None,
+    recipe: Recipe | None = None,
+    loss: LossOptions | None = None,
+    options: Options | None = None,
+    *,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+) -> LossSummary:
+    """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
+
+    Args:
+        inputs: paths or tables, as of `advantages`, with `log_probs` and `old_log_probs`.
+        output: gets `pg_loss` and `clip_state` beside the input's columns, and the columns of
+            `advantages` if these are computed; None writes nothing.
+        recipe: how advantages are computed if the input has none; the default is plain GRPO.
+        loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
+        options: how the run is done.
+        sweep: options of the loss with several values each; every combination is computed, in one
+            pass. It excludes `output`.
+
+    Raises:
+        UsageError: options, input and output do not fit together.
+        DataError: the data is bad: file, row and column are named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: the device is missing.
+    """
+    from rlpost.analysis.loss import run  # noqa: PLC0415 - it imports torch
+    from rlpost.losses.config import LossConfig  # noqa: PLC0415
+
+    if sweep and output is not None:
+        raise UsageError("sweep and output exclude each other: a file has the loss of one setting")
+    own, axes = loss or LossOptions(), dict(sweep or {})
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    configs = [LossConfig(LossOptions(**own.model_dump() | point), point) for point in points]
+    options = options or Options()
+    with input_paths(inputs, output, overwrite=options.overwrite) as paths:
+        summary = LossSummary(run.loss(paths, output, recipe, configs, options))
+    if paths != input_names(inputs):
+        summary["inputs"] = input_names(inputs)
+    return summary
+
+
+def compare(
+    inputs: Inputs,
+    recipes: Mapping[str, Recipe] | None = None,
+    *,
+    columns_map: Mapping[str, str] | None = None,
+    column: str | None = None,
+    count: int = 5,
+) -> Comparison:
+    """Compare the advantages of several inputs, or of one input under several recipes.
+
+    Args:
+        inputs: paths or tables, as of `advantages`: each is a side. With `recipes`, all of them
+            together are one input.
+        recipes: name and recipe of each side; a single one is compared with the advantages in
+            the input. None compares the inputs.
+        columns_map: role to column, as with `--map`.
+        column: the column to compare; None: `advantages`, otherwise `advantage`.
+        count: the number of responses that differ the most to list for each pair.
+
+    Raises:
+        UsageError: there is nothing to compare with.
+        DataError: an input lacks the column, or no rows match.
+        ReadWriteError: an input cannot be read.
+        UnavailableError: the device is missing.
+    """
+    from rlpost.analysis.compare import compare as work  # noqa: PLC0415 - polars is slow to import
+
+    columns_map = columns_map or {}
+    with input_paths(inputs) as paths:
+        if recipes:
+            named = list(recipes.items())
+            found = work.compare_recipes(paths, named, columns_map, column=column, count=count)
+        else:
+            found = work.compare_files(paths, columns_map, column=column, count=count)
+    return Comparison(found)
+
+
+def report(
+    inputs: Inputs,
+    output: str | Path,
+    *,
+    columns_map: Mapping[str, str] | None = None,
+    pass_threshold: float = 1.0,
+    rollout_id: str | None = None,
+    rollout_reward: RolloutReward = "equal",
+    examples: int = 6,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Facts:
+    """Write one HTML page about rollouts; it opens from disk and needs no network.
+
+    Args:
+        inputs: paths or tables, as of `advantages`; together they are one input.
+        output: the page's path.
+        columns_map: role to column, as with `--map`; overrides names and aliases.
+        pass_threshold: a response passes with at least this reward.
+        rollout_id: the column of rollout ids, as of `inspect`.
+        rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
+        examples: number of the best, of the worst and of random responses.
+        seed: of the random responses.
+        overwrite: replace an existing page.
+
+    Returns:
+        The statistics that the page shows.
+
+    Raises:
+        UsageError: the output exists, or is an input; a role is unknown.
+        DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
+        ReadWriteError: reading or writing failed. No output is left behind.
+        UnavailableError: the extra `report` is not installed.
+    """
+    from rlpost.analysis.report import run  # noqa: PLC0415 - altair takes a second to import
+
+    with input_paths(inputs) as paths:
+        found = run.report(
+            paths,
+            output,
+            columns_map=columns_map,
+            pass_threshold=pass_threshold,
+            rollout_id=rollout_id,
+            rollout_reward=rollout_reward,
+            examples=examples,
+            seed=seed,
+            overwrite=overwrite,
+        )
+    return _of_inputs(found, paths, inputs)
+
+
+def convert(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path,
+    source: str | None = None,
+    *,
+    columns_map: Mapping[str, str] | None = None,
+    layout: str | None = None,
+    group_size: int | None = None,
+    nonfinite: Literal["keep", "error"] = "keep",
+    overwrite: bool = False,
+) -> Conversion:
+    """Convert dumps of RL frameworks to Parquet that `advantages` reads.
+
+    Args:
+        inputs: files, directories or globs; of any size.
+        output: one `.parquet` file for all of them, or a directory with a file for each.
+        source: the format's name; None: the contents of the files determine it.
+        columns_map: role to field, as with `--map`.
+        layout: of the token lists; None: that of the format.
+        group_size: consecutive records per group, if they have no group id.
+        nonfinite: NaN and infinite numbers are kept and counted, or an error.
+        overwrite: whether to replace existing files.
+
+    Raises:
+        UsageError: input, output, format and options do not fit together.
+        DataError: a record is bad; the error names file, line and field.
+        ReadWriteError: reading or writing failed. There is no output then.
+    """
+    from rlpost.formats import convert as work  # noqa: PLC0415 - pyarrow is slow to import
+    from rlpost.formats.base import ReadOptions  # noqa: PLC0415
+
+    read = ReadOptions(dict(columns_map or {}), layout, group_size, nonfinite)
+    return Conversion(work.convert(inputs, output, source, read, overwrite=overwrite))
+
+
+def verify(
+    paths: str | Path | Sequence[str | Path], options: Options | None = None
+) -> Verification:
+    """Recompute the columns of enriched files by the recipe in their metadata, and compare.
+
+    Args:
+        paths: enriched files, directories or globs; all files of a run, because its statistics can
+            span files. Tables have no metadata of a run, so they can't be verified.
+        options: device, threads and progress.
+
+    Raises:
+        UsageError: files of a run are missing.
+        DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
+            columns of its recipe.
+        ReadWriteError: a file cannot be read.
+    """
+    from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
+
+    several = list(paths) if isinstance(paths, list | tuple) else [paths]
+    return Verification(work.verify([str(path) for path in several], options))
+
+
+def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Facts:
+    """Return facts that name the inputs, where their paths are those of temporary files."""
+    names = input_names(inputs)
+    named = dict(zip(paths, names, strict=True))
+    files = [replace(file, path=named.get(file.path, file.path)) for file in facts.input.files]
+    return replace(facts, inputs=names, input=replace(facts.input, files=files))

@@ -1,0 +1,1 @@
+"""Results of runs, conversions and verifications, for terminals, pipes and notebooks."""

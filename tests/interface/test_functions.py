@@ -1,0 +1,140 @@
+"""The commands as Python functions: the same of tables as of paths, and as on the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+import rlpost
+from rlpost.errors import DataError, UsageError
+
+SAMPLE = "sample_data/arithmetic.parquet"
+FRAME = pl.read_parquet(SAMPLE)
+TABLES = {
+    "polars": FRAME,
+    "pandas": FRAME.to_pandas(),
+    "duckdb": duckdb.read_parquet(SAMPLE),
+    "path": SAMPLE,
+}
+UNEQUAL = {"inputs", "outputs", "input", "roles", "seconds", "bytes", "scratch", "rewritten"}
+UNEQUAL |= {"shifts"}  # of a sample of each row group
+
+
+def results(found):
+    """Return the numbers of a result to 12 digits: some are sums in the order of chunks."""
+    return json.loads(
+        json.dumps(found.to_dict()),
+        parse_float=lambda number: f"{float(number):.12g}",
+        object_pairs_hook=lambda pairs: {n: x for n, x in pairs if n not in UNEQUAL},
+    )
+
+
+@pytest.fixture(scope="module")
+def enriched(tmp_path_factory):
+    path = tmp_path_factory.mktemp("enriched") / "out.parquet"
+    return path, rlpost.advantages(SAMPLE, path)
+
+
+@pytest.mark.parametrize("kind", ["polars", "pandas", "duckdb"])
+def test_every_function_computes_the_same_of_a_table_as_of_its_file(kind, tmp_path, enriched):
+    table, recipes = TABLES[kind], {"a": rlpost.Recipe(), "b": rlpost.Recipe(estimator="rloo")}
+    written = rlpost.advantages(table, tmp_path / "out.parquet")
+    assert results(written) == results(enriched[1])
+    assert pl.read_parquet(tmp_path / "out.parquet")["advantages"].to_list() == (
+        pl.read_parquet(enriched[0])["advantages"].to_list()
+    )
+    assert results(rlpost.inspect(table)) == results(rlpost.inspect(SAMPLE))
+    assert results(rlpost.loss(table)) == results(rlpost.loss(SAMPLE))
+    assert results(rlpost.compare(table, recipes)) == results(rlpost.compare(SAMPLE, recipes))
+    names = type(table).__name__
+    assert written.inputs == rlpost.inspect(table).inputs == [names]
+
+
+def test_tables_and_files_are_compared_side_by_side(enriched):
+    table, _ = rlpost.enrich(FRAME, rlpost.Recipe(estimator="rloo"))
+    found = rlpost.compare([enriched[0], table])
+    assert [side["name"] for side in found.sides] == ["out.parquet", "DataFrame 1"]
+    assert found.pairs[0]["responses"]["sign"]["agreement"] == 1.0
+
+
+def test_results_are_mappings_with_attributes_and_a_view_for_notebooks(enriched):
+    path, summary = enriched
+    verdict = rlpost.verify(path)
+    assert verdict.ok is verdict["ok"] is True
+    assert summary.responses == summary["responses"] == 512
+    assert {"advantage", "to_dict"} <= {*dir(summary)}
+    with pytest.raises(AttributeError, match="Summary has no 'reponses'; it has .* responses,"):
+        summary.reponses  # noqa: B018
+    for found, text in (
+        (summary, "rlpost advantages · grpo"),
+        (verdict, "out.parquet"),
+        (rlpost.inspect(FRAME), "rlpost inspect · DataFrame"),
+        (rlpost.loss(FRAME), "rlpost loss"),
+        (rlpost.compare([path, path]), "out.parquet"),
+    ):
+        page = found._repr_html_()
+        assert page.startswith("<pre")
+        assert text in page.replace("&nbsp;", " ")
+
+
+def test_a_sweep_computes_every_setting():
+    found = rlpost.loss(FRAME, loss=rlpost.LossOptions(loss="ppo"), sweep={"pg_clip": [0.1, 0.2]})
+    single = rlpost.loss(FRAME, loss=rlpost.LossOptions(pg_clip=0.1))
+    assert len(found.settings) == 2
+    assert found.settings[0]["loss"] == single.settings[0]["loss"]
+    with pytest.raises(UsageError, match="sweep and output exclude each other"):
+        rlpost.loss(FRAME, "out.parquet", sweep={"pg_clip": [0.1]})
+
+
+def test_errors_name_the_table():
+    with pytest.raises(DataError, match=r"^DataFrame: no column for log_probs"):
+        rlpost.loss(FRAME.drop("log_probs"))
+    broken = FRAME.with_columns(pl.when(pl.int_range(pl.len()) > 0).then("reward").alias("reward"))
+    with pytest.raises(DataError, match=r"^DataFrame 1, row 0: `reward` is null"):
+        rlpost.advantages([FRAME, broken], "folder")
+    with pytest.raises(UsageError, match="dict came; a path or a table"):
+        rlpost.inspect({})
+    with pytest.raises(UsageError, match="no input"):
+        rlpost.inspect([])
+
+
+def test_a_dump_is_converted_as_by_the_command(tmp_path):
+    lines = [
+        {"prompt_id": f"p{i // 4}", "reward": float(i % 2), "response_mask": [1, 1, 0]}
+        for i in range(8)
+    ]
+    dump = tmp_path / "dump.jsonl"
+    dump.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    converted = rlpost.convert(dump, tmp_path / "canonical.parquet")
+    assert converted.outputs == [str(tmp_path / "canonical.parquet")]
+    assert rlpost.inspect(dump).responses == 8
+    summary = rlpost.advantages(dump, tmp_path / "out.parquet")
+    assert summary.inputs == [str(dump)]
+    assert summary.tokens == {"all": 24, "policy": 16}
+
+
+def test_a_users_script_passes_strict_type_checks(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import polars as pl\n"
+        "import rlpost\n\n"
+        "frame: pl.DataFrame\n"
+        "frame, summary = rlpost.enrich(pl.read_parquet('in.parquet'), rlpost.Recipe())\n"
+        "lazy: pl.LazyFrame = rlpost.enrich(frame.lazy())[0]\n"
+        "masked: int = summary.masked['all']['responses']\n"
+        "count: int = rlpost.inspect(frame).responses + rlpost.inspect(['a.parquet']).responses\n"
+        "fine: bool = rlpost.verify('out.parquet').ok\n"
+        "texts: list[str] = rlpost.loss(frame, loss=rlpost.loss_preset('verl')).warnings\n"
+    )
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), script],
+        capture_output=True,
+        text=True,
+        cwd=Path(rlpost.__file__).parents[1],
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
