@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from rlpost.errors import UsageError
 from rlpost.interface.inputs import Inputs, input_names, input_paths
-from rlpost.interface.results import Comparison, Conversion, LossSummary, Summary, Verification
+from rlpost.interface.results import (
+    Comparison,
+    Conversion,
+    Inspection,
+    LossSummary,
+    Summary,
+    Verification,
+)
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 
@@ -119,7 +126,7 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
-) -> Facts:
+) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
 
     Args:
@@ -232,7 +239,7 @@ def compare(
             found = work.compare_recipes(paths, named, columns_map, column=column, count=count)
         else:
             found = work.compare_files(paths, columns_map, column=column, count=count)
-    return Comparison(found)
+    return Comparison(_renamed(found, dict(zip(paths, input_names(inputs), strict=True))))
 
 
 def report(
@@ -246,7 +253,7 @@ def report(
     examples: int = 6,
     seed: int = 0,
     overwrite: bool = False,
-) -> Facts:
+) -> Inspection:
     """Write one HTML page about rollouts; it opens from disk and needs no network.
 
     Args:
@@ -343,9 +350,19 @@ def verify(
     return Verification(work.verify([str(path) for path in several], options))
 
 
-def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Facts:
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a result with names in place of temporary paths, which are keys or values."""
+    if isinstance(value, dict):
+        return {names.get(key, key): _renamed(one, names) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Inspection:
     """Return facts that name the inputs, where their paths are those of temporary files."""
     names = input_names(inputs)
     named = dict(zip(paths, names, strict=True))
     files = [replace(file, path=named.get(file.path, file.path)) for file in facts.input.files]
-    return replace(facts, inputs=names, input=replace(facts.input, files=files))
+    named_facts = replace(facts, inputs=names, input=replace(facts.input, files=files))
+    return Inspection(**vars(named_facts))

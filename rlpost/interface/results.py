@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from rlpost.analysis.inspect.model import Facts
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Json = dict[str, Any]
+
+
+class Inspection(Facts):
+    """The statistics and findings of rollouts, as a tree of dataclasses."""
+
+    def to_dict(self) -> Json:
+        """Return what `rlpost inspect --format json` prints."""
+        return self.as_json()
+
+    def _repr_html_(self) -> str:
+        """Return the output of `rlpost inspect` for a notebook."""
+        from rlpost.analysis.inspect.render import show  # noqa: PLC0415 - rich, for notebooks alone
+        from rlpost.display.console import as_html  # noqa: PLC0415
+
+        return as_html(partial(show, self, "table"))
 
 
 class Result(Json):

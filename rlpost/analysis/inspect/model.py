@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -435,17 +434,6 @@ class Facts:
     left_out: int = 0
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
     schema_version: int = SCHEMA_VERSION
-
-    def to_dict(self) -> Json:
-        """Return `as_json()`."""
-        return self.as_json()
-
-    def _repr_html_(self) -> str:
-        """Return the output of `rlpost inspect` for a notebook."""
-        from rlpost.analysis.inspect.render import show  # noqa: PLC0415 - rich, for notebooks alone
-        from rlpost.display.console import as_html  # noqa: PLC0415
-
-        return as_html(partial(show, self, "table"))
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
