@@ -1,4 +1,12 @@
-"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
+"""Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out.
+
+    summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
+    frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
+
+`inspect`, `loss`, `compare`, `report`, `convert` and `verify` are the other commands as functions;
+they read paths and tables. `functional` has the formulas as functions of torch tensors. `rlpost
+help python` prints the manual.
+"""
 
 from __future__ import annotations
 
