@@ -118,7 +118,7 @@ def test_a_table_in_memory_gets_the_same_as_a_file(process):
     assert process(rollout()).equals(made)
     assert summary["responses"] == 12
     frame, _ = enrich(pl.from_arrow(rollout()))
-    assert frame.select(USUAL).equals(made.select(USUAL))
+    assert frame.select(USUAL).equals(pl.from_arrow(made.select(USUAL)))
 
 
 # The new columns
