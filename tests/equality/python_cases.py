@@ -59,6 +59,8 @@ def enrich_a_frame() -> None:
 
     how = rlpost.preset("verl", estimator="grpo", length_weight=True)
     table, summary = rlpost.enrich(pl.read_parquet(INPUTS / "steps.parquet"), how)
+    if not isinstance(table, pa.Table):  # an Arrow table came back before
+        table = table.to_arrow()
     pq.write_table(table, "out.parquet")
     kept(summary)
 
