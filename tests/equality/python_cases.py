@@ -59,8 +59,11 @@ def enrich_a_frame() -> None:
 
     how = rlpost.preset("verl", estimator="grpo", length_weight=True)
     table, summary = rlpost.enrich(pl.read_parquet(INPUTS / "steps.parquet"), how)
-    if not isinstance(table, pa.Table):  # an Arrow table came back before
+    if not isinstance(table, pa.Table):  # an Arrow table came back before; frames have large lists
         table = table.to_arrow()
+        for name in ("advantages", "returns"):
+            own = table[name].cast(pa.list_(pa.field("element", pa.float32())))
+            table = table.set_column(table.schema.get_field_index(name), name, own)
     pq.write_table(table, "out.parquet")
     kept(summary)
 
