@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,16 +38,12 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import polars as pl
-
-    from rlpost.io.memory import ArrowStream
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.plan import Plan
 
 
-T = TypeVar("T", bound="ArrowStream")
 Json = dict[str, Any]
 __all__ = ["Options", "advantages", "enrich", "plan"]
 
@@ -168,47 +164,12 @@ def _without_ray_signal_handlers() -> Iterator[None]:
             del os.environ[name]
 
 
-@overload
-def enrich(
-    table: pl.LazyFrame, recipe: Recipe | None = None, options: Options | None = None
-) -> tuple[pl.LazyFrame, Json]: ...
-
-
-@overload
-def enrich(
-    table: T, recipe: Recipe | None = None, options: Options | None = None
-) -> tuple[T, Json]: ...
-
-
-@overload
-def enrich(
-    table: Iterable[pa.RecordBatch], recipe: Recipe | None = None, options: Options | None = None
-) -> tuple[pa.RecordBatchReader, Json]: ...
-
-
 def enrich(
     table: Any, recipe: Recipe | None = None, options: Options | None = None
 ) -> tuple[Any, Json]:
-    """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
+    """Return a table or a stream, enriched, and the summary as a plain mapping.
 
-    Args:
-        table: a table of any library with Arrow's interface: polars (lazy, too), pandas, duckdb,
-            Arrow, datasets of Hugging Face; or an iterator of record batches with one schema.
-            An iterator may be larger than memory: its batches are written to a temporary file,
-            since a group's mean needs all of them.
-        recipe: what is computed; the default is plain GRPO.
-        options: how it is computed.
-
-    Returns:
-        A table of the same library with the input's columns (without those that `replace`
-        replaces, or only the keys with `emit_only`) and the new ones; and the summary. A lazy
-        frame returns a frame that is computed; a library that is not named above returns an Arrow
-        table. For an iterator, a RecordBatchReader, which is an iterator of record batches of its
-        own sizes, in order.
-
-    Raises:
-        UsageError, DataError, UnavailableError: as `advantages`; UsageError for any other type.
-        ReadWriteError: the disk is too full for the temporary file.
+    Arguments, results and errors are those of `rlpost.interface.functions.enrich`, the public one.
     """
     recipe, options = recipe or Recipe(), options or Options()
     if is_table(table):
