@@ -433,8 +433,7 @@ def _verdict(
     missing = [name for name in names if name not in stored.schemas[index].names]
     present = [name for name in names if name not in missing and name not in damaged]
     differences = {name: ColumnDifference(name) for name in present}
-    sized_by = plan.columns.column(plan.length_role)
-    chunks = stored.read_file(index, present, engine.chunk_tokens, sized_by)
+    chunks = stored.read_file(index, present, engine.chunk_tokens, plan.sized_by)
     rows = prefetch(chunks if present else iter(()), 1)
     own = pa.record_batch({})
     totals = ExactTotals()

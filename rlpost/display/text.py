@@ -111,10 +111,18 @@ def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(texts)
 
 
+def reads_tokens(summary: Mapping[str, Any]) -> bool:
+    """Return whether the input of a run had tokens, by its summary."""
+    return summary["tokens"] is not None and "response_length" not in summary["roles"]
+
+
 def run_times(summary: Mapping[str, Any]) -> list[str]:
     """Return the lines about a run: its time with its parts, bytes, and what made it slower."""
     seconds = summary["seconds"]
-    lines = [run_time(seconds, summary["tokens"]["all"]), cpu_time(seconds), *pass_limits(seconds)]
+    count, unit = summary["responses"], "response"
+    if reads_tokens(summary):
+        count, unit = summary["tokens"]["all"], "token"
+    lines = [run_time(seconds, count, unit), cpu_time(seconds), *pass_limits(seconds)]
     lines += moved_bytes(summary)
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
@@ -137,7 +145,7 @@ def _kept_tokens(kept: Mapping[str, Any] | None) -> list[str]:
     return [f"kept between passes: {columns}, {size(kept['bytes'])} in {where}"]
 
 
-def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
+def run_time(seconds: Mapping[str, Any], count: int, unit: str = "token") -> str:
     """Return the time of a run and of its parts, and the speed of its passes.
 
     >>> passes = {"read responses": 0.2, "write": 0.4}
@@ -147,14 +155,14 @@ def run_time(seconds: Mapping[str, Any], tokens: int) -> str:
 0.05 · 20.0 M tokens/s in the passes'
     """
     passes = sum(seconds["passes"].values())
-    speed = tokens / passes / 1e6 if passes else 0.0
+    speed = count / passes / 1e6 if passes else 0.0
     other = seconds["total"] - seconds["start_up"] - passes - seconds["publishing"]
     return (
         f"{seconds['total']:.2f} s: start-up {seconds['start_up']:.2f}, "
         f"passes {passes:.2f}{time_parts(seconds['passes'])}, "
         f"publishing {seconds['publishing']:.2f}"
         f"{f', other {other:.2f}' if other >= LEAST_SECONDS else ''}"
-        f" · {speed:.1f} M tokens/s in the passes"
+        f" · {speed:.1f} M {unit}s/s in the passes"
     )
 
 

@@ -61,14 +61,15 @@ class Summary(Result):
     """The summary of a run: counts, statistics, clip fractions, masks, warnings."""
 
     responses: int
-    tokens: dict[str, int]
-    """`all` and `policy`."""
+    tokens: dict[str, int] | None
+    """`all` and `policy`; None if the input has no tokens, and no lengths of responses."""
     masked: dict[str, Json]
     """By mask: `responses` and `rate`."""
     reward: Json
     response_level_reward: Json
     advantage: Json
-    """`mean`, `std`, `min`, `max` over the policy tokens of kept responses."""
+    """`mean`, `std`, `min`, `max` over the policy tokens of kept responses; over kept responses if
+    `tokens` is None."""
     groups: Json
     steps: list[Json]
     domains: list[Json]

@@ -10,18 +10,22 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind
 from rlpost.io.parquet.inputs import COMBINED
 from rlpost.pipeline.turns import turn_columns
-from rlpost.recipe.roles import LOG_PROBS, missing, resolve
+from rlpost.recipe.recipe import ROW_COLUMNS
+from rlpost.recipe.roles import LOG_PROBS, ColumnMap, kind_of, missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.recipe import Recipe
-    from rlpost.recipe.roles import ColumnMap
 
 
 # Read by every recipe if the input has them.
 ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
+LENGTH = "response_length"
+"""The role with the number of policy tokens of a response, for inputs without tokens."""
+LISTS = frozenset({"floats", "integers"})
+"""Contents of columns with lists of numbers."""
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
@@ -41,10 +45,50 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
             computed the sample mask of some files only.
         DataError: as `rlpost.recipe.roles.resolve`.
     """
-    columns = _resolved(source, recipe, results=results)
+    columns = _with_lengths(source, recipe, _resolved(source, recipe, results=results))
     turns = turn_columns(columns, partial(content_of, source))
     how = {**columns.how, **dict.fromkeys(turns, "name")}
     return replace(columns, columns={**columns.columns, **turns}, how=how)
+
+
+def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
+    """Return whether an input has no list of numbers, in any file, and no role of tokens is mapped.
+
+    Such an input has one number per response at most: a dump of texts and rewards.
+    """
+    if any(how == "map" and kind_of(role) == "tokens" for role, how in columns.how.items()):
+        return False
+    return not any(
+        content_kind(field.type) in LISTS for schema in source.schemas for field in schema
+    )
+
+
+def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
+    """Return the columns of an input that is read with or without tokens.
+
+    Tokens set the length of a response, and the role `response_length` has no column then.
+
+    Raises:
+        UsageError: the user maps `response_length`, and the input has tokens.
+    """
+    tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
+    has_tokens = any(content_of(source, columns.column(role)) in LISTS for role in tokens)
+    rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
+    mapped = any(columns.how[role] == "map" for role in tokens)
+    rows_only = not has_tokens and not mapped
+    rows_only = rows_only and (rows_alone or without_tokens(source, columns))
+    if not rows_only and columns.how.get(LENGTH) == "map":
+        raise UsageError(
+            f"--map {LENGTH}={columns.column(LENGTH)}: has no effect, because the input has lists "
+            "of tokens, which set the length of a response; leave it out"
+        )
+    unused = tokens if rows_only else {LENGTH}
+    return ColumnMap(
+        {role: column for role, column in columns.columns.items() if role not in unused},
+        {role: how for role, how in columns.how.items() if role not in unused},
+        {role: names for role, names in columns.ignored.items() if role not in unused},
+        rows_only,
+    )
 
 
 def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) -> ColumnMap:

@@ -154,10 +154,14 @@ class Engine:
 
         def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             with self.clock.busy("compute"):
+                rows = self.decoder.rows(chunks, self.plan.row_roles)
+                if self.plan.length_role is None:
+                    length = self.decoder.lengths(chunks)
+                    return rows, {"tokens": length, "length": length}
                 device = self.devices.here if step.mapped else _CPU
                 batch = self.decoder.batch(chunks, roles, device)
                 mapped = self.transfers.fetch(_mapped(step.mapped, batch))
-                return self.decoder.rows(chunks, self.plan.row_roles), mapped | _sizes(batch)
+                return rows, mapped | _sizes(batch)
 
         return self._over_all(step, read)
 
@@ -226,8 +230,7 @@ class Engine:
 
         columns = self._columns(step, responses) if tokens else ()
         most = self.chunk_tokens if tokens else _MOST_TOKENS
-        sized_by = self.plan.columns.column(self.plan.length_role)
-        chunks = self.plan.source.read_file(file, columns, most, sized_by)
+        chunks = self.plan.source.read_file(file, columns, most, self.plan.sized_by)
         for new, rows in self._worked(make, chunks, most):
             yield new
             self.reporter.advance(rows)
@@ -259,8 +262,7 @@ class Engine:
     def _over_all(self, step: Pass, work: Callable[[Chunks], R]) -> Iterator[R]:
         """Yield the result for every chunk of the input, in order, and report progress."""
         self.reporter.start(step.purpose, self.plan.source.rows)
-        sized_by = self.plan.columns.column(self.plan.length_role)
-        chunks = self.plan.source.read(step.columns, self.chunk_tokens, sized_by)
+        chunks = self.plan.source.read(step.columns, self.chunk_tokens, self.plan.sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
                 lambda chunks: (work(chunks), count_rows(chunks)), chunks, self.chunk_tokens

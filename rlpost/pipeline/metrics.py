@@ -163,7 +163,10 @@ def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     numbers.sums.update({name: batch.table[name] for name in ("tokens", "length")})
 
 
-def _report_sizes(totals: Totals, _: ResolvedRecipe) -> Json:
+def _report_sizes(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
+    """Return the numbers of tokens; None if the lengths of responses are unknown."""
+    if resolved.lengths == "unknown":
+        return None
     return {"all": totals.count("length"), "policy": totals.count("tokens")}
 
 
@@ -212,7 +215,7 @@ def _report_clip(
         "bound": value,
         "count": totals.count(clipped),
         "fraction": totals.share(clipped, of),
-        "of": KEPT_RESPONSES if of == "kept" else KEPT_TOKENS,
+        "of": KEPT_RESPONSES if of == "kept" or resolved.lengths == "unknown" else KEPT_TOKENS,
     }
 
 

@@ -15,6 +15,7 @@ from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MASK_KEY
 from rlpost.kernels.corrections import RESPONSE_LEVELS
 from rlpost.kernels.segments import spread
 from rlpost.pipeline.stages.tokens import kept_mask, place_rewards
+from rlpost.recipe.recipe import ROW_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,12 +63,7 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     Raises:
         UsageError: --emit has a column that this recipe does not compute.
     """
-    recipe = resolved.recipe
-    usual = ["advantages", "returns", "response_level_rewards"]
-    usual += ["sample_mask"] if resolved.masks else []
-    usual += ["sample_weight"] if resolved.weighted else []
-    usual += ["is_weight"] if recipe.is_weight else []
-    names = tuple(usual) if recipe.emit is None else recipe.emit
+    recipe, names = resolved.recipe, resolved.written
     per_token = (
         f"one advantage per response, but estimator {resolved.estimator.name} computes one per "
         "token with this recipe; --emit advantages,returns writes these"
@@ -78,6 +74,9 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
         "response_advantage": (not resolved.constant, per_token),
     }
+    if resolved.rows_only:
+        tokens = "tokens, and the input has none; response_advantage has one number per response"
+        missing |= {name: (True, tokens) for name in names if name not in ROW_COLUMNS}
     for name in names:
         lacks, needs = missing.get(name, (False, ""))
         if lacks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.io.parquet.inputs import MISSING_ROLES
 from rlpost.losses.config import behaviour_of
-from rlpost.pipeline.columns import ROW_ROLES, absent, check_log_probs
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, absent, check_log_probs
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
@@ -71,8 +71,9 @@ class Plan:
     columns: ColumnMap
     resolved: ResolvedRecipe
     stages: tuple[Stage, ...]
-    length_role: str
-    """The role whose lists set the length of each response: the mask, if the input has one."""
+    length_role: str | None
+    """The role whose lists set the length of each response: the mask, if the input has one; None
+    if the input has no tokens."""
     row_roles: tuple[str, ...]
     count: Callable[[Batch], Counted]
     """Counts what a batch to which all stages were applied adds to the totals."""
@@ -84,9 +85,19 @@ class Plan:
     @property
     def roles(self) -> list[str]:
         """All roles that are read; those with one value a response first."""
-        tokens = sorted(roles_of(self.stages) | {self.length_role})
+        tokens = sorted(roles_of(self.stages) | self._length_roles)
         rows = (role for role in self.row_roles if role not in TURN_ROLES)
         return [*rows, *(role for role in tokens if role in self.columns)]
+
+    @property
+    def _length_roles(self) -> set[str]:
+        """The role that sets lengths, if there is one."""
+        return set() if self.length_role is None else {self.length_role}
+
+    @property
+    def sized_by(self) -> str:
+        """The column whose elements set the size of chunks; empty if rows do."""
+        return "" if self.length_role is None else self.columns.column(self.length_role)
 
     def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
         """Return the passes over the input, in order.
@@ -125,7 +136,8 @@ class Plan:
         """
         on_tokens = not self.resolved.constant or not ROW_COLUMNS.issuperset(names)
         any_end = self.resolved.recipe.numerics.terminal_reward != "last_policy_token"
-        return bool(last.applied) or on_tokens or any_end
+        needs = bool(last.applied) or on_tokens or any_end
+        return needs and not self.resolved.rows_only
 
     def phases(self) -> list[Phase]:
         """Return all passes but the last, each with the stages that reduce before the next."""
@@ -184,7 +196,7 @@ class Plan:
             sorted(
                 {
                     self.columns.column(role)
-                    for role in (*roles_of((*stages, *more)), self.length_role)
+                    for role in roles_of((*stages, *more)) | self._length_roles
                 }
             )
         )
@@ -215,9 +227,11 @@ def plan_of(
         ),
         None,
     )
-    if length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
+    if columns.rows_only:
+        length_role, needs = None, needs | _needs_without_tokens(resolved, needs)
+    elif length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
         needs["mask"] = "no list column sets the number of tokens"
-    if needs or length_role is None:
+    if needs:
         raise absent(source, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
@@ -232,6 +246,15 @@ def plan_of(
         partial(count_advantages, resolved=resolved),
         partial(observed, resolved=resolved),
     )
+
+
+def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) -> dict[str, str]:
+    """Return the roles that a recipe needs, besides others, of an input without tokens."""
+    if (reasons := resolved.token_reasons) and needs.keys().isdisjoint(_TOKEN_ROLES):
+        return {"mask": f"{' and '.join(reasons)}, and the input has no tokens"}
+    if resolved.lengths == "unknown" and (reasons := resolved.length_reasons):
+        return {LENGTH: f"{' and '.join(reasons)}, and the input has no tokens"}
+    return {}
 
 
 _LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
@@ -262,6 +285,7 @@ def loss_plan(
     resolved, rewarded = resolve_recipe(recipe, columns), "reward" in columns
     reads = frozenset(role for role in LOG_PROBS if role in columns)
     stages: Sequence[Stage]
+    length_role: str | None
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         stages = stages_before_loss(reads, mask_nonfinite=recipe.nonfinite == "mask")
@@ -338,6 +362,7 @@ _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "token
 def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
+        *([LENGTH] if resolved.lengths == "column" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
         *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),

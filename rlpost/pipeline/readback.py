@@ -80,7 +80,7 @@ def check_written(
                 _check_copied(source, staged.path, before.file.metadata, after.file.metadata)
             else:
                 _check_decoded(before, after, names)
-            _check_lengths(before, after, names, plan.columns.column(plan.length_role))
+            _check_lengths(before, after, names, plan.sized_by)
             _check_numbers(after, names, totals.total())
 
 

@@ -13,6 +13,7 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import offsets_of
+from rlpost.pipeline.columns import LENGTH
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _OFFSETS, _MASK = "offsets", "mask"
+_LONGEST = 1 << 40  # tokens of a response
 _SENT_AS = {
     np.dtype(name): getattr(torch, name)
     for name in ("float16", "float32", "int8", "int16", "int32", "int64", "uint8")
@@ -59,7 +61,7 @@ class Decoder:
     Args:
         files: the input's files, for errors.
         columns: which column serves each role.
-        length_role: the role whose lists set the length of each response.
+        length_role: the role whose lists set the length of each response; None without tokens.
         nonfinite: `error` raises for NaN and infinities at policy tokens; `mask` keeps them for
             the stage that leaves such responses out.
         transfers: sends tokens to a device.
@@ -67,7 +69,7 @@ class Decoder:
 
     files: Sequence[InputFile]
     columns: ColumnMap
-    length_role: str
+    length_role: str | None
     nonfinite: str
     transfers: Transfers
     missing_components: str = "error"
@@ -125,6 +127,29 @@ class Decoder:
         """Return a batch on the CPU with the lengths of its responses, [n], but no tokens."""
         return Batch(offsets_of(lengths), torch.zeros(0, dtype=torch.bool), {})
 
+    def lengths(self, chunks: Sequence[RowChunk]) -> torch.Tensor:
+        """Return the policy tokens of each response of an input without tokens, [n] int64.
+
+        They are 1 if no column has them.
+
+        Raises:
+            DataError: a length is negative, no integer, or null.
+        """
+        if LENGTH not in self.columns:
+            return torch.ones(sum(chunk.table.num_rows for chunk in chunks), dtype=torch.int64)
+        return torch.cat([self._lengths(chunk) for chunk in chunks])
+
+    def _lengths(self, chunk: RowChunk) -> torch.Tensor:
+        column = self.columns.column(LENGTH)
+        array, location = chunk.table.column(column), self.location_of(chunk, column)
+        numbers = ragged.numbers(array, location)
+        bad = np.flatnonzero(~((numbers >= 0) & (numbers <= _LONGEST) & (numbers % 1 == 0)))
+        if len(bad):
+            row = int(bad[0])
+            value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
+            raise location.error(row, value, "a number of tokens is needed: 0, 1, 2, ...")
+        return torch.from_numpy(numbers.astype(np.int64))
+
     def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         masks = [self._mask_of(chunk) for chunk in chunks]
         if len(masks) == 1:
@@ -134,6 +159,7 @@ class Decoder:
         return offsets, np.concatenate([mask for _, mask in masks])
 
     def _mask_of(self, chunk: RowChunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        assert self.length_role is not None
         column = self.columns.column(self.length_role)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         if self.length_role == "mask":
@@ -206,6 +232,7 @@ class Decoder:
     def _unequal(
         self, location: CellLocation, own: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> DataError:
+        assert self.length_role is not None
         row = int(np.flatnonzero(np.diff(own) != np.diff(offsets))[0])
         mine, theirs = int(np.diff(own)[row]), int(np.diff(offsets)[row])
         return location.error(
@@ -226,6 +253,7 @@ class Decoder:
         return {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
+            if role != LENGTH
         }
 
     def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:

@@ -10,7 +10,7 @@ from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.raw import raw
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import ROW_COLUMNS, Recipe
+from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS, Recipe
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 ProcessRewards = Literal["response", "token"]
+Lengths = Literal["tokens", "column", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,63 @@ class ResolvedRecipe:
     """The input has the sample mask of an earlier run, which this run replaces."""
     kl_unread: bool = False
     """KL could be measured, but only for the summary of a run that reads and writes no tokens."""
+    lengths: Lengths = "tokens"
+    """What sets the lengths of responses. Without tokens, unknown lengths are 1 throughout, and
+    `length_reasons` are errors."""
+    grouped: bool = True
+    """The input has prompt groups."""
 
     @property
     def constant(self) -> bool:
         """All policy tokens of a response get the same advantage."""
         return self.plain and not self.charged
+
+    @property
+    def rows_only(self) -> bool:
+        """The input is processed without tokens."""
+        return self.lengths != "tokens"
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of the columns to write, which `rlpost.pipeline.output.emitted` checks."""
+        recipe = self.recipe
+        if recipe.emit is not None:
+            return recipe.emit
+        if self.rows_only:
+            weight = ["sample_weight"] if self.weighted else []
+            groups = GROUP_COLUMNS if self.grouped else ()
+            return ("response_advantage", "response_level_rewards", "sample_mask", *weight, *groups)
+        names = ["advantages", "returns", "response_level_rewards"]
+        names += ["sample_mask"] if self.masks else []
+        names += ["sample_weight"] if self.weighted else []
+        return (*names, *(["is_weight"] if recipe.is_weight else []))
+
+    @property
+    def token_reasons(self) -> list[str]:
+        """The parts of the recipe that compute on tokens, besides those that read a token role."""
+        recipe, name = self.recipe, self.estimator.name
+        reasons = {
+            "--whiten-rewards": recipe.whiten_rewards,
+            f"estimator {name} computes one advantage per token": not self.constant
+            and not recipe.whiten_rewards,
+        }
+        return [why for why, needs in reasons.items() if needs]
+
+    @property
+    def length_reasons(self) -> list[str]:
+        """The parts of the recipe that read the lengths of responses."""
+        recipe, estimator = self.recipe, self.estimator
+        reasons = {
+            "--max-len-mask": recipe.max_len_mask,
+            "--error-max-len-clip": recipe.error_max_len_clip is not None,
+            "--overlong-penalty": recipe.overlong_penalty is not None,
+            "--group-length-penalty": recipe.group_length_penalty is not None,
+            "--length-weight": recipe.length_weight,
+            "--max-response-length": recipe.max_response_length is not None,
+            "whitening over tokens": self.whiten,
+            f"estimator {estimator.name}": not {"tokens", "length"}.isdisjoint(estimator.needs),
+        }
+        return [why for why, needs in reasons.items() if needs]
 
     @property
     def kl(self) -> bool:
@@ -113,12 +166,12 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
-    plain_return = (
-        estimator.undiscounted_is_constant
-        and recipe.gamma == 1
-        and not varying
-        and recipe.numerics.terminal_reward == "last_policy_token"
+    one_end = columns.rows_only or (
+        recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
+    )
+    plain_return = (
+        estimator.undiscounted_is_constant and recipe.gamma == 1 and not varying and one_end
     )
     whiten = recipe.whiten_advantages
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
@@ -127,6 +180,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     kl_reads = _kl_reads(recipe, columns)
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
+    lengths: Lengths = "column" if "response_length" in columns else "unknown"
     return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
@@ -139,6 +193,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
         kl_unread=unread,
+        lengths=lengths if columns.rows_only else "tokens",
+        grouped="group" in columns,
     )
 
 

@@ -384,7 +384,7 @@ def common_warnings(plan: Plan, advantage: Json, left_out: int) -> list[str]:
         left_out: how many responses were left out because a number is not finite.
     """
     texts = []
-    if "mask" not in plan.columns:
+    if "mask" not in plan.columns and not plan.resolved.rows_only:
         texts.append("no mask column: every token counts as a policy token")
     if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
         texts.append("all advantages are zero: training on this file would learn nothing")

@@ -81,6 +81,10 @@ ROLES: dict[str, Role] = {
         "task_type", "source_names",
     ),
     "difficulty": _role("difficulty", "number", "difficulty"),
+    "response_length": _role(
+        "response_length", "number", "response_length", "response_lengths", "completion_length",
+        "completion_lengths", "completion_tokens", "num_output_tokens",
+    ),
     "reward_baseline": _role(
         "reward_baseline", "number", "reward_baseline", "reward_baselines"
     ),
@@ -139,6 +143,8 @@ class ColumnMap:
     how: dict[str, str]
     ignored: dict[str, list[str]] = field(default_factory=dict)
     """By role, the other columns that have a name of the role and serve no role."""
+    rows_only: bool = False
+    """The input is processed without tokens: one number per response is all that is computed."""
 
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""

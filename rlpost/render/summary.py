@@ -16,6 +16,7 @@ from rlpost.display.text import (
     number,
     percent,
     plural,
+    reads_tokens,
     role_columns,
     run_times,
     size,
@@ -75,7 +76,7 @@ def _kept(plan: Plan, names: tuple[str, ...]) -> str:
     """Return what a pass keeps: columns of float64, or of flags, which are smaller."""
     from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - torch takes a second to import
 
-    most = 8 * len(names) * plan.source.values_of(plan.columns.column(plan.length_role))
+    most = 8 * len(names) * plan.source.values_of(plan.sized_by)
     where = "in memory" if most <= IN_MEMORY else "in a scratch file"
     return f"keeps {', '.join(names)}: up to {size(most)} {where}"
 
@@ -106,13 +107,11 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
 
 
 def _overview(summary: Json) -> Text:
-    tokens, groups = summary["tokens"], summary["groups"]
-    policy = percent(tokens["policy"] / tokens["all"] if tokens["all"] else 0.0)
-    responses = counted(summary["responses"], "response")
+    groups = summary["groups"]
     lines = [
         _first_paths(summary["inputs"]),
         f"  → {_first_paths(summary['outputs'])}",
-        f"{responses}, {counted(tokens['all'], 'token')} ({policy} policy)",
+        f"{counted(summary['responses'], 'response')}, {_tokens(summary)}",
     ]
     if groups and groups["count"]:
         sizes = groups["size"]
@@ -132,6 +131,18 @@ def _overview(summary: Json) -> Text:
     return Text("\n".join(lines))
 
 
+def _tokens(summary: Json) -> str:
+    """Return how many tokens there are, or that the input has none."""
+    tokens = summary["tokens"]
+    if tokens is None:
+        return "without tokens: one advantage per response"
+    if not reads_tokens(summary):
+        column = summary["roles"]["response_length"]["column"]
+        return f"without tokens; {counted(tokens['all'], 'token')} by `{column}`"
+    policy = percent(tokens["policy"] / tokens["all"] if tokens["all"] else 0.0)
+    return f"{counted(tokens['all'], 'token')} ({policy} policy)"
+
+
 def _rollout_rule(summary: Json) -> str:
     """Return the line about rewards of rollouts; empty if each row counts as a response."""
     if "rollout" not in summary["roles"]:
@@ -146,13 +157,14 @@ def _first_paths(paths: list[str]) -> str:
 
 
 def _numbers(summary: Json) -> TextTable:
+    kept = "kept response" if summary["tokens"] is None else "kept token"
     statistics = {
         _raw_reward(summary): "reward",
         "process rewards, sum": "process_reward",
         "reward after post-processing": "response_level_reward",
         "KL per response": "kl",
-        "advantage per kept token": "advantage",
-        "return per kept token": "return",
+        f"advantage per {kept}": "advantage",
+        f"return per {kept}": "return",
         "sample weight": "sample_weight",
     }
     rows = [(name, *_statistic(summary[key])) for name, key in statistics.items() if key in summary]

@@ -256,7 +256,8 @@ class Source:
         Args:
             columns: the columns to decode; without any, chunks only have rows.
             chunk_tokens: approximate list elements of a chunk.
-            sized_by: the list column whose elements count; it may be none of `columns`.
+            sized_by: the list column whose elements count; it may be none of `columns`. Empty: each
+                row counts as one.
         """
         prefetched, self._prefetched = self._prefetched, None
         if prefetched is not None:
@@ -523,9 +524,9 @@ class TableSource:
         """Do nothing: Arrow tables are immutable."""
 
     def _tokens_per_row(self, column: str) -> float:
-        chunks = self.table.column(column).chunks
-        if not self.rows or not is_list(self.table.schema.field(column).type):
+        if not (self.rows and column and is_list(self.table.schema.field(column).type)):
             return 1.0
+        chunks = self.table.column(column).chunks
         return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)
 
 

@@ -121,9 +121,9 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     rollouts = Stage("rollouts", reduce=partial(on_rewards.check_rollouts, resolved=resolved))
     groups = Stage("group columns", reduce=partial(on_responses.group_columns, recipe=recipe))
     return [
-        *([finite] if recipe.nonfinite == "mask" else []),
+        *([finite] if recipe.nonfinite == "mask" and not resolved.rows_only else []),
         *([rollouts] if recipe.rollout_id else []),
-        *([groups] if {*GROUP_COLUMNS} & {*(recipe.emit or ())} else []),
+        *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
         Stage("sample masks", reduce=partial(on_responses.sample_masks, recipe=recipe)),
     ]
 
