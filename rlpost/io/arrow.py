@@ -144,6 +144,11 @@ def content_kind(kind: pa.DataType) -> str:
     return "other"
 
 
+def is_tokens(kind: pa.DataType) -> bool:
+    """Return whether `list_values` can read a column: lists of numbers, or lists without any."""
+    return is_list(kind) and _readable(kind.value_type)
+
+
 def list_values(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return offsets [n+1], from 0, and values [T] of a list column; null values are NaN.
 

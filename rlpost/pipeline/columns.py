@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import content_kind
+from rlpost.io.arrow import content_kind, is_tokens
 from rlpost.io.parquet.inputs import COMBINED
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.recipe import ROW_COLUMNS
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
-LISTS = frozenset({"floats", "integers"})
-"""Contents of columns with lists of numbers."""
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
@@ -58,9 +56,7 @@ def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
     """
     if any(how == "map" and kind_of(role) == "tokens" for role, how in columns.how.items()):
         return False
-    return not any(
-        content_kind(field.type) in LISTS for schema in source.schemas for field in schema
-    )
+    return not any(is_tokens(field.type) for schema in source.schemas for field in schema)
 
 
 def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
@@ -72,7 +68,9 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
         UsageError: the user maps `response_length`, and the input has tokens.
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
-    has_tokens = any(content_of(source, columns.column(role)) in LISTS for role in tokens)
+    first = source.schemas[0]
+    own = {columns.column(role) for role in tokens} & {*first.names}
+    has_tokens = any(is_tokens(first.field(name).type) for name in own)
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     mapped = any(columns.how[role] == "map" for role in tokens)
     rows_only = not has_tokens and not mapped
