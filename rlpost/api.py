@@ -36,12 +36,12 @@ from rlpost.pipeline.outputs import Outputs, journal_of, targets_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.running_state import RunState
 
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ __all__ = ["Options", "advantages", "enrich", "plan"]
 def plan(
     inputs: Sequence[str | Path],
     recipe: Recipe,
-    running: Mapping[str, RunningMoments] | None = None,
+    state: RunState | None = None,
 ) -> Plan:
     """Bind a recipe to an input: its columns, and the passes over it.
 
@@ -62,7 +62,7 @@ def plan(
     source = Source(find_inputs([str(path) for path in inputs]))
     from rlpost.pipeline import run  # noqa: PLC0415
 
-    return run.bind(source, recipe, running or {})
+    return run.bind(source, recipe, state)
 
 
 def advantages(

@@ -29,7 +29,6 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
-from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.file_metadata import FileMetadata, cut
@@ -270,7 +269,6 @@ def _check_complete(run: list[EnrichedFile]) -> None:
 def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
     """Bind the recipe of a run to the columns that its files kept."""
     first = run[0]
-    running = {name: RunningMoments(**values) for name, values in first.metadata.running.items()}
     with _as_data_error(first):
         inputs = _InputColumns([enriched.file for enriched in run], first.metadata.recipe)
     with closing(inputs) as source:
@@ -281,7 +279,7 @@ def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
             )
         _check_roles(source, first)
         with _as_data_error(first):
-            plan = bind(source, first.metadata.recipe, running)
+            plan = bind(source, first.metadata.recipe, first.metadata.state)
         yield plan
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputMetadata
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
 
 
@@ -54,7 +54,7 @@ def prepare(
     survey: InputMetadata,
     targets: Sequence[AnyPath],
     recipe: Recipe,
-    running: Mapping[str, RunningMoments],
+    state: RunState,
     options: Options,
     slots: int,
 ) -> Prepared:
@@ -64,7 +64,7 @@ def prepare(
         survey: of the files.
         targets: the staged output of each file.
         recipe: what is computed.
-        running: running reward statistics of each domain at the start.
+        state: before the first batch.
         options: how it is computed; `workers` are the threads of one task, one by default.
         slots: how many tasks may run at once.
 
@@ -72,14 +72,14 @@ def prepare(
         UsageError, DataError: the recipe does not fit the input, or the columns clash.
     """
     source = cast("Source", survey)  # it has all attributes of a source that are used here
-    plan = bind(source, recipe, running)
+    plan = bind(source, recipe, state)
     check_clash(plan, emitted(plan.resolved))
     context = TaskContext(
         recipe,
         plan.columns,
-        running,
+        state,
         bucket_count(plan, survey.rows),
-        run_metadata(plan, source, running, options),
+        run_metadata(plan, source, state, options),
         "cpu" if options.device == "auto" else options.device,
         options.chunk_tokens,
         options.workers or 1,
@@ -105,8 +105,8 @@ class Reduced:
     own: list[Labels]
     """Those of each partition, in the same order."""
     facts: ResponseFacts
-    running: Json = field(default_factory=dict)
-    """Running reward statistics of domains at the end."""
+    after: Json = field(default_factory=dict)
+    """The notes of which `RunState.after` makes the state after the last batch, as plain data."""
 
 
 def reduce_responses(
@@ -146,7 +146,7 @@ def reduce_responses(
     notes = [table.note for table in tables]
     facts = (ResponseFacts.from_json(note["facts"]) for note in notes)
     total = functools.reduce(operator.add, facts)
-    return Reduced(batches, labels, own, total, notes[0]["running"])
+    return Reduced(batches, labels, own, total, notes[0]["after"])
 
 
 class _Layout:

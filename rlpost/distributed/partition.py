@@ -29,17 +29,17 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import engine_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.distributed.blocks import ArrowBlock
     from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
     from rlpost.io.parquet.source import RowGroupRange
     from rlpost.io.paths import AnyPath
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.file_metadata import FileMetadata
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -69,7 +69,7 @@ class TaskContext:
 
     recipe: Recipe
     columns: ColumnMap
-    running: Mapping[str, RunningMoments]
+    state: RunState
     buckets: int
     """The number of tables that responses are reduced on; one table has all rows of a step."""
     metadata: FileMetadata | None = None
@@ -85,7 +85,7 @@ class TaskContext:
     def plan(self, source: Source | TableSource) -> Plan:
         """Return the plan on a part of the input."""
         resolved = resolve_recipe(self.recipe, self.columns)
-        return plan_of(source, self.columns, resolved, self.running)
+        return plan_of(source, self.columns, resolved, self.state)
 
     def plan_on_responses(self) -> Plan:
         """Return a plan without input, for tasks that read no file."""

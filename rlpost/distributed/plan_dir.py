@@ -19,8 +19,8 @@ from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
-from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.file_metadata import FileMetadata
+from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.summary import ResponseFacts
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
@@ -70,7 +70,7 @@ class Manifest:
                 "semantics": SEMANTICS,
                 "recipe": recipe,
                 "columns": asdict(context.columns),
-                "running": {name: asdict(one) for name, one in context.running.items()},
+                "before": context.state.to_json(),
                 "buckets": context.buckets,
                 "metadata": metadata,
                 "device": context.device,
@@ -80,7 +80,7 @@ class Manifest:
                 "labels": reduced.labels,
                 "own": reduced.own,
                 "facts": reduced.facts.to_json(),
-                "after": reduced.running,
+                "after": reduced.after,
                 "inputs": self.inputs,
                 "targets": [str(target) for target in self.targets],
                 "run": self.run,
@@ -118,7 +118,7 @@ class Manifest:
             context = TaskContext(
                 recipe,
                 ColumnMap(**table["columns"]),
-                {name: RunningMoments(**values) for name, values in table["running"].items()},
+                RunState.of(table["before"]),
                 table["buckets"],
                 None if metadata is None else FileMetadata(**{**metadata, "recipe": recipe}),
                 table["device"],

@@ -46,7 +46,6 @@ from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.progress import Clock
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
-from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output import emitted
@@ -382,13 +381,13 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         tables = executor.describe(refs)
         schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
         source = _EmptySource(schema, sum(rows for _, rows in tables))
-        running, _ = load_state(options.state, recipe, source)
-        plan = bind(source, recipe, running)
+        state, _ = load_state(options.state, recipe, source)
+        plan = bind(source, recipe, state)
         check_clash(plan, emitted(plan.resolved))
         context = TaskContext(
             recipe,
             plan.columns,
-            running,
+            state,
             bucket_count(plan, plan.source.rows),
             device="cpu" if options.device == "auto" else options.device,
             chunk_tokens=options.chunk_tokens,
@@ -426,8 +425,8 @@ def advantages(
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
         survey = executor.survey(files)
-        running, warnings = load_state(options.state, recipe, cast("Source", survey))
-        run = prepare(survey, staged.paths, recipe, running, options, free)
+        state, warnings = load_state(options.state, recipe, cast("Source", survey))
+        run = prepare(survey, staged.paths, recipe, state, options, free)
         staged.create()
         try:
             reduced = reduce_responses(run.context, run.partitions, executor)
@@ -441,8 +440,7 @@ def advantages(
             staged.discard()
             raise
     if options.state is not None:
-        own = {name: RunningMoments(**values) for name, values in reduced.running.items()}
-        save_state(options.state, {**running, **own})
+        save_state(options.state, state.after(reduced.after))
     summary = whole_summary(run.plan, reduced, notes, [file.path for file in files], targets)
     seconds = clock.seconds
     return {

@@ -55,7 +55,6 @@ from rlpost.io.progress import Clock
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.device import check_name, devices_named
 from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
@@ -143,8 +142,8 @@ def _planned(
 ) -> Json:
     """Plan a run whose outputs this process has locked, and store it in the state directory."""
     survey, staged = input_metadata(files), StagedOutputs(targets)
-    running, warnings = load_state(options.state, recipe, cast("Source", survey))
-    run = prepare(survey, staged.paths, recipe, running, options, _SLOTS)
+    before, warnings = load_state(options.state, recipe, cast("Source", survey))
+    run = prepare(survey, staged.paths, recipe, before, options, _SLOTS)
     run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
         run_directory.create()
@@ -345,9 +344,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
             digests = [file["digest"] for file in written_files(notes)]
             staged.publish(digests, overwrite=manifest.overwrite)
         if manifest.state is not None:
-            after = manifest.reduced.running.items()
-            moments = {name: RunningMoments(**values) for name, values in after}
-            save_state(Path(manifest.state), {**manifest.context.running, **moments})
+            save_state(Path(manifest.state), manifest.context.state.after(manifest.reduced.after))
         summary = _summary_of(manifest, notes, perf_counter() - begun)
         write_whole(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode())
         return summary

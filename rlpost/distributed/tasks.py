@@ -139,13 +139,15 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
         mapped = (tensors_of(loaded.block.batch(loaded.batch)) for loaded in batches)
         responses = with_mapped(phases[number], responses, mapped)
     responses = reduced(phases[number], responses)
-    notes = {key: responses.notes[key] for key in ("part", "slots") if key in responses.notes}
+    notes = {
+        key: responses.notes[key] for key in ("part", "slots", "kl_coef") if key in responses.notes
+    }
     running = {name: _plain(one) for name, one in responses.notes.get("running", {}).items()}
     notes["running"] = running
     note = {
         "nothing_left": responses.notes.get("nothing_left", {}),
         "rows": len(responses),
-        "running": running,
+        "after": {key: notes[key] for key in ("running", "kl_coef") if key in notes},
         "rows_differ": _located(responses, sizes),
     }
     if number == len(phases) - 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.kernels.rewards import RunningMoments
+    from rlpost.pipeline.running_state import RunState
 
 
 Json = dict[str, Any]
@@ -49,6 +49,8 @@ class FileMetadata:
     """Rows of all files of the run; -1 if unknown."""
     running: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Running reward statistics at the start of the run, by domain, if it used any."""
+    kl_coef: float | None = None
+    """The adaptive KL coefficient at the start of the run, if a state file had one."""
     asked: dict[str, str] = field(default_factory=dict)
     """The preset that the user requested, and the estimator by the framework's name."""
     mask: dict[str, str] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class FileMetadata:
         recipe: Recipe,
         files: Sequence[InputFile],
         first_rows: Sequence[int],
-        running: Mapping[str, RunningMoments],
+        state: RunState,
         asked: Mapping[str, str],
         mask: Mapping[str, str],
     ) -> Self:
@@ -80,15 +82,16 @@ class FileMetadata:
             recipe: of the run.
             files: the inputs.
             first_rows: the row number of each file's first row, and the number of all rows.
-            running: running reward statistics at the start, if the recipe uses them.
+            state: before the first batch, as far as the recipe uses it.
             asked: the preset and the estimator that the user requested, if a preset was.
             mask: the metadata entry of the column `sample_mask`, if the run writes it.
         """
         text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
         digest = sha256(text.encode()).hexdigest()[:32]
-        statistics = {name: asdict(one) for name, one in running.items()}
         rows = first_rows[-1]
-        return cls(recipe, digest, len(files), rows, statistics, dict(asked), dict(mask))
+        return cls(
+            recipe, digest, len(files), rows, asked=dict(asked), mask=dict(mask), **state.to_json()
+        )
 
     def of_file(self, number: int, name: str, summary: Json) -> Self:
         """Return the metadata of one file of the run, from its number, input and summary."""
@@ -99,6 +102,7 @@ class FileMetadata:
         """The key-value metadata of a Parquet file."""
         run: Json = {"run": self.run, "file": self.file, "files": self.files, "rows": self.rows}
         run |= {"running": self.running} if self.running else {}
+        run |= {"kl_coef": self.kl_coef} if self.kl_coef is not None else {}
         return {
             "rlpost.version": self.version,
             SEMANTICS_KEY: str(self.semantics),
@@ -152,10 +156,16 @@ class FileMetadata:
                 raise TypeError(f"{RUN_KEY} has {number!r} as a number")
         if not isinstance(self.run, str):
             raise TypeError(f"{RUN_KEY} has {self.run!r} as the name of the run")
-        if self.running:
-            from rlpost.kernels.rewards import RunningMoments  # noqa: PLC0415 - torch
-        for moments in self.running.values():
-            _ = [float(number) for number in vars(RunningMoments(**moments)).values()]
+        if self.running or self.kl_coef is not None:
+            moments = self.state.running.values()
+            _ = [float(number) for one in moments for number in vars(one).values()]
+
+    @property
+    def state(self) -> RunState:
+        """The state before the first batch of the run; TypeError or ValueError if it is damaged."""
+        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415 - torch
+
+        return RunState.of({"running": self.running, "kl_coef": self.kl_coef})
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rlpost.pipeline.columns import LENGTH, ROW_ROLES, absent, check_log_probs
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
@@ -22,12 +23,11 @@ from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -211,7 +211,7 @@ def plan_of(
     source: Source | TableSource,
     columns: ColumnMap,
     resolved: ResolvedRecipe,
-    running: Mapping[str, RunningMoments],
+    state: RunState,
 ) -> Plan:
     """Bind a recipe to an input.
 
@@ -240,7 +240,7 @@ def plan_of(
         source,
         columns,
         resolved,
-        tuple(stages_of(resolved, running)),
+        tuple(stages_of(resolved, state)),
         length_role,
         present,
         partial(count_advantages, resolved=resolved),
@@ -292,7 +292,7 @@ def loss_plan(
         length_role = "mask" if "mask" in columns else "log_probs"
         rows = tuple(role for role in _LOSS_ROWS if role in columns)
     else:
-        plan = plan_of(source, columns, resolved, {})
+        plan = plan_of(source, columns, resolved, RunState())
         stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
         stages = [
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage

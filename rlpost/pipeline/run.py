@@ -26,7 +26,7 @@ from rlpost.pipeline.plan import Plan, loss_plan, plan_of
 from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.running_state import load_state, save_state
+from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
@@ -34,7 +34,7 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import Upload
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.options import Options
@@ -60,9 +59,9 @@ MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 
 def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
     """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
-    running, warnings = load_state(options.state, recipe, source)
+    state, warnings = load_state(options.state, recipe, source)
     check_writable(options.state)
-    plan = bind(source, recipe, running)
+    plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
     engine = engine_for(plan, options, outputs.folder)
@@ -70,7 +69,7 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded_torch():
         responses = engine.responses(names)
-        run = run_metadata(plan, source, running, options)
+        run = run_metadata(plan, source, state, options)
         summaries: list[Json] | None = [] if len(source.files) == 1 else None
         metadata = partial(enriched_metadata, run=run, summaries=summaries)
         totals, rewritten = write_files(
@@ -83,7 +82,7 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
             "scratch": None if engine.kept is None else engine.kept.facts(),
         }
     if options.state is not None:
-        save_state(options.state, {**running, **responses.notes.get("running", {})})
+        save_state(options.state, state.after(responses.notes))
     warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
     clock = engine.clock
     return {**summary, "warnings": warnings, "bytes": clock.bytes, "seconds": clock.seconds}
@@ -92,8 +91,8 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
     source = TableSource(table)
-    running, warnings = load_state(options.state, recipe, source)
-    plan = bind(source, recipe, running)
+    state, warnings = load_state(options.state, recipe, source)
+    plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
     engine = engine_for(plan, options)
@@ -102,7 +101,7 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     if options.state is not None:
-        save_state(options.state, {**running, **responses.notes.get("running", {})})
+        save_state(options.state, state.after(responses.notes))
     summary = summarise(plan, responses, totals)
     return enriched, {**summary, "warnings": [*warnings, *summary["warnings"]]}
 
@@ -135,12 +134,10 @@ def enrich_table(
     return kept.replace_schema_metadata(metadata or None), totals
 
 
-def bind(
-    source: Source | TableSource, recipe: Recipe, running: Mapping[str, RunningMoments]
-) -> Plan:
+def bind(source: Source | TableSource, recipe: Recipe, state: RunState | None = None) -> Plan:
     """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`."""
     columns = _columns(source, recipe)
-    return plan_of(source, columns, resolve_recipe(recipe, columns), running)
+    return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 
 def bind_losses(
@@ -380,14 +377,18 @@ def _keys(plan: Plan) -> list[str]:
 def run_metadata(
     plan: Plan,
     source: Source,
-    running: Mapping[str, RunningMoments],
+    state: RunState,
     options: Options,
 ) -> FileMetadata:
     """Return the metadata that all files of a run share."""
-    used = running if "running" in plan.resolved.norm else {}
-    mask = mask_metadata(plan.resolved, emitted(plan.resolved))
+    resolved = plan.resolved
+    used = RunState(
+        state.running if "running" in resolved.norm else {},
+        state.kl_coef if resolved.recipe.kl_target is not None else None,
+    )
+    mask = mask_metadata(resolved, emitted(resolved))
     return FileMetadata.of_run(
-        plan.resolved.recipe, source.files, source.first_rows, used, options.asked, mask
+        resolved.recipe, source.files, source.first_rows, used, options.asked, mask
     )
 
 

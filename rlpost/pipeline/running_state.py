@@ -1,11 +1,12 @@
-"""The state file: running reward statistics that one run saves and the next one loads."""
+"""What a batch passes to the next one, and the state file that passes it to the next run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
 from contextlib import suppress
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.locks import FileLock
@@ -16,26 +17,63 @@ from rlpost.recipe import semantics
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.recipe import Recipe
 
 
+Json = dict[str, Any]
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a batch passes to the next one: running reward statistics, the adaptive KL coefficient.
+
+    The state of a run is that before its first batch, and a state file has that after the last.
+    """
+
+    running: Mapping[str, RunningMoments] = field(default_factory=dict)
+    """Running reward statistics, by domain."""
+    kl_coef: float | None = None
+    """The KL coefficient of the next batch, if it adapts; None: that of the recipe."""
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Self:
+        """Return the state of a mapping from `to_json`; TypeError or ValueError if it is none."""
+        moments = table.get("running", {}).items()
+        coefficient = table.get("kl_coef")
+        return cls(
+            {name: RunningMoments(**values) for name, values in moments},
+            None if coefficient is None else float(coefficient),
+        )
+
+    def to_json(self) -> Json:
+        """Return the state as plain data, without what it has none of."""
+        running = {name: asdict(moments) for name, moments in self.running.items()}
+        coefficient = {} if self.kl_coef is None else {"kl_coef": self.kl_coef}
+        return {"running": running, **coefficient}
+
+    def after(self, notes: Mapping[str, Any]) -> RunState:
+        """Return the state after the batches of some responses, from their notes."""
+        later = {
+            name: one if isinstance(one, RunningMoments) else RunningMoments(**one)
+            for name, one in notes.get("running", {}).items()
+        }
+        return RunState({**self.running, **later}, notes.get("kl_coef", self.kl_coef))
 
 
 def load_state(
     path: Path | None, recipe: Recipe, source: Source | TableSource
-) -> tuple[dict[str, RunningMoments], list[str]]:
-    """Return the statistics of each domain, and warnings.
+) -> tuple[RunState, list[str]]:
+    """Return the state before a run, and warnings.
 
-    There are none if the file does not exist yet, or if it has older semantics and a change since
+    It is empty if the file does not exist yet, or if it has older semantics and a change since
     then concerns the recipe: a mean over rewards of two definitions has no meaning.
 
     Args:
-        path: of the file; None for no statistics.
+        path: of the file; None for an empty state.
         recipe: of the run.
         source: its input.
 
@@ -45,14 +83,14 @@ def load_state(
         UsageError: the recipe does not fit the input.
     """
     if path is None:
-        return {}, []
+        return RunState(), []
     try:
         if not path.exists():
-            return {}, []
+            return RunState(), []
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["version"] != _VERSION:
             raise DataError(f"{path}: state of version {table['version']}; {_VERSION} is needed")
-        running = {name: RunningMoments(**values) for name, values in table["running"].items()}
+        state = RunState.of({"running": table["running"], "kl_coef": table.get("kl_coef")})
         number = semantics.parse(table.get("semantics"))
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
@@ -61,28 +99,25 @@ def load_state(
             f"{path}: is not a state file; --state needs a file that rlpost wrote, or a new path"
         ) from None
     if number == SEMANTICS:
-        return running, []
+        return state, []
     changes = semantics.applying(number, recipe, columns_of(source, recipe).columns)
     text = f"--state {path}: has {semantics.describe(number, changes)}"
     if number < SEMANTICS and not changes:
-        return running, [text]
+        return state, [text]
     kept = _older(path, number)
-    return {}, [f"{text}; running statistics start anew, and the old ones are kept in {kept}"]
+    anew = "running statistics start anew, and the old ones are kept in"
+    return RunState(), [f"{text}; {anew} {kept}"]
 
 
-def save_state(path: Path, running: Mapping[str, RunningMoments]) -> None:
-    """Write the statistics; the old file stays until the new one is complete.
+def save_state(path: Path, state: RunState) -> None:
+    """Write the state after a run; the old file stays until the new one is complete.
 
     A file of other semantics is kept under another name.
 
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    table = {
-        "version": _VERSION,
-        "semantics": SEMANTICS,
-        "running": {name: asdict(moments) for name, moments in running.items()},
-    }
+    table = {"version": _VERSION, "semantics": SEMANTICS, **state.to_json()}
     with FileLock([path]), file_errors(path, "cannot be written"):
         staged = StagedFile(path)
         try:

@@ -10,6 +10,7 @@ import torch
 
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import resolve
@@ -40,7 +41,7 @@ def main() -> None:
     collector = filled_collector()
     start = time.perf_counter()
     responses = collector.finish(recipe)
-    for stage in stages_of(resolve_recipe(recipe, columns), {}):
+    for stage in stages_of(resolve_recipe(recipe, columns), RunState()):
         if stage.reduce:
             responses = stage.reduce(responses)
     print(time.perf_counter() - start, peak_mb())

@@ -293,24 +293,35 @@ def test_the_summary_stays_json_where_nothing_can_be_measured(process):
     assert strict_json(process(table).schema.metadata[b"rlpost.summary"].decode())["warnings"]
 
 
-def test_running_statistics_go_on_where_the_last_call_ended(tmp_path):
+STATEFUL = {
+    "running": "--norm-mean running --norm-std running --estimator raw",
+    "kl": "--kl-coef 0.3 --kl-target 0.01 --kl-horizon 5",
+    "early kl": "--kl-coef 0.3 --kl-target 0.01 --kl-horizon 5 --numerics kl_credit=response",
+    "both": "--norm-mean running --estimator raw --kl-coef 0.3 --kl-target 0.01 --kl-horizon 5",
+}
+
+
+@pytest.mark.parametrize("words", STATEFUL.values(), ids=STATEFUL)
+def test_statistics_and_coefficients_go_on_where_the_last_call_ended(tmp_path, words):
     table = rollout().append_column("step", [[1] * 5 + [2] * 7])
     table = table.append_column("domain", [["math", "code", "math"] * 4])
-    words = ["-q", "--norm-mean", "running", "--norm-std", "running", "--estimator", "raw"]
     state = tmp_path / "state.json"
     parts = []
     for first, rows in ((0, 5), (5, 7)):
         source = save(table.slice(first, rows), tmp_path / f"{first}.parquet")
         target = tmp_path / f"out{first}.parquet"
-        assert run("advantages", source, target, "--state", state, *words).code == 0
+        assert run("advantages", source, target, "--state", state, "-q", *words.split()).code == 0
+        assert run("verify", target).code == 0
         parts.append(pq.read_table(target))
     once = tmp_path / "once.parquet"
     other = tmp_path / "other.json"
     source = save(table, tmp_path / "in.parquet")
-    assert run("advantages", source, once, "--state", other, *words).code == 0
+    assert run("advantages", source, once, "--state", other, "-q", *words.split()).code == 0
     assert pa.concat_tables(parts).equals(pq.read_table(once))
     assert state.read_text() == other.read_text()
-    assert set(strict_json(state.read_text())["running"]) == {"math", "code"}
+    found = strict_json(state.read_text())
+    assert set(found["running"]) == ({"math", "code"} if "running" in words else set())
+    assert ("kl_coef" in found) == ("--kl-target" in words)
 
 
 def test_a_second_run_writes_the_same_bytes(tmp_path):

@@ -100,7 +100,7 @@ def compare_recipes(
     source = _source(paths)
     columns = resolve(source.columns, columns_map, source.name)
     options = Options(workers=max(1, cores() // len(named_recipes)))
-    plans = [bind(source, recipe, {}) for _, recipe in named_recipes]
+    plans = [bind(source, recipe) for _, recipe in named_recipes]
     names = [name for name, _ in named_recipes]
     sides: list[Side] = [RecipeSide(*one, options) for one in zip(names, plans, strict=True)]
     mask = _mask(source, columns)

@@ -19,13 +19,13 @@ from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
-    from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
 
 
@@ -55,21 +55,21 @@ class Stage:
     """
 
 
-def stages_of(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
+def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """Return the stages of a recipe, in order, without those that would do nothing.
 
     Args:
         resolved: from `resolve_recipe`.
-        running: running reward statistics of each domain at the start.
+        state: before the first batch.
     """
     recipe = resolved.recipe
-    kl = _kl_stages(resolved)
+    kl = _kl_stages(resolved, state)
     early = recipe.numerics.kl_credit == "response"
     return [
         *_mask_stages(resolved),
         *_shaping_stages(resolved),
         *(kl if early else []),
-        *_reward_stages(resolved, running),
+        *_reward_stages(resolved, state),
         *([] if early else kl),
         *_credit_stages(resolved),
         Stage("weights", reduce=partial(on_responses.weights, recipe=recipe)),
@@ -148,11 +148,11 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     return [shape, process]
 
 
-def _reward_stages(resolved: ResolvedRecipe, running: Mapping[str, RunningMoments]) -> list[Stage]:
+def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     make = partial(on_rewards.make_rewards, resolved=resolved)
     rollouts = partial(on_rewards.rollout_rewards, recipe=recipe)
-    normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=running)
+    normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
     return [
         *([Stage("step rewards", reduce=make)] if estimator.rewards else []),
         *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
@@ -166,21 +166,22 @@ _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
 
 
-def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
+def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe = resolved.recipe
     if not resolved.kl:
         return []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
-    charge = partial(on_responses.charge_kl, recipe=recipe, column=column)
+    adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
+    charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
         Stage(
             "kl",
             resolved.kl_reads,
             map=partial(on_tokens.map_kl, recipe=recipe) if maps else None,
             in_first_pass=True,
-            reduce=charge if early else partial(on_responses.kl_coefficients, recipe=recipe),
+            reduce=charge if early else adapt,
             apply=partial(on_tokens.add_kl, recipe=recipe),
             makes=_KL,
         )

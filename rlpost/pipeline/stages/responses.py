@@ -144,28 +144,39 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     )
 
 
-def kl_coefficients(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Add `beta`, the KL coefficient of each response's batch."""
+def kl_coefficients(
+    responses: Responses, *, recipe: Recipe, start: float | None = None
+) -> Responses:
+    """Add `beta`, the KL coefficient of each response's batch.
+
+    Args:
+        responses: all.
+        recipe: says whether it adapts; then the coefficient after the last batch is noted.
+        start: that of the first batch if it adapts; None: that of the recipe.
+    """
     count = responses.count("batch")
     if recipe.kl_target is None:
         beta = torch.full((count,), recipe.kl_coef, dtype=torch.float64)
     else:
         rows = responses["valid"]
         kl = keyed_moments(responses["kl_mean"][rows], responses["batch"][rows], count)
-        coefficients = adaptive_coefficients(
-            kl.mean.tolist(),
-            [int(size) for size in kl.number.tolist()],
-            start=recipe.kl_coef,
+        *coefficients, after = adaptive_coefficients(
+            [*kl.mean.tolist(), 0.0],  # the batch after the last
+            [*map(int, kl.number.tolist()), 0],
+            start=recipe.kl_coef if start is None else start,
             target=recipe.kl_target,
             horizon=recipe.kl_horizon,
         )
         beta = torch.tensor(coefficients, dtype=torch.float64)
+        responses = responses.noting(kl_coef=after)
     return responses.with_(beta=beta[responses["batch"]])
 
 
-def charge_kl(responses: Responses, *, recipe: Recipe, column: str) -> Responses:
+def charge_kl(
+    responses: Responses, *, recipe: Recipe, column: str, start: float | None = None
+) -> Responses:
     """Add `beta`, and subtract β times the KL of a whole response from a column of rewards."""
-    responses = kl_coefficients(responses, recipe=recipe)
+    responses = kl_coefficients(responses, recipe=recipe, start=start)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
     charge = torch.where(responses["valid"], charge, 0.0)
     return responses.with_(**{column: responses[column] - charge})
