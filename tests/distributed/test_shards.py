@@ -294,10 +294,11 @@ def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
         shards.shard(planned / "state", 0, 1, PIECES)
 
 
-def test_running_moments_are_kept_when_the_last_shard_ends(tmp_path):
+def test_the_state_is_kept_when_the_last_shard_ends(tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
     norms = {"norm_mean": "running", "norm_std": "running"}
-    recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms)  # settles twice
+    kl = {"kl_coef": 0.2, "kl_target": 0.01, "kl_horizon": 50}
+    recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms, **kl)  # settles twice
     for name in ("local", "shards"):
         (tmp_path / f"{name}.json").write_text(
             '{"version": 1, "running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
@@ -310,6 +311,7 @@ def test_running_moments_are_kept_when_the_last_shard_ends(tmp_path):
     assert (tmp_path / "shards.json").read_text() == before
     shards.shard(tmp_path / "s", 1, 2, PIECES)
     assert (tmp_path / "shards.json").read_text() == (tmp_path / "local.json").read_text()
+    assert json.loads((tmp_path / "shards.json").read_text())["kl_coef"] != 0.2
     same_files(tmp_path / "shards", tmp_path / "local")
 
 
