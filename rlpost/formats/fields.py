@@ -116,6 +116,27 @@ def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
     return column, value
 
 
+def read_text(record: Record, name: str) -> str:
+    """Return a field that is text, or a chat's messages.
+
+    One message is its content; several, and content that is no text, become JSON.
+    """
+    value = record.get(name)
+    if not isinstance(value, list):
+        return record.text(name)
+    messages = [
+        {key: part for key, part in one.items() if part is not None}  # a struct has every key
+        if isinstance(one, dict)
+        else one
+        for one in value
+    ]
+    if len(messages) == 1 and isinstance(messages[0], dict):
+        content = messages[0].get("content")
+        if isinstance(content, str):
+            return content
+    return json.dumps(messages, ensure_ascii=False)
+
+
 def apply_map(row: Row, record: Record, chosen: Mapping[str, str]) -> Row:
     """Add the mapped fields to a row; they replace what the format read."""
     for role, path in chosen.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
-from rlpost.formats.base import ReadOptions
+from rlpost.formats.base import TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.locks import scratch_folder
@@ -25,6 +25,7 @@ from rlpost.io.paths import (
     why_missing,
 )
 from rlpost.io.progress import SilentReporter
+from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ def canonical_inputs(
         beside: the output, whose folder also has the temporary files. None: the system's
             temporary folder.
         overwrite: whether the output may exist; otherwise that is an error before any work.
-        report: is called with a line or two per converted dump; None: no reports.
+        report: is called with a line or two per input of dumps; None: no reports.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
@@ -118,7 +119,7 @@ def convert_inputs(
     Args:
         paths: files, directories and globs.
         staging: an empty folder.
-        report: is called with a line or two per converted dump.
+        report: is called with a line or two per input of converted dumps.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
 
     Raises:
@@ -127,9 +128,9 @@ def convert_inputs(
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not Path(paths[0]).is_file():
-            line = _convert(dumps, staging / JOINED)
+            file = _convert(dumps, staging / JOINED)
             if report is not None:
-                report(line)
+                report(_line(dumps, [file], joined=True))
             return [str(staging / JOINED)]
     converted: list[str] = []
     for number, path in enumerate(paths):
@@ -139,10 +140,9 @@ def convert_inputs(
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
-        for dump, target in zip(dumps, targets, strict=True):
-            line = _convert([dump], target)
-            if report is not None:
-                report(line)
+        files = [_convert([dump], target) for dump, target in zip(dumps, targets, strict=True)]
+        if report is not None:
+            report(_line(dumps, files))
         single = len(dumps) == 1 and Path(path).is_file()
         converted.append(str(targets[0] if single else top))
     return converted
@@ -167,9 +167,9 @@ def _is_dump(path: str | Path) -> bool:
     return location.suffix in {".jsonl", ".json", ".pt"} and location.is_file()
 
 
-def _convert(dumps: Sequence[Dump], target: Path) -> str:
-    """Convert dumps to one file; return a line with the format, missing roles and notes."""
-    dump_format = common_format(dumps)
+def _convert(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
+    """Convert dumps to one file, and return it."""
+    common_format(dumps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -180,13 +180,24 @@ def _convert(dumps: Sequence[Dump], target: Path) -> str:
         file.publish()
     finally:
         file.abort()
-    missing = missing_roles(dump_format, file.columns)
-    without = f"; it has no {', '.join(missing)}" if missing else ""
+    return file
+
+
+def _line(dumps: Sequence[Dump], files: Sequence[CanonicalFile], *, joined: bool = False) -> str:
+    """Return what was converted: the format, what it lacks, and its notes on a second line."""
+    dump_format = common_format(dumps)
+    columns = {name for file in files for name in file.columns}
+    missing, without = list(missing_roles(dump_format, columns)), ""
+    if columns.isdisjoint(TOKEN_COLUMNS):
+        missing = [role for role in missing if kind_of(role) != "tokens"]
+        without = ", without columns of tokens"
+    without += f"; it has no {', '.join(missing)}" if missing else ""
     note = f"\n  {dump_format.notes()}" if dump_format.notes() else ""
-    several = f"{len(dumps)} dumps, read as one input," if len(dumps) > 1 else "read"
+    several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
+    one_input = " as one input," if joined and len(dumps) > 1 else ""
     return (
-        f"{_range_of_paths(dumps)}: {several} as {dump_format.name}, "
-        f"{counted(file.rows, 'response')}{without}{note}"
+        f"{_range_of_paths(dumps)}: {several}{one_input} as {dump_format.name}, "
+        f"{counted(sum(file.rows for file in files), 'response')}{without}{note}"
     )
 
 

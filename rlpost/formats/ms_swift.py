@@ -1,4 +1,7 @@
-"""ms-swift: the `completions.jsonl` of `log_completions`, one object of columns per line."""
+"""ms-swift: the `completions.jsonl` of `log_completions`.
+
+A line is an object of columns; with Ray, it is one response.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ _OWN = (*_STEPS, *_TEXTS, "advantages", "reward", "image")
 def sniff(path: Path) -> bool:
     """Return whether the first record has the combination of fields of this writer."""
     fields = first_fields(path)
+    if isinstance(fields.get("completion"), str):
+        return fields.keys() >= {"gen_step", "prompt", "reward"}
     return (
         any(name in fields for name in _STEPS)
         and any(isinstance(fields.get(name), list) for name in ("prompt", "messages"))
@@ -56,6 +61,10 @@ def _responses(path: Path, omit: Collection[str] = ()) -> Iterator[Record]:
         DataError: a field of a line is not a list, or its length differs from `completion`.
     """
     for line in json_records(path):
+        if isinstance(line.fields.get("completion"), str):
+            own = {name: value for name, value in line.fields.items() if name not in omit}
+            yield Record(line.where, own)
+            continue
         length = len(line.array("completion"))
         for name in line.fields:
             if len(line.array(name)) != length:
@@ -114,12 +123,12 @@ FORMAT = Format(
     missing_roles=no_token_roles("ms-swift"),
     sniff=sniff,
     read=read,
-    source="ms-swift 3.2 to 4.0, grpo_trainer.py (also the Megatron one), jsonl_writer.append",
+    source="ms-swift 3.2 to 4.6, grpo_trainer.py (also those of Megatron and Ray), JsonlWriter",
     options=("map",),
     fields={"prompt_id": f"prompt ({SAME_TEXT})"},
     role_notes={
-        "reward": "The reward is the unweighted sum of the reward functions, because their weights "
-        "are not dumped; --map reward=NAME selects one function.",
+        "reward": "Without `reward`, it is the unweighted sum of the reward functions, whose "
+        "weights are not dumped; --map reward=NAME selects one function.",
         "group": "A group is the responses of one step with the same prompt.",
     },
 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles, sum_rewards
+from rlpost.formats.fields import apply_map, no_token_roles, read_text, sum_rewards
 from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import Record, parquet_columns
 from rlpost.formats.rows import OtherFields, Row, record_batches
@@ -74,13 +74,13 @@ def _rows(
 
 
 def _row(record: Record, options: ReadOptions, rewards: list[str], others: OtherFields) -> Row:
-    prompt = record.text("prompt")
+    prompt = read_text(record, "prompt")
     values: dict[str, Any] = {
         "step": record.integer("step"),
         "prompt_id": text_key(prompt),
         "reward": sum_rewards(record.where, {name: record.fields[name] for name in rewards}),
         "prompt": prompt,
-        "response": record.text("completion"),
+        "response": read_text(record, "completion"),
         "dumped_advantage": record.number("advantage"),
         **others.values(record.fields),
     }
@@ -95,13 +95,14 @@ FORMAT = Format(
     missing_roles=no_token_roles("TRL"),
     sniff=sniff,
     read=read,
-    source="TRL 0.25 to 1.0, trl/trainer/grpo_trainer.py, log",
+    source="TRL 0.25 to 1.16, trl/trainer/grpo_trainer.py, log",
     options=("map",),
     fields={"prompt_id": f"prompt ({SAME_TEXT})", "step": "step"},
     role_notes={
         "reward": "The reward is the unweighted sum of all float columns except advantage, because "
         "TRL does not dump which columns are rewards or their weights; --map reward=NAME selects "
-        "one column.",
+        "one column, and --reward-components A,B with --component-weights of rlpost advantages "
+        "weights several.",
         "group": "A group is the responses of one step with the same prompt.",
     },
 )

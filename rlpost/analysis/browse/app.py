@@ -196,7 +196,9 @@ class Browser(App[None]):
 
     def on_row_list_opened(self) -> None:
         """Open the item under the cursor."""
-        self._moved(self.navigation.open(), "a token is the lowest level")
+        lowest = self.navigation.top.level == "tokens"
+        otherwise = "a token is the lowest level" if lowest else "this response has no tokens"
+        self._moved(self.navigation.open(), otherwise)
 
     def on_row_list_head_clicked(self, event: RowList.HeadClicked) -> None:
         """Sort by a column, or reverse the order."""
@@ -254,6 +256,9 @@ class Browser(App[None]):
 
     def action_colour(self) -> None:
         """Colour tokens by the next of log-prob, KL and advantage."""
+        if self.index.sized_by is None:
+            self.notify("the file has no tokens to colour", timeout=2)
+            return
         if len(measures := [*self.reader.measures, None]) == 1:
             self.notify("the file has no log-probs, KL or advantages to colour by", timeout=2)
             return

@@ -131,13 +131,12 @@ class Listings:
         index = self.index
         columns = [Column("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
-        columns += [
-            Column("reward", index.reward[rows], decimal),
-            Column("tokens", index.length[rows].astype(np.float64), whole),
-        ]
+        columns.append(Column("reward", index.reward[rows], decimal))
+        if index.columns_for("length"):
+            columns.append(Column("tokens", index.length[rows], whole))
         observed = (index.tokens - index.length)[rows]
-        if observed.any():
-            columns.append(Column("observed", observed.astype(np.float64), whole))
+        if index.sized_by and observed.any():
+            columns.append(Column("observed", observed, whole))
         columns += [Column(NAMES[n], index.measures[n][rows], decimal) for n in self._measured]
         if index.truncated is not None and index.truncated.any():
             cut = index.truncated[rows].astype(np.float64)
@@ -159,8 +158,9 @@ class Listings:
 
     def _lengths(self, own: Codes, rows: Codes | None = None) -> list[Column]:
         """Return the columns of mean tokens and of the share of truncated responses."""
-        rows = self.rows if rows is None else rows
-        columns = [Column("tokens", _means(self.index.length[rows].astype(float), own), tenths)]
+        rows, columns = self.rows if rows is None else rows, []
+        if self.index.columns_for("length"):
+            columns.append(Column("tokens", _means(self.index.length[rows], own), tenths))
         if self.index.truncated is not None and self.index.truncated.any():
             cut = self.index.truncated[rows].astype(np.float64)
             columns.append(Column("cut", _means(cut, own), share))

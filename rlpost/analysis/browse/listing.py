@@ -107,8 +107,8 @@ class Listing:
 
 
 def whole(value: float) -> str:
-    """Return an integer as text."""
-    return f"{int(value):,}"
+    """Return an integer as text; a dash for NaN."""
+    return "–" if math.isnan(value) else f"{int(value):,}"
 
 
 def decimal(value: float) -> str:

@@ -94,7 +94,10 @@ class Navigation:
             step = int(self.index.step_rank[self._rows_of_group(item)[0]])
             self._push(self._shelf("responses", item, step))
         else:
-            self._push(self._shelf("tokens", item, level.step))
+            tokens = self._shelf("tokens", item, level.step)
+            if not len(tokens.listing):
+                return False
+            self._push(tokens)
         return True
 
     def _push(self, level: Level) -> None:

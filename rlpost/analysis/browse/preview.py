@@ -83,7 +83,7 @@ def of_rows(index: Index, rows: NDArray[np.int64], title: str) -> RenderableType
     """Return histograms of the rewards and lengths of rows, and means by domain."""
     parts: list[RenderableType] = [Text(title, style=_HEAD)]
     parts += _histogram("reward", index.reward[rows])
-    parts += _histogram("policy tokens", index.length[rows].astype(np.float64))
+    parts += _histogram("policy tokens", index.length[rows])
     for name, values in index.measures.items():
         parts += _histogram(f"{NAMES[name]}, mean per response", values[rows])
     if index.domain is not None:

@@ -21,9 +21,17 @@ from rlpost.analysis.inspect.responses import (
     length_facts,
     reward_facts,
     slices_of,
+    token_counts,
+    truncation,
     turn_kinds,
 )
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
+from rlpost.analysis.inspect.selection import (
+    LENGTH,
+    LOG_PROB_PAIRS,
+    LOG_PROBS,
+    select_columns,
+    without_roles,
+)
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
 from rlpost.analysis.inspect.tokens import (
     column_facts,
@@ -56,6 +64,8 @@ def stored(
     """
     source = Source(find_inputs([str(path) for path in inputs]))
     columns = resolve(source.columns, columns_map or {}, source.name)
+    if select_columns(source, columns, with_tokens=False).lengths is None:
+        columns = without_roles(columns, (LENGTH,))
     return input_facts(source, columns), role_facts(source, columns)
 
 
@@ -135,6 +145,8 @@ def inspect_source(
     start = time.perf_counter()
     columns = _columns(source, columns_map, rollout_id, rollout_reward)
     selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
+    if selection.lengths is None:
+        columns = without_roles(columns, (LENGTH,))
     reading = read(source, selection, beside, reporter)
     rows, by_rollout = reading.rows, rollout_id is not None
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
@@ -156,9 +168,7 @@ def inspect_source(
         input=data.input,
         roles=role_facts(source, columns),
         responses=len(rows),
-        tokens={"all": int(rows["length"].sum()), "policy": int(rows["tokens"].sum())}
-        if "tokens" in rows
-        else None,
+        tokens=token_counts(rows),
         groups=data.groups,
         rewards=data.rewards,
         lengths=data.lengths,
@@ -171,6 +181,7 @@ def inspect_source(
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
+        truncated=truncation(reading),
         left_out=reading.totals.count("left_out"),
     )
 

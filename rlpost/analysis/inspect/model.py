@@ -116,7 +116,7 @@ class LengthFacts:
     """Policy tokens of each response: Σ mask, or all tokens without a mask."""
 
     column: str
-    """The list column whose entries were counted."""
+    """The list column whose entries were counted; without one, the column of lengths."""
     spread: Spread
     quantiles: dict[str, float]
     histogram: Histogram | None
@@ -133,8 +133,8 @@ class Slice:
 
     label: Label
     responses: int
-    tokens: Json
-    """`all`, `policy`."""
+    tokens: Json | None
+    """`all`, `policy`; None if lengths are unknown. `all` is None without a list column."""
     reward: Spread
     length: Spread
     truncated: float | None
@@ -414,7 +414,7 @@ class Facts:
     roles: dict[str, RoleFacts]
     responses: int
     tokens: Json | None
-    """`all` and `policy`; None without a list column."""
+    """`all` and `policy`; None if lengths are unknown. `all` is None without a list column."""
     groups: GroupFacts | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
@@ -431,6 +431,8 @@ class Facts:
     rlpost_version: str
     advantages: AdvantageFacts | None = None
     """Of the advantages that the file already has."""
+    truncated: Truncation | None = None
+    """As in `lengths`, which may be unknown."""
     left_out: int = 0
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
     schema_version: int = SCHEMA_VERSION

@@ -128,9 +128,11 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         rows |= _tokens(lists, reading, rows.get("batch"))
+    if selection.lengths is not None:
+        rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
         rows["copy"] = decode.fingerprints_of(*column(selection.text))
-        if selection.lists is None:
+        if selection.lengths_column is None:
             rows["characters"] = decode.characters_of(column(selection.text)[0])
     if selection.prompt is not None:
         array, location = column(selection.prompt)

@@ -181,12 +181,25 @@ def _evidence(one: Evidence, *, named: bool) -> str:
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: files, responses and tokens."""
     text = counted(facts.responses, "response")
-    if facts.tokens:
+    if facts.tokens is not None and facts.tokens["all"] is not None:
         tokens, policy = facts.tokens["all"], facts.tokens["policy"]
         text += f", {counted(tokens, 'token')} ({share(policy, tokens)} policy)"
         if "mask" not in facts.roles:
             text += "; there is no mask, so every token counts as a policy token"
-    return [*_stored_lines(facts.input), text, *left_out_lines(facts)]
+    return [
+        *_stored_lines(facts.input), text, *without_tokens_lines(facts), *left_out_lines(facts)
+    ]  # fmt: skip
+
+
+def without_tokens_lines(facts: Facts) -> list[str]:
+    """Return the line on an input without a list of tokens: why nothing is about tokens."""
+    if facts.tokens is None:
+        advice = "set their column with --map response_length=COLUMN"
+        return [f"no column has tokens, so lengths are unknown ({advice})"]
+    if facts.tokens["all"] is None and facts.lengths:
+        count = counted(facts.tokens["policy"], "policy token")
+        return [f"no column has tokens; {count} according to `{facts.lengths.column}`"]
+    return []
 
 
 def left_out_lines(facts: Facts) -> list[str]:
@@ -248,10 +261,14 @@ def _kind(text: str) -> str:
 def _roles(facts: Facts) -> TextTable:
     missing = [role for role in EXPECTED if role not in facts.roles]
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
-    reasons: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for file in facts.input.files:
-        reasons |= (file.rlpost or {}).get("lacks") or {}
-    lines += [f"{role}: {reasons[role]}" for role in missing if role in reasons]
+        lacks |= (file.rlpost or {}).get("lacks") or {}
+    reasons: dict[str, list[str]] = {}
+    for role in missing:
+        if role in lacks:
+            reasons.setdefault(lacks[role], []).append(role)
+    lines += [f"{', '.join(roles)}: {reason}" for reason, roles in reasons.items()]
     return _roles_table(facts.roles, [*lines, *ignored_lines(facts)])
 
 
@@ -329,7 +346,7 @@ def _distributions(facts: Facts) -> TextTable:
         if one and one.histogram:
             low, high = (number(one.histogram.edges[i]) for i in (0, -1))
             lines.append(f"{name:<14}{low:>6} {spark(one.histogram.counts)} {high}")
-    truncated = facts.lengths.truncated if facts.lengths else None
+    truncated = facts.truncated
     if truncated:
         lines.append(
             f"{truncated.responses:,} truncated ({share(truncated.responses, facts.responses)}), "
@@ -339,7 +356,8 @@ def _distributions(facts: Facts) -> TextTable:
         lines += _clamped("KL (old, ref)", facts.token_facts.kl_clamped)
     lines += _correlation(facts)
     headings = ("per response", "mean", "std", "min", "p5", "p50", "p95", "max")
-    return TextTable(headings, rows, "Rewards and lengths", lines)
+    title = "Rewards and lengths" if facts.lengths else "Rewards"
+    return TextTable(headings, rows, title, lines)
 
 
 def _distribution(name: str, spread: Spread, quantiles: dict[str, float]) -> Row:

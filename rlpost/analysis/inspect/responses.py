@@ -203,23 +203,24 @@ def reward_facts(reading: Reading) -> RewardFacts | None:
 
 
 def length_facts(reading: Reading) -> LengthFacts | None:
-    """Return the statistics of lengths; None without a list column."""
-    rows, column = reading.rows, reading.selection.lists_column
+    """Return the statistics of lengths; None without a column of lists or lengths."""
+    rows, column = reading.rows, reading.selection.lengths_column
     if "tokens" not in rows or column is None:
         return None
-    lengths = rows["tokens"].to_numpy()
+    lengths = _finite(rows, "tokens")
     return LengthFacts(
         column=column,
         spread=spread_of(lengths),
         quantiles=quantiles_of(lengths),
         histogram=length_histogram(lengths),
-        truncated=_truncation(reading),
+        truncated=truncation(reading),
         at_longest=int((lengths == lengths.max(initial=0)).sum()),
         reward_correlation=_with_reward(rows),
     )
 
 
-def _truncation(reading: Reading) -> Truncation | None:
+def truncation(reading: Reading) -> Truncation | None:
+    """Return how many responses are cut off; None without a column."""
     if "truncated" not in reading.rows:
         return None
     flags = reading.rows["truncated"]
@@ -231,7 +232,7 @@ def _with_reward(rows: pl.DataFrame) -> Json | None:
     """Return the correlation of reward and length: overall, and within groups."""
     if "reward" not in rows:
         return None
-    valid = rows.filter(pl.col("reward").is_finite())
+    valid = rows.filter(pl.col("reward").is_finite() & pl.col("tokens").is_finite())
     reward, length = valid["reward"].to_numpy(), valid["tokens"].to_numpy()
     correlation: Json = {
         "rows": len(valid),
@@ -293,7 +294,7 @@ def _slice(
     return Slice(
         label=label,
         responses=len(rows),
-        tokens={"all": int(_finite(rows, "length").sum()), "policy": int(lengths.sum())},
+        tokens=token_counts(rows),
         reward=spread_of(rewards),
         length=spread_of(lengths),
         truncated=float(rows["truncated"].mean() or 0) if "truncated" in rows else None,  # type: ignore[arg-type]
@@ -302,6 +303,14 @@ def _slice(
         kl=mean_of(kl),
         mismatch=float(_finite(rows, "k3").sum()) / compared if compared else None,
     )
+
+
+def token_counts(rows: pl.DataFrame) -> Json | None:
+    """Return how many tokens responses have, `all` and `policy`; None if that is unknown."""
+    if "tokens" not in rows:
+        return None
+    every = int(rows["length"].sum()) if "length" in rows else None
+    return {"all": every, "policy": int(_finite(rows, "tokens").sum())}
 
 
 def _finite(rows: pl.DataFrame, column: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,15 @@ from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number
 from rlpost.pipeline.columns import content_of
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import ColumnMap, kind_of
+from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import polars as pl
 
     from rlpost.io.parquet.source import Source
+    from rlpost.recipe.roles import ColumnMap
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
@@ -29,6 +30,9 @@ LOG_PROB_PAIRS = (
     ("old_log_probs", "ref_log_probs"),
     ("infer_log_probs", "ref_log_probs"),
 )
+LENGTH = "response_length"
+"""The role of a column with the number of policy tokens; it has none if lists have the tokens."""
+RESPONSE_ADVANTAGE = "response_advantage"
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")
 # Columns that identify a response, to find copies: a text, else tokens.
@@ -43,13 +47,15 @@ PROMPTS = (
     "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
 )  # fmt: skip
 # Contents that one of several roles or columns provides.
-OF_ROWS = ("keys", "mask", "token lists", "truncated or token lists", "rollout ids or turns")
+OF_ROWS = (
+    "keys", "mask", "token lists", "lengths", "truncated or lengths", "rollout ids or turns",
+)  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
     "log-probs": LOG_PROBS,
     "mask or log-probs": ("mask", *LOG_PROBS),
     "values or token_rewards": ("values", "token_rewards"),
-    "truncated or token lists": ("truncated", "token lists"),
+    "truncated or lengths": ("truncated", "lengths"),
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
     "rollout ids or turns": ("rollout ids", "turns"),
 }
@@ -80,6 +86,8 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    lengths: str | None = None
+    """The column with the number of policy tokens, if no list has the length of a response."""
     with_tokens: bool = True
     """Whether columns of tokens and texts may be read."""
 
@@ -89,6 +97,7 @@ class ColumnSelection:
         read = {role for role in ROWS if role in self.columns} | {*self.tokens}
         read |= {"mask"} if self.lists == "mask" else set()
         read |= {"token lists"} if self.lists is not None else set()
+        read |= {"lengths"} if self.lengths_column is not None else set()
         read |= {"prompts"} if self.prompt is not None else set()
         read |= {"response texts"} if self.text is not None else set()
         read |= {"rollout ids"} if self.rollout is not None else set()
@@ -113,6 +122,11 @@ class ColumnSelection:
         return None if self.lists is None else self.columns.columns.get(self.lists, self.lists)
 
     @property
+    def lengths_column(self) -> str | None:
+        """The column of which a response's number of policy tokens is known."""
+        return self.lists_column or self.lengths
+
+    @property
     def copies_role(self) -> str | None:
         """The role by which copies are found if there is no text."""
         roles = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
@@ -125,7 +139,7 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn,
+            self.turn, self.lengths,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
@@ -143,19 +157,17 @@ def select_columns(
     }
     unusable = {
         role: (columns.column(role), str(kind))
-        for role in (*ROWS, "mask", *TOKEN_ROLES)
+        for role in (*ROWS, LENGTH, "mask", *TOKEN_ROLES)
         if role in columns
         for kind in _types(source, columns.column(role))
         if not _usable(role, kind)
     }
-    columns = ColumnMap(
-        {role: column for role, column in columns.columns.items() if role not in unusable},
-        columns.how,
-    )
+    columns = without_roles(columns, unusable)
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     texts = _texts_or_lists(source, TEXTS)
     ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), ids)
+    rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns)
@@ -169,6 +181,12 @@ def select_columns(
         advantages=advantages,
         **rows,
     )
+
+
+def without_roles(columns: ColumnMap, roles: Collection[str]) -> ColumnMap:
+    """Return the columns of the other roles."""
+    kept = {role: column for role, column in columns.columns.items() if role not in roles}
+    return replace(columns, columns=kept)
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
@@ -188,7 +206,8 @@ def _prompt(source: Source, columns: ColumnMap) -> str | None:
 
 def _advantages(source: Source, columns: ColumnMap) -> str | None:
     """Return the column of advantages if it has numbers or lists of numbers."""
-    name = columns.columns.get("advantages")
+    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else None
+    name = columns.columns.get("advantages", own)
     if name is None or not all(
         is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
     ):
@@ -244,8 +263,8 @@ class Reading:
     """The result of the pass.
 
     `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
-    `length` (all tokens), `tokens` (policy tokens), flags and means of its tokens, `copy` and
-    `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
+    `length` (all tokens), `tokens` (policy tokens, NaN if unknown), flags and means of its tokens,
+    `copy` and `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
     """
 
     selection: ColumnSelection

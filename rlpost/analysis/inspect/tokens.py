@@ -273,7 +273,9 @@ def is_long(rows: pl.DataFrame) -> pl.Series:
     """Return whether responses are too long to be equal by chance, [n] bool."""
     if "characters" in rows:
         return rows["characters"] >= LONG_TEXT
-    return rows["tokens"] >= LONG if "tokens" in rows else pl.Series(np.ones(len(rows), np.bool_))
+    if "tokens" not in rows:
+        return pl.Series(np.ones(len(rows), np.bool_))
+    return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
 
 
 def is_copy(rows: pl.DataFrame) -> pl.Series:

@@ -245,7 +245,8 @@ def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
     kept = _kept(one.token_texts, limits)
     left_out = len(one.token_texts) - len(kept)
     facts = [("reward", number(None if math.isnan(one.reward) else one.reward))]
-    facts.append(("policy tokens", f"{one.length:,}"))
+    if one.length is not None:
+        facts.append(("policy tokens", f"{one.length:,}"))
     facts += [
         (NAMES[name], number(value) if math.isfinite(value) else "–")
         for name, value in one.means.items()

@@ -10,6 +10,7 @@ from rlpost.analysis.inspect.render import (
     ignored_lines,
     left_out_lines,
     not_run_lines,
+    without_tokens_lines,
 )
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
@@ -38,10 +39,12 @@ _LEAST_STEPS = 2
 def overview(facts: Facts) -> Section:
     """Return tiles with the sizes and means of the input."""
     tiles = [Tile("Responses", f"{facts.responses:,}", _stored(facts), "responses")]
-    if facts.tokens:
-        share = facts.tokens["policy"] / facts.tokens["all"] if facts.tokens["all"] else 0.0
-        note = f"{percent(share)} of {facts.tokens['all']:,} tokens"
-        tiles.append(Tile("Policy tokens", f"{facts.tokens['policy']:,}", note, "tokens.policy"))
+    if facts.tokens and facts.lengths:
+        every, policy = facts.tokens["all"], facts.tokens["policy"]
+        note = f"according to {facts.lengths.column}"
+        if every is not None:
+            note = f"{percent(policy / every if every else 0.0)} of {every:,} tokens"
+        tiles.append(Tile("Policy tokens", f"{policy:,}", note, "tokens.policy"))
     tiles += _group_tiles(facts)
     if facts.rewards:
         note = f"std {number(facts.rewards.spread.std)}, {_ends(facts.rewards.spread)}"
@@ -51,16 +54,18 @@ def overview(facts: Facts) -> Section:
         note = f"median {number(facts.lengths.quantiles.get('p50'))}, {_ends(facts.lengths.spread)}"
         value = number(facts.lengths.spread.mean)
         tiles.append(Tile("Mean length", value, f"tokens; {note}", "lengths.spread.mean"))
-        truncated = facts.lengths.truncated
-        if truncated:
-            note = f"{counted(truncated.responses, 'response')}, according to {truncated.column}"
-            key = "lengths.truncated.share"
-            tiles.append(Tile("Truncated", percent(truncated.share), note, key))
+    if facts.truncated:
+        note = f"{counted(facts.truncated.responses, 'response')}, according to "
+        note += facts.truncated.column
+        share = percent(facts.truncated.share)
+        key = "lengths.truncated.share" if facts.lengths else "truncated.share"
+        tiles.append(Tile("Truncated", share, note, key))
     kl = facts.token_facts.kl if facts.token_facts else None
     if kl:
         note = f"old against ref, k1; {_ends(kl)}"
         tiles.append(Tile("Mean KL", number(kl.mean), note, "token_facts.kl.mean"))
-    return Section("overview", "Overview", left_out_lines(facts), tiles)
+    lines = [*without_tokens_lines(facts), *left_out_lines(facts)]
+    return Section("overview", "Overview", lines, tiles)
 
 
 def _stored(facts: Facts) -> str:

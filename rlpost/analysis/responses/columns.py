@@ -40,7 +40,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "completion_token_ids", "token_ids", "tokens", "input_ids", "sequences",
     ),
     "prompt_tokens": ("prompt_tokens", "prompt_ids", "input_tokens", "prompt_token_ids"),
-    "advantage": ("advantages", "advantage"),
+    "advantage": ("advantages", "response_advantage", "advantage"),
     "kl": ("kl",),
 }  # fmt: skip
 LOG_PROBS = ("old_log_probs", "log_probs", "infer_log_probs")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Label = str | int | None
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
+LENGTH = "response_length"
 _KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
 
 
@@ -74,8 +75,8 @@ class Index:
     reward: Numbers
     tokens: Codes
     """Entries of the row's token lists; 0 where the input has no such column."""
-    length: Codes
-    """Number of policy tokens among them."""
+    length: Numbers
+    """Number of policy tokens among them; without lists that of a column of lengths, or NaN."""
     step: KeyColumn | None
     prompt: KeyColumn | None
     domain: KeyColumn | None
@@ -98,7 +99,7 @@ class Index:
         """
         if measure == "reward":
             return self.reward
-        return self.length.astype(np.float64) if measure == "length" else self.measures[measure]
+        return self.length if measure == "length" else self.measures[measure]
 
     def columns_for(self, measure: str) -> list[str]:
         """Return the columns that a measure needs; empty if the input lacks them."""
@@ -106,7 +107,8 @@ class Index:
         if measure == "reward":
             return [roles.column("reward")] if "reward" in roles else []
         if measure == "length":
-            return [self.sized_by] if self.sized_by else []
+            column = self.sized_by or length_column(self.source, self.columns)
+            return [column] if column else []
         pair = [roles.column(r) for r in ("old_log_probs", "ref_log_probs") if r in roles]
         if measure == "logprob":
             log_probs = log_probs_of(roles)
@@ -167,7 +169,7 @@ _MISSING = {
     "advantage": "advantages: write one with `rlpost advantages`",
     "reward": "the reward: name one with --map reward=COLUMN",
     "length": "the length: it needs a mask or another list with one entry per token (--map "
-    "mask=COLUMN)",
+    "mask=COLUMN), or a column of lengths (--map response_length=COLUMN)",
     "logprob": "log-probs: name one with --map old_log_probs=COLUMN",
 }
 
@@ -193,6 +195,12 @@ def list_column(source: Source, columns: ColumnMap, names: Mapping[str, str]) ->
     candidates = [columns.column(role) for role in roles if role in columns]
     candidates += [names[what] for what in ("advantage", "tokens") if what in names]
     return next((name for name in candidates if is_list(column_type(source, name))), None)
+
+
+def length_column(source: Source, columns: ColumnMap) -> str | None:
+    """Return the column with the number of policy tokens, which counts without lists of tokens."""
+    name = columns.columns.get(LENGTH)
+    return name if name is not None and is_number(column_type(source, name)) else None
 
 
 def column_type(source: Source, name: str) -> pa.DataType:
@@ -254,9 +262,11 @@ class IndexBuilder:
             "domain": columns.columns.get("domain"),
         }
         self.sized_by = list_column(source, columns, self.names)
+        self.counted_by = None if self.sized_by else length_column(source, columns)
+        """The column of lengths, if no list has the tokens."""
         roles = [role for role in ("reward", "truncated") if role in columns]
-        read = {*self.keys.values(), self.sized_by, *map(columns.column, roles)} - {None}
-        self.read = sorted(map(str, read))
+        read = {*self.keys.values(), self.sized_by, self.counted_by, *map(columns.column, roles)}
+        self.read = sorted(map(str, read - {None}))
         """The columns that chunks need."""
         self.parts: dict[str, list[Any]] = {}
 
@@ -269,15 +279,18 @@ class IndexBuilder:
         self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
         if "truncated" in self.columns:
             self._append("truncated", self._row_numbers(chunk, "truncated", truncated, np.nan))
-        tokens = length = np.zeros(count, dtype=np.int64)
+        tokens, length = np.zeros(count, dtype=np.int64), np.full(count, np.nan)
+        if self.counted_by is not None:
+            length = lists.numbers(table.column(self.counted_by))
         if self.sized_by is not None:
             array = table.column(self.sized_by)
-            tokens = length = lists.list_lengths(array)
+            tokens = lists.list_lengths(array)
+            length = tokens.astype(np.float64)
             if self.columns.columns.get("mask") == self.sized_by and lists.holds_numbers(
                 array.type
             ):
                 offsets, mask = lists.flat(array)
-                length = segment_sums((mask > 0).astype(np.float64), offsets).astype(np.int64)
+                length = segment_sums((mask > 0).astype(np.float64), offsets)
         self._append("tokens", tokens)
         self._append("length", length)
 
@@ -320,7 +333,7 @@ class IndexBuilder:
             names=self.names,
             reward=joined["reward"],
             tokens=joined["tokens"].astype(np.int64),
-            length=joined["length"].astype(np.int64),
+            length=joined["length"],
             step=step,
             prompt=prompt,
             domain=keys["domain"],

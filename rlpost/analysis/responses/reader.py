@@ -44,8 +44,8 @@ class Response:
     step: Label
     prompt_id: Label
     reward: float
-    length: int
-    """Number of policy tokens."""
+    length: int | None
+    """Number of policy tokens; None if no column has it."""
     prompt: str
     text: str
     """The response, or all messages; empty if the file has no text."""
@@ -184,6 +184,12 @@ class ResponseReader:
         plain |= dict(index.source.files[file].partitions)
         found = {name: self._measure(name, tokens, plain, count) for name in self.measures}
         colours = {name: value for name, value in found.items() if value is not None}
+        means = {name: _mean(value, mask) for name, value in colours.items()}
+        length: int | None = int(mask.sum())
+        if not count and index.sized_by is None:  # the input has no tokens
+            means |= {name: float(plain[self._columns(name)[0]]) for name in colours}
+            length = None if np.isnan(index.length[row]) else int(index.length[row])
+            colours = {}
         null_tokens = {
             name: is_true(array.flatten().is_null())
             for name, array in lists_of.items()
@@ -203,7 +209,7 @@ class ResponseReader:
             step=_label(index.step, row),
             prompt_id=_label(index.prompt, row),
             reward=float(index.reward[row]),
-            length=int(mask.sum()),
+            length=length,
             prompt=texts.get(index.names.get("prompt", ""), ""),
             text=texts.get(index.names.get("response", ""), "")
             or texts.get(index.names.get("messages", ""), "")
@@ -213,7 +219,7 @@ class ResponseReader:
             mask=mask,
             tokens=tokens,
             fields=plain,
-            means={name: _mean(value, mask) for name, value in colours.items()},
+            means=means,
             token_measures=colours,
             nulls=nulls,
         )

@@ -97,6 +97,8 @@ def show(
     index = build_index(inputs, columns_map)
     if colour is not None and not index.columns_for(colour):
         raise index.missing_error(colour)
+    if colour is not None and index.sized_by is None:
+        raise DataError(f"{index.source.name}: no column with tokens, so --colour has no effect")
     if prompt is not None:
         title, rows = _group(index, prompt)
     elif row is not None:
@@ -235,9 +237,9 @@ def _measured(responses: Sequence[Response]) -> list[str]:
 def _markdown_row(one: Response, responses: Sequence[Response]) -> tuple[str, ...]:
     numbers = [number(one.means.get(name)) for name in _measured(responses)]
     text = one.text or coloured_tokens(one, None).plain
-    return str(one.row), str(one.step), str(one.prompt_id), _number(one.reward), str(
-        one.length
-    ), *numbers, text  # fmt: skip
+    length = "–" if one.length is None else str(one.length)
+    keys = str(one.row), str(one.step), str(one.prompt_id)
+    return *keys, _number(one.reward), length, *numbers, text
 
 
 def _number(value: float | None) -> str:
@@ -310,7 +312,7 @@ def heading(one: Response) -> str:
 def facts(one: Response) -> str:
     """Return the row's length, means over its policy tokens, and finish reason."""
     names = {"logprob": "log-prob", "kl": "KL", "advantage": "adv"}
-    parts = [counted(one.length, "token")]
+    parts = [] if one.length is None else [counted(one.length, "token")]
     parts += [f"{names[name]} {_number(one.means[name])}" for name in _measured([one])]
     end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
     return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))

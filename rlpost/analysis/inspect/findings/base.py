@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -220,7 +221,8 @@ class CheckInput:
         return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
 
     def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> Evidence:
-        numbers = [name for name in also if row.get(name) is not None]
+        known = {name: row[name] for name in also if row.get(name) is not None}
+        numbers = [name for name, value in known.items() if not math.isnan(value)]
         text = ", ".join(f"{LABELS.get(name, name)} {row[name]:g}" for name in numbers)
         return Evidence(self._file(row), row["row"], row.get("group"), text)
 

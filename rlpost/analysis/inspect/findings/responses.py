@@ -381,7 +381,7 @@ def nonfinite_rewards(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
-@check("warning", "reward", "token lists")
+@check("warning", "reward", "lengths")
 def length_follows_reward(data: CheckInput) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups)."""
     correlation = data.lengths.reward_correlation if data.lengths else None
@@ -414,14 +414,15 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[Evidence]
         mean = pl.col(name).mean()
         return pl.col(name) - (mean.over(by) if within else mean)
 
-    valid = rows.with_row_index("index").filter(pl.col("reward").is_finite())
+    known = pl.col("reward").is_finite() & pl.col("tokens").is_finite()
+    valid = rows.with_row_index("index").filter(known)
     product = deviation("reward") * deviation("tokens")
     products = valid.select("index", product=product if longer else -product)
     indices = products.sort("product", descending=True)["index"].head(MOST_EVIDENCE).to_list()
     return data.examples_at(indices, "tokens", "reward")
 
 
-@check("warning", "truncated or token lists")
+@check("warning", "truncated or lengths")
 def many_truncated(data: CheckInput) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens."""
     rows, lengths = data.reading.rows, data.lengths
