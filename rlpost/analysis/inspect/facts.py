@@ -26,7 +26,6 @@ from rlpost.analysis.inspect.responses import (
     turn_kinds,
 )
 from rlpost.analysis.inspect.selection import (
-    LENGTH,
     LOG_PROB_PAIRS,
     LOG_PROBS,
     select_columns,
@@ -41,6 +40,7 @@ from rlpost.analysis.inspect.tokens import (
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.pipeline.columns import LENGTH
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number
-from rlpost.pipeline.columns import content_of
+from rlpost.pipeline.columns import LENGTH, content_of
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
 
@@ -30,8 +30,6 @@ LOG_PROB_PAIRS = (
     ("old_log_probs", "ref_log_probs"),
     ("infer_log_probs", "ref_log_probs"),
 )
-LENGTH = "response_length"
-"""The role of a column with the number of policy tokens; it has none if lists have the tokens."""
 RESPONSE_ADVANTAGE = "response_advantage"
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")

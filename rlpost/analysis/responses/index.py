@@ -27,6 +27,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import prefetch
+from rlpost.pipeline.columns import LENGTH
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 Label = str | int | None
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
-LENGTH = "response_length"
 _KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
 
 
