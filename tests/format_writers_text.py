@@ -185,14 +185,22 @@ def verl(path: Path, made: Sequence[Rollout], **extra: Sequence[Any]) -> Path:
     return write_lines(path, records, ensure_ascii=False)
 
 
-def trl(path: Path, made: Sequence[Rollout], **extra: pa.Array) -> Path:
-    """A data frame: one column a reward function, missing values as null, a scalar advantage."""
+def trl(path: Path, made: Sequence[Rollout], *, chat: bool = False, **extra: pa.Array) -> Path:
+    """A data frame: one column a reward function, missing values as null, a scalar advantage.
+
+    Prompts and completions of conversations are lists of messages.
+    """
     names = [*made[0].parts]
+
+    def texts(role: str, values: list[str]) -> pa.Array:
+        messages = [[{"role": role, "content": text}] for text in values]
+        return pa.array(messages) if chat else pa.array(values, pa.large_string())
+
     table = pa.table(
         {
             "step": pa.array([one.step for one in made], pa.int64()),
-            "prompt": pa.array([one.prompt for one in made], pa.large_string()),
-            "completion": pa.array([one.response for one in made], pa.large_string()),
+            "prompt": texts("user", [one.prompt for one in made]),
+            "completion": texts("assistant", [one.response for one in made]),
             **{n: pa.array([one.parts[n] for one in made], pa.float64()) for n in names},
             **extra,
             "advantage": pa.array([0.0] * len(made), pa.float64()),
@@ -200,6 +208,20 @@ def trl(path: Path, made: Sequence[Rollout], **extra: pa.Array) -> Path:
     )
     pq.write_table(table, path)
     return path
+
+
+def ms_swift_ray(path: Path, made: Sequence[Rollout]) -> Path:
+    """One response a line, with the sum of its rewards."""
+    records = [
+        {
+            "gen_step": one.step,
+            "prompt": one.prompt,
+            "completion": one.response,
+            "reward": one.reward,
+        }
+        for one in made
+    ]
+    return write_lines(path, records, ensure_ascii=False)
 
 
 def ms_swift(path: Path, made: Sequence[Rollout], *, megatron: bool = False, **extra: Any) -> Path:

@@ -71,7 +71,7 @@ FORMAT = Format(
     title="AReaL {tail_version}/{task_id}.jsonl of rollout.dump_to_file",
     suffixes=(".jsonl",),
     roles=("group", "reward", "mask"),
-    missing_roles=no_token_roles("AReaL", but=("mask",))
+    missing_roles=no_token_roles("AReaL", but=("mask", "response_length"))
     | {
         "batch": "AReaL does not record the training step, and responses of one task can end under "
         "different policy versions (tail_version), so versions cannot serve as batches"

@@ -58,6 +58,9 @@ CANONICAL: dict[str, pa.DataType] = {
 A framework's own advantages are `dumped_...`: `advantages` is the column that rlpost writes.
 """
 
+LENGTH = "response_length"
+"""A count of tokens, which is checked as it is: also a role, for inputs without tokens."""
+
 Nonfinite = Literal["keep", "error"]
 
 

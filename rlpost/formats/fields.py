@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.base import CANONICAL
+from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.layout import as_vector
 from rlpost.formats.records import as_float, rounded_sum
 from rlpost.recipe.roles import ROLES, closest, kind_of
@@ -104,14 +104,14 @@ def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
     column = column_of(role)
     if column == "step":
         return column, read_step(record, path)
-    if role in ROLES:
+    if role in ROLES and role != LENGTH:
         kind = kind_of(role)
         if kind == "flag":
             return read_flag(record, path)
         of_kind = {"key": read_key, "number": read_number, "tokens": lookup}[kind]
         return column, of_kind(record, path)
     value = lookup(record, path)
-    if pa.types.is_string(CANONICAL[role]) and isinstance(value, (list, dict)):
+    if pa.types.is_string(CANONICAL[column]) and isinstance(value, (list, dict)):
         value = json.dumps(value, ensure_ascii=False)  # a chat's messages
     return column, value
 
@@ -168,4 +168,5 @@ def no_token_roles(writer: str, but: Sequence[str] = ()) -> dict[str, str]:
     """Return why a dump of texts and scores lacks the roles with a number per token."""
     roles = ("mask", "log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs", "values")
     why = f"{writer} writes texts and scores, no numbers per token"
-    return {role: why for role in roles if role not in but}
+    reasons = {**dict.fromkeys(roles, why), "response_length": f"{writer} writes no lengths"}
+    return {role: reason for role, reason in reasons.items() if role not in but}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS, Format
+from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
 from rlpost.formats.keys import SAME_TEXT, GroupBlocks, text_key
 from rlpost.formats.layout import (
@@ -57,7 +57,7 @@ _MISSING_ROLES = {
 """Role -> why a converted file lacks it, for the roles that other commands need."""
 
 
-_NEEDED = {"prompt_id", "reward", "response_mask"}
+_NEEDED = {"prompt_id", "reward"}
 
 
 _ALWAYS = ("group", "reward", "batch")
@@ -138,6 +138,8 @@ def _match_fields(
     names: Collection[str], mapped: Mapping[str, str], options: ReadOptions, where: str
 ) -> dict[str, str]:
     roles = resolve(names, {}, where).columns
+    if any(_is_tokens(role) for role in roles.keys() | mapped.keys()):
+        roles.pop(LENGTH, None)  # tokens set it; under its own name it is checked
     mapped_columns = {column_of(role) for role in mapped}
     fields = {
         role: name
@@ -158,7 +160,7 @@ def _match_fields(
 def sniff_jsonl(path: Path) -> bool:
     """Return whether the first record has rlpost's own column names."""
     fields = first_fields(path)
-    return fields.keys() >= _NEEDED and isinstance(fields["response_mask"], list)
+    return fields.keys() >= _NEEDED and isinstance(fields.get("response_mask", []), list)
 
 
 def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -353,7 +355,7 @@ def _nested_column(table: pa.RecordBatch, path: str, location: CellLocation) -> 
 def _role_values(role: str, array: pa.Array, location: CellLocation) -> tuple[str, pa.Array]:
     """Return the column of a role and its values, one per row."""
     column = column_of(role)
-    kind = kind_of(role) if role in ROLES else None
+    kind = kind_of(role) if role in ROLES and role != LENGTH else None
     if kind == "number":
         values = pa.array(ragged.numbers(array, location))
         return column, pc.if_else(array.is_null(), pa.scalar(None, pa.float64()), values)

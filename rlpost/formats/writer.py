@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
+from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import nonfinite_numbers
 from rlpost.io.uploads import stage_file
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -228,8 +228,12 @@ def _tokens(batch: pa.RecordBatch) -> int:
 
 
 def served_roles(columns: Collection[str]) -> list[str]:
-    """Return the roles of these columns, in the order of the schema."""
-    return [name for name, role in ROLES.items() if any(alias in columns for alias in role.aliases)]
+    """Return the roles of these columns, in the order of the schema; tokens set the lengths."""
+    served = [
+        name for name, role in ROLES.items() if any(alias in columns for alias in role.aliases)
+    ]
+    tokens = any(kind_of(role) == "tokens" for role in served)
+    return [role for role in served if not (tokens and role == LENGTH)]
 
 
 def missing_roles(dump_format: Format, columns: Collection[str]) -> Mapping[str, str]:

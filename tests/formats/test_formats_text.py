@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import format_writers_text as writers
@@ -28,6 +29,17 @@ MADE = writers.rollouts()
 TEXT_ONLY = ("verl", "trl", "ms-swift", "skyrl-eval")
 
 
+def plain(path: Path, made: list[writers.Rollout]) -> Path:
+    """Anybody's table: prompt id, reward, completion."""
+    return writers.write_lines(
+        path,
+        [
+            {"prompt_id": f"{one.step}/{one.group}", "reward": one.reward, "completion": "x"}
+            for one in made
+        ],
+    )
+
+
 def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
     """A dump of a framework: a file, or for those of several the folder they are in."""
     if name == "verl":
@@ -44,7 +56,10 @@ def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
             "roll-board": (writers.roll_board, "data_20260101_000000_123.jsonl"),
             "rl-logging-board": (writers.logging_board, "data.jsonl"),
             "trl": (writers.trl, "completions_00001.parquet"),
+            "trl-chat": (partial(writers.trl, chat=True), "completions_00001.parquet"),
             "ms-swift": (writers.ms_swift, "completions.jsonl"),
+            "ms-swift-ray": (writers.ms_swift_ray, "completions.jsonl"),
+            "plain": (plain, "rows.jsonl"),
         }[name]
         return writer[0](folder / writer[1], made)
     return folder
@@ -259,14 +274,29 @@ def test_the_critics_values_of_rl_logging_board_serve_gae(tmp_path):
         np.testing.assert_allclose(row, one.reward - np.array(one.values), rtol=1e-4, atol=1e-5)
 
 
-# Formats of texts and scores: refused, with the reason
+# Formats of texts and scores: one advantage per response, in one command
+
+
+@pytest.mark.parametrize("name", [*TEXT_ONLY, "trl-chat", "ms-swift-ray", "plain"])
+def test_a_dump_of_texts_gets_one_advantage_per_response(name, tmp_path):
+    (tmp_path / "dump").mkdir()
+    dump = write(name, tmp_path / "dump")
+    summary = rlpost.advantages(dump, tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert summary.tokens is None
+    assert summary.groups["count"] == len({(one.step, one.group) for one in MADE})
+    rewards, advantages = columns(table, "reward", "response_advantage")
+    assert rewards == [one.reward for one in MADE]
+    np.testing.assert_allclose(advantages, reference_grpo(MADE), rtol=1e-5, atol=1e-6)
+    if name != "plain":
+        assert table["response"].to_pylist() == [one.response for one in MADE]
 
 
 @pytest.mark.parametrize("name", TEXT_ONLY)
 @pytest.mark.parametrize(
     ("recipe", "role"),
     [
-        ({"estimator": "grpo"}, "mask"),
+        ({"estimator": "opo"}, "response_length"),
         ({"estimator": "gae"}, "values"),
         ({"estimator": "reinforce", "kl_coef": 0.1}, "old_log_probs"),
     ],
@@ -286,7 +316,7 @@ def test_advantages_says_why_a_dump_of_texts_will_not_do(name, recipe, role, tmp
 
 def test_a_table_in_memory_says_so_too():
     lacks = {"mask": "the writer left them out"}
-    table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0]})
+    table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0], "ids": [[1], [2, 3]]})
     told = table.replace_schema_metadata({"rlpost.lacks": json.dumps(lacks)})
     with pytest.raises(DataError, match="the writer left them out"):
         rlpost.enrich(told, rlpost.Recipe(estimator="grpo"))

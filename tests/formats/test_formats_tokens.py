@@ -364,12 +364,17 @@ def test_roll_columns_become_rows(writer, tmp_path):
         assert table["difficulty"].to_pylist() == [0.5 if one.group else None for one in given]
 
 
-def test_roll_text_dumps_are_refused_by_advantages_with_the_reason(tmp_path):
-    dump = writers.roll_rollout(tmp_path / "in", samples("roll_rollout"))
-    ran = run("advantages", dump, tmp_path / "out.parquet", "--estimator", "grpo")
-    assert ran.code == 3
-    assert "no numbers per token" in ran.err
-    assert not (tmp_path / "out.parquet").exists()
+def test_roll_text_dumps_get_one_advantage_per_response(tmp_path):
+    given = samples("roll_rollout")
+    dump = writers.roll_rollout(tmp_path / "in", given)
+    ran = run("advantages", dump, tmp_path / "out.parquet", "--estimator", "dr_grpo")
+    assert ran.code == 0, ran.err
+    assert "responses, without columns of tokens" in ran.err
+    table = pq.read_table(tmp_path / "out.parquet")
+    rewards = np.array([one.reward for one in given])
+    groups = np.array([one.group for one in given])
+    expected = [one.reward - rewards[groups == one.group].mean() for one in given]
+    np.testing.assert_allclose(table["response_advantage"], expected, rtol=1e-5, atol=1e-6)
 
 
 # Bad dumps: the record is named, and nothing is left behind
