@@ -12,7 +12,7 @@ import numpy as np
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.sides import POPULATION, RecipeSide, file_side
+from rlpost.analysis.compare.sides import POPULATION, RESPONSES, RecipeSide, file_side
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
@@ -51,7 +51,8 @@ def compare_files(
     Args:
         paths: the inputs.
         columns_map: role to column, as in `--map`, for every input.
-        column: the column to compare; None: `advantages`, otherwise `advantage`.
+        column: the column to compare; None: the first of `advantages`, `response_advantage` and
+            `advantage`.
         count: the number of responses that differ the most to list for each pair.
 
     Raises:
@@ -134,20 +135,21 @@ def compare(
 
     Returns:
         `rows`: how they were matched. `warnings`: texts. `population`: the tokens that count,
-        policy tokens of kept responses; in a pair, those that both sides keep. `sides`: statistics
-        of the advantages, clip and mask rates. `pairs`: for responses (their mean advantage)
-        Pearson's and Spearman's correlation, for tokens Pearson's; for both, signs and differences;
-        and the responses that differ the most after each side is divided by its root mean square
-        over the responses that both keep, so that a different scale is not a difference.
+        policy tokens of kept responses; in a pair, those that both sides keep; kept responses if a
+        side has one advantage per response. `sides`: statistics of the advantages, clip and mask
+        rates. `pairs`: for responses (their mean advantage) Pearson's and Spearman's correlation,
+        for tokens Pearson's (None if a side has none); for both, signs and differences; and the
+        responses that differ the most after each side is divided by its root mean square over the
+        responses that both keep, so that a different scale is not a difference.
 
     Raises:
         DataError: the rows do not match; or as the sides' inputs.
     """
     keep_freed_memory()
     matched = matching.match(inputs) if len(inputs) > 1 else None
-    totals = _Totals(len(sides))
+    totals, by_response = _Totals(len(sides)), any(side.by_response for side in sides)
     chunks = matching.align(_advantage_columns(sides, inputs, matched, mask))
-    of_chunk = partial(_Totals.of, masked=mask is not None)
+    of_chunk = partial(_Totals.of, masked=mask is not None, by_response=by_response)
     for part in map_ordered(of_chunk, chunks, min(cores(), MOST_WORKERS)):
         totals.add(part)
     means = [np.concatenate(parts) if parts else np.zeros(0) for parts in totals.means]
@@ -158,7 +160,7 @@ def compare(
         "schema_version": SCHEMA_VERSION,
         "rows": _row_facts(matched, inputs, len(rows), totals),
         "warnings": [text for side in sides for text in side.warnings()],
-        "population": POPULATION,
+        "population": RESPONSES if by_response else POPULATION,
         "sides": [
             {"name": side.name, "advantage": stats.facts(), "rates": side.rates()}
             for side, stats in zip(sides, totals.stats, strict=True)
@@ -171,7 +173,7 @@ def compare(
                     **Agreement.of(means[left], means[right]).facts(),
                     "spearman": spearman(means[left], means[right]),
                 },
-                "tokens": agreement.facts(),
+                "tokens": None if by_response else agreement.facts(),
                 "most_different": _most_different(
                     means[left], means[right], rows, inputs[0], count
                 ),
@@ -192,8 +194,13 @@ class _Totals:
         """Rows whose lists differ in length; they count for responses, not for tokens."""
 
     @classmethod
-    def of(cls, columns: Sequence[ColumnChunk], *, masked: bool) -> _Totals:
-        """Return the statistics of the same rows of every side; if masked, the mask is last."""
+    def of(
+        cls, columns: Sequence[ColumnChunk], *, masked: bool, by_response: bool = False
+    ) -> _Totals:
+        """Return the statistics of the same rows of every side; if masked, the mask is last.
+
+        By response, a side's numbers are the means of responses, and there are none of tokens.
+        """
         beside = (columns[-1].offsets, columns[-1].values) if masked else None
         columns = columns[:-1] if masked else columns
         totals, masks, chosen = cls(len(columns)), [], []
@@ -203,8 +210,10 @@ class _Totals:
             kept = lists.mask_beside(beside, offsets) & ~np.isnan(values)
             totals.means[i].append(lists.row_means(values, offsets, kept))
             masks.append(kept)
-            chosen.append(_where(kept, values))
+            chosen.append(totals.means[i][0] if by_response else _where(kept, values))
             totals.stats[i] = ValueStats.of(chosen[i])
+        if by_response:
+            return totals
         same = np.logical_and.reduce([one.lengths == columns[0].lengths for one in columns])
         totals.unequal = int((~same).sum())
         for left, right in totals.pairs:

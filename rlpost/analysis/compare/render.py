@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_NOTE = (
+_OF_TOKENS = (
     "Advantages are those of policy tokens of kept responses; in a pair, of responses that both "
-    "sides keep. The advantage of a response is their mean. Same sign: share of pairs "
-    "that are not both 0. To find the responses that differ the most, each side is divided by its "
-    "root mean square over those responses."
+    "sides keep. The advantage of a response is their mean."
+)
+_OF_RESPONSES = (
+    "Tokens are not compared, because a side has one advantage per response; a side with tokens "
+    "has the mean over policy tokens. Responses are those that are kept; in a pair, that both "
+    "sides keep."
+)
+_NOTE = (
+    "Same sign: share of pairs that are not both 0. To find the responses that differ the most, "
+    "each side is divided by its root mean square over those responses."
 )
 _RATE_NAMES = {
     "masked: all": "masked responses",
@@ -36,10 +43,11 @@ _RATE_NAMES = {
 
 def show(comparison: Json, how: str, out: Console | None = None) -> None:
     """Print a comparison on stdout, as a `table`, as `json` or as `markdown`."""
+    by_response = any(pair["tokens"] is None for pair in comparison["pairs"])
     tables = [
         _sides(comparison),
         _pairs(comparison, "responses"),
-        _pairs(comparison, "tokens"),
+        *([] if by_response else [_pairs(comparison, "tokens")]),
         *_most_different(comparison),
     ]
     if how == "json":
@@ -57,7 +65,8 @@ def show(comparison: Json, how: str, out: Console | None = None) -> None:
             out.print()
             out.print(table)
         out.print()
-        out.print(Text(_NOTE, style="dim"), soft_wrap=not out.is_terminal)
+        note = f"{_OF_RESPONSES if by_response else _OF_TOKENS} {_NOTE}"
+        out.print(Text(note, style="dim"), soft_wrap=not out.is_terminal)
 
 
 def _warnings(comparison: Json) -> list[str]:

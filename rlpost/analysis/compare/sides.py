@@ -33,6 +33,8 @@ Json = dict[str, Any]
 KEPT = ("final_response_mask", "sample_mask")
 """Columns of which tokens, or responses, a run kept; the first one that a file has counts."""
 POPULATION = "policy tokens of kept responses"
+RESPONSES = "kept responses"
+"""The population if a side has one advantage per response; others have the mean of their tokens."""
 _CLIPS = ("reward_clip", "token_reward_clip", "advantage_clip")
 
 
@@ -69,6 +71,13 @@ class FileSide:
     columns: ColumnMap
     column: str
 
+    @property
+    def by_response(self) -> bool:
+        """Whether the column has one number per response, and no lists of tokens."""
+        types = (schema.field(self.column).type for schema in self.source.schemas
+                 if self.column in schema.names)  # fmt: skip
+        return not all(is_list(kind) for kind in types)
+
     def chunks(self) -> Generator[ColumnChunk]:
         """Yield the advantages in the order of the input; NaN if a mask of the file drops them."""
         names = [name for name in KEPT if name in self.source.columns and name != self.column]
@@ -103,6 +112,11 @@ class RecipeSide:
     options: Options
     summary: Json = field(default_factory=dict)
 
+    @property
+    def by_response(self) -> bool:
+        """Whether the recipe computes one number per response, because the input has no tokens."""
+        return self.plan.columns.rows_only
+
     def chunks(self) -> Generator[ColumnChunk]:
         """Yield the advantages in the order of the input; NaN if the recipe drops them.
 
@@ -114,7 +128,7 @@ class RecipeSide:
 
         plan = self.plan
         engine = run.engine_for(plan, self.options)
-        names = ("advantages", KEPT[0])
+        names = ("response_advantage", KEPT[1]) if self.by_response else ("advantages", KEPT[0])
         responses = engine.responses(names)
         totals = ExactTotals()
         for file in range(len(plan.source.files)):
@@ -133,7 +147,7 @@ class RecipeSide:
 
 
 def _kept_tokens(columns: pa.RecordBatch) -> ColumnChunk:
-    return kept_chunk(columns.column("advantages"), columns.column(KEPT[0]))
+    return kept_chunk(columns.column(0), columns.column(1))
 
 
 Side = FileSide | RecipeSide
@@ -145,7 +159,8 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
     Args:
         source: the input, which may be several files.
         columns_map: role to column, as in `--map`.
-        column: the column to compare; None: `advantages`, otherwise `advantage`.
+        column: the column to compare; None: the first of `advantages`, `response_advantage` and
+            `advantage`.
 
     Raises:
         DataError: there is no such column, or there are no rows.
