@@ -1,4 +1,4 @@
-"""The Python interface: files to files, a table to a table, a stream of batches to a stream.
+"""Runs of a recipe: files to files, a table to a table, a stream of batches to a stream.
 
 Torch takes a second to import, so it is imported last: meanwhile threads copy the input and read
 its first columns.
@@ -71,23 +71,7 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
 ) -> Json:
-    """Post-process the rewards of rollout files and write them enriched with advantages.
-
-    Args:
-        inputs: Parquet files, directories or globs, local or as URLs (`s3://...`); of any size.
-        output: the enriched file; with several input files, a directory.
-        recipe: what is computed; the default is plain GRPO.
-        options: how it is computed.
-
-    Returns:
-        The summary, as `rlpost advantages --summary-json` prints it.
-
-    Raises:
-        UsageError: recipe, input and output do not fit together.
-        DataError: the data is bad: file, row and column are named.
-        ReadWriteError: reading or writing failed; no output is left behind.
-        UnavailableError: the device is missing.
-    """
+    """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping."""
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
@@ -167,10 +151,7 @@ def _without_ray_signal_handlers() -> Iterator[None]:
 def enrich(
     table: Any, recipe: Recipe | None = None, options: Options | None = None
 ) -> tuple[Any, Json]:
-    """Return a table or a stream, enriched, and the summary as a plain mapping.
-
-    Arguments, results and errors are those of `rlpost.interface.functions.enrich`, the public one.
-    """
+    """Run `rlpost.enrich`; return the table or stream, and the summary as a plain mapping."""
     recipe, options = recipe or Recipe(), options or Options()
     if is_table(table):
         from rlpost.pipeline import run  # noqa: PLC0415
@@ -212,12 +193,7 @@ _FILE_KEYS = ("inputs", "outputs", "rewritten")
 def enrich_batches(
     batches: Iterable[pa.RecordBatch], recipe: Recipe, options: Options
 ) -> tuple[pa.RecordBatchReader, Json]:
-    """Return the enriched batches, and the summary.
-
-    Raises:
-        ReadWriteError: the disk is too full for the temporary files.
-        UsageError, DataError, UnavailableError: as `rlpost.api.enrich`.
-    """
+    """Return the enriched batches, and the summary; raises as `rlpost.enrich`."""
     with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
         spilled, enriched = Path(folder, f"{NAME}.parquet"), Path(folder, "enriched.parquet")
         try:

@@ -170,26 +170,7 @@ _MOST_DIFFERENCES = 5  # of a summary
 
 
 def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
-    """Recompute the columns of enriched files by the recipe in their metadata, and compare.
-
-    Args:
-        paths: enriched files, directories or globs; all files of a run, because its statistics can
-            span files.
-        options: device, threads and progress.
-
-    Returns:
-        `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
-        does not decode; `changed`: it differs from its checksums, in these `chunks` of the file;
-        `other semantics`: it differs, as it may after a change of defaults); `checksums`: whether
-        all columns agree with theirs, None without any; differences of the summary; and `notes`
-        of what was not compared.
-
-    Raises:
-        UsageError: files of a run are missing.
-        DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
-            columns of its recipe.
-        ReadWriteError: a file cannot be read.
-    """
+    """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs([str(path) for path in paths]))
     runs: dict[str, list[EnrichedFile]] = defaultdict(list)
     for file, footer in zip(source.files, source.footers, strict=True):

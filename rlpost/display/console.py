@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from io import StringIO
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from rich.color import parse_rgb_hex
 from rich.console import Console, Group, RenderHook
 from rich.panel import Panel
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from rlpost.display.charts import ascii_chart
@@ -20,6 +23,16 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
 
+# Black, red, green, yellow, ... with a contrast of 3:1 or more to white and to black.
+_COLORS = ("#767676", "#d14343", "#2e8b57", "#a87500", "#3f83c8", "#a35fc4", "#1f8f99", "#8a8a8a")
+_THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [parse_rgb_hex(color[1:]) for color in _COLORS])
+# Text as it is; and to its stream, where rich would write to the cell of a notebook.
+_VERBATIM: dict[str, Any] = {
+    "highlight": False,
+    "markup": False,
+    "emoji": False,
+    "force_jupyter": False,
+}
 PIPED_WIDTH = 120
 UNLIMITED = 100_000
 
@@ -75,25 +88,38 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
 def console(stream: TextIO) -> Console:
     """Return a console for a stream: a `Pipe` unless the stream is a terminal."""
     plain = os.environ.get("TERM") == "dumb"
-    verbatim: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     if stream.isatty():
-        out = Console(file=stream, no_color=plain or None, **verbatim)
+        out = Console(file=stream, no_color=plain or None, **_VERBATIM)
     else:
-        out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **verbatim)
+        out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **_VERBATIM)
     out.push_render_hook(_ShowControlCharacters())
     return out
 
 
 def as_html(show: Callable[[Console], None], columns: int = 100) -> str:
-    """Return what is printed to a console of this width as HTML, in the colors of the page."""
+    """Return what is printed to a console of this width as HTML, for light and dark pages."""
+    out = _recording(columns, "truecolor")
+    show(out)
+    style = "font-family: monospace; line-height: normal; white-space: pre; overflow-x: auto"
+    page = f'<pre style="{style}">{{code}}</pre>'
+    return out.export_html(inline_styles=True, code_format=page, theme=_THEME)
+
+
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what is printed to a terminal of the present width, without colors."""
+    out = _recording(min(shutil.get_terminal_size().columns, PIPED_WIDTH), None)
+    show(out)
+    return "\n".join(line.rstrip() for line in out.export_text().splitlines())
+
+
+def _recording(columns: int, colors: Literal["truecolor"] | None) -> Console:
+    """Return a console that keeps what is printed to it."""
     out = Console(
-        file=StringIO(), record=True, width=columns, force_terminal=True, color_system="truecolor",
-        highlight=False, markup=False, emoji=False,
+        file=StringIO(), record=True, width=columns, force_terminal=True, color_system=colors,
+        **_VERBATIM,
     )  # fmt: skip
     out.push_render_hook(_ShowControlCharacters())
-    show(out)
-    style = "font-family: monospace; line-height: 1.25; white-space: pre; overflow-x: auto"
-    return out.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+    return out
 
 
 def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:

@@ -127,7 +127,7 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
     if halved := summary["halved_pieces"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
     lines += _kept_tokens(summary.get("scratch"))
-    return lines + [f"re-encoded, not copied: {why}" for why in summary["rewritten"]]
+    return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
 
 
 def _kept_tokens(kept: Mapping[str, Any] | None) -> list[str]:

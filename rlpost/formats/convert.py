@@ -40,23 +40,15 @@ def convert(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Json:
-    """Convert the dumps of a framework to Parquet that `rlpost.advantages` reads.
+    """Run `rlpost.convert`; return the summary as a plain mapping.
 
     Args:
-        inputs: files, directories or globs; of any size.
-        output: one `.parquet` file for all of them, or a directory with a file for each.
-        source: the format's name; None: the contents of the files determine it.
+        inputs: as of `rlpost.convert`.
+        output: as of `rlpost.convert`.
+        source: as of `rlpost.convert`.
         options: roles, layout and groups that the dumps do not contain.
-        overwrite: whether to replace existing files.
-        reporter: shows the progress.
-
-    Returns:
-        The summary: inputs, outputs, counts, roles and missing roles.
-
-    Raises:
-        UsageError: input, output, format and options do not fit together.
-        DataError: a record is bad; the error names file, line and field.
-        ReadWriteError: reading or writing failed. There is no output then.
+        overwrite: as of `rlpost.convert`.
+        reporter: gets the number of responses; their total is unknown.
     """
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     target, options, reporter = (
@@ -187,6 +179,7 @@ def write_all(
     plan: dict[AnyPath, list[Dump]], options: ReadOptions, reporter: Reporter
 ) -> list[CanonicalFile]:
     """Write all files, and publish them when the last is complete."""
+    reporter.start("convert", None)
     folders: list[Path] = []
     files: list[CanonicalFile] = []
     try:

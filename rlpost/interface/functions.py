@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from rlpost.errors import UsageError
-from rlpost.interface.inputs import Inputs, input_names, input_paths
+from rlpost.interface.inputs import Inputs, input_names, input_paths, without_paths
 from rlpost.interface.results import (
     Comparison,
     Conversion,
     Inspection,
     LossSummary,
+    Report,
     Summary,
     Verification,
 )
+from rlpost.io.progress import SilentReporter
+from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import polars as pl
     import pyarrow as pa
@@ -39,6 +43,8 @@ def advantages(
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
 
@@ -48,6 +54,8 @@ def advantages(
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed.
+        progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
+            terminal. None: in notebooks only.
 
     Returns:
         The summary, as `rlpost advantages --summary-json` prints it.
@@ -61,10 +69,13 @@ def advantages(
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
     options = options or Options()
-    with input_paths(inputs, output, overwrite=options.overwrite) as paths:
+    with (
+        input_paths(inputs, output, overwrite=options.overwrite) as paths,
+        _reporting(options, progress=progress) as run,
+    ):
         if options.resume and paths != input_names(inputs):
             raise UsageError("resume=True needs Parquet files: rlpost.convert makes them of dumps")
-        summary = Summary(api.advantages(paths, output, recipe, options))
+        summary = Summary(api.advantages(paths, output, recipe, run))
     if paths != input_names(inputs):
         summary["inputs"] = input_names(inputs)  # what was converted for this run is gone
     return summary
@@ -72,24 +83,40 @@ def advantages(
 
 @overload
 def enrich(
-    table: pl.LazyFrame, recipe: Recipe | None = None, options: Options | None = None
+    table: pl.LazyFrame,
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> tuple[pl.LazyFrame, Summary]: ...
 
 
 @overload
 def enrich(
-    table: T, recipe: Recipe | None = None, options: Options | None = None
+    table: T,
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> tuple[T, Summary]: ...
 
 
 @overload
 def enrich(
-    table: Iterable[pa.RecordBatch], recipe: Recipe | None = None, options: Options | None = None
+    table: Iterable[pa.RecordBatch],
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> tuple[pa.RecordBatchReader, Summary]: ...
 
 
 def enrich(
-    table: Any, recipe: Recipe | None = None, options: Options | None = None
+    table: Any,
+    recipe: Recipe | None = None,
+    options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> tuple[Any, Summary]:
     """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
 
@@ -100,6 +127,7 @@ def enrich(
             since a group's mean needs all of them.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed.
+        progress: show a progress bar, as of `advantages`.
 
     Returns:
         A table of the same library with the input's columns (without those that `replace`
@@ -114,7 +142,8 @@ def enrich(
     """
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
-    enriched, summary = api.enrich(table, recipe, options)
+    with _reporting(options, progress=progress) as run:
+        enriched, summary = api.enrich(table, recipe, run)
     return enriched, Summary(summary)
 
 
@@ -126,6 +155,7 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    progress: bool | None = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
 
@@ -139,6 +169,7 @@ def inspect(
             groups. None: each row counts.
         rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
+        progress: show a progress bar, as of `advantages`.
 
     Returns:
         A tree of plain dataclasses; `.to_dict()` returns it as JSON data.
@@ -150,7 +181,7 @@ def inspect(
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
 
-    with input_paths(inputs) as paths:
+    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
         found = facts.inspect(
             paths,
             columns_map=columns_map,
@@ -158,6 +189,7 @@ def inspect(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward,
+            reporter=run.reporter,
         )
     return _of_inputs(found, paths, inputs)
 
@@ -170,6 +202,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    progress: bool | None = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
 
@@ -182,6 +215,7 @@ def loss(
         options: how the run is done.
         sweep: options of the loss with several values each; every combination is computed, in one
             pass. It excludes `output`.
+        progress: show a progress bar, as of `advantages`.
 
     Raises:
         UsageError: options, input and output do not fit together.
@@ -189,7 +223,7 @@ def loss(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
     """
-    from rlpost.analysis.loss import run  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.loss import run as work  # noqa: PLC0415 - it imports torch
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     if sweep and output is not None:
@@ -198,8 +232,11 @@ def loss(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = [LossConfig(LossOptions(**own.model_dump() | point), point) for point in points]
     options = options or Options()
-    with input_paths(inputs, output, overwrite=options.overwrite) as paths:
-        summary = LossSummary(run.loss(paths, output, recipe, configs, options))
+    with (
+        input_paths(inputs, output, overwrite=options.overwrite) as paths,
+        _reporting(options, progress=progress) as run,
+    ):
+        summary = LossSummary(work.loss(paths, output, recipe, configs, run))
     if paths != input_names(inputs):
         summary["inputs"] = input_names(inputs)
     return summary
@@ -212,6 +249,7 @@ def compare(
     columns_map: Mapping[str, str] | None = None,
     column: str | None = None,
     count: int = 5,
+    progress: bool | None = None,
 ) -> Comparison:
     """Compare the advantages of several inputs, or of one input under several recipes.
 
@@ -221,8 +259,19 @@ def compare(
         recipes: name and recipe of each side; a single one is compared with the advantages in
             the input. None compares the inputs.
         columns_map: role to column, as with `--map`.
-        column: the column to compare; None: `advantages`, otherwise `advantage`.
+        column: the column to compare; None: the first of `advantages`, `response_advantage` and
+            `advantage`.
         count: the number of responses that differ the most to list for each pair.
+        progress: show a progress bar, as of `advantages`.
+
+    Returns:
+        `rows`: how they were matched. `population`: the tokens that count, policy tokens of kept
+        responses; in a pair, those that both sides keep; kept responses if a side has one advantage
+        per response. `sides`: statistics of the advantages, clip and mask rates. `pairs`: for
+        responses (their mean advantage) and for tokens (None if a side has none) Pearson's
+        correlation, signs and differences, for responses Spearman's, too; and the responses that
+        differ the most after each side is divided by its root mean square over the responses that
+        both keep, so that a different scale is not a difference.
 
     Raises:
         UsageError: there is nothing to compare with.
@@ -233,18 +282,18 @@ def compare(
     from rlpost.analysis.compare import compare as work  # noqa: PLC0415 - polars is slow to import
 
     columns_map = columns_map or {}
-    with input_paths(inputs) as paths:
+    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+        options: Any = {"column": column, "count": count, "reporter": run.reporter}
         if recipes:
-            named = list(recipes.items())
-            found = work.compare_recipes(paths, named, columns_map, column=column, count=count)
+            found = work.compare_recipes(paths, [*recipes.items()], columns_map, **options)
         else:
-            found = work.compare_files(paths, columns_map, column=column, count=count)
+            found = work.compare_files(paths, columns_map, **options)
     return Comparison(_renamed(found, dict(zip(paths, input_names(inputs), strict=True))))
 
 
 def report(
     inputs: Inputs,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0,
@@ -253,12 +302,13 @@ def report(
     examples: int = 6,
     seed: int = 0,
     overwrite: bool = False,
-) -> Inspection:
-    """Write one HTML page about rollouts; it opens from disk and needs no network.
+    progress: bool | None = None,
+) -> Report:
+    """Return one HTML page about rollouts; it opens from disk and needs no network.
 
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
-        output: the page's path.
+        output: where the page is written; None: nowhere, until `.save(path)`.
         columns_map: role to column, as with `--map`; overrides names and aliases.
         pass_threshold: a response passes with at least this reward.
         rollout_id: the column of rollout ids, as of `inspect`.
@@ -266,9 +316,10 @@ def report(
         examples: number of the best, of the worst and of random responses.
         seed: of the random responses.
         overwrite: replace an existing page.
+        progress: show a progress bar, as of `advantages`.
 
     Returns:
-        The statistics that the page shows.
+        The page, which a notebook shows, with the statistics in it, as of `inspect`.
 
     Raises:
         UsageError: the output exists, or is an input; a role is unknown.
@@ -276,21 +327,29 @@ def report(
         ReadWriteError: reading or writing failed. No output is left behind.
         UnavailableError: the extra `report` is not installed.
     """
-    from rlpost.analysis.report import run  # noqa: PLC0415 - altair takes a second to import
+    need("the report", "report", "altair", "vl_convert")
+    from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
 
-    with input_paths(inputs) as paths:
-        found = run.report(
+    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+        files = work.files_of(paths)
+        if output is not None:
+            work.check_output(Path(output), files, overwrite=overwrite)
+        facts, page = work.build(
             paths,
-            output,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward,
             examples=examples,
             seed=seed,
-            overwrite=overwrite,
+            reporter=run.reporter,
         )
-    return _of_inputs(found, paths, inputs)
+        names = dict(zip(paths, input_names(inputs), strict=True))
+        page = without_paths(page, {path: name for path, name in names.items() if path != name})
+        found = Report.of(_of_inputs(facts, paths, inputs), page, files)
+    if output is not None:
+        work.write(page, Path(output))
+    return found
 
 
 def convert(
@@ -303,6 +362,7 @@ def convert(
     group_size: int | None = None,
     nonfinite: Literal["keep", "error"] = "keep",
     overwrite: bool = False,
+    progress: bool | None = None,
 ) -> Conversion:
     """Convert dumps of RL frameworks to Parquet that `advantages` reads.
 
@@ -315,6 +375,7 @@ def convert(
         group_size: consecutive records per group, if they have no group id.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
         overwrite: whether to replace existing files.
+        progress: count the responses while they are converted, as of `advantages`.
 
     Raises:
         UsageError: input, output, format and options do not fit together.
@@ -325,18 +386,32 @@ def convert(
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
 
     read = ReadOptions(dict(columns_map or {}), layout, group_size, nonfinite)
-    return Conversion(work.convert(inputs, output, source, read, overwrite=overwrite))
+    with _reporting(progress=progress) as run:
+        return Conversion(
+            work.convert(inputs, output, source, read, overwrite=overwrite, reporter=run.reporter)
+        )
 
 
 def verify(
-    paths: str | Path | Sequence[str | Path], options: Options | None = None
+    paths: str | Path | Sequence[str | Path],
+    options: Options | None = None,
+    *,
+    progress: bool | None = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
 
     Args:
         paths: enriched files, directories or globs; all files of a run, because its statistics can
             span files. Tables have no metadata of a run, so they can't be verified.
-        options: device, threads and progress.
+        options: device and threads.
+        progress: show a progress bar, as of `advantages`.
+
+    Returns:
+        `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
+        does not decode; `changed`: it differs from its checksums, in these `chunks` of the file;
+        `other semantics`: it differs, as it may after a change of defaults); `checksums`: whether
+        all columns agree with theirs, None without any; differences of the summary; and `notes`
+        of what was not compared.
 
     Raises:
         UsageError: files of a run are missing.
@@ -347,7 +422,22 @@ def verify(
     from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
 
     several = list(paths) if isinstance(paths, list | tuple) else [paths]
-    return Verification(work.verify([str(path) for path in several], options))
+    with _reporting(options, progress=progress) as run:
+        return Verification(work.verify([str(path) for path in several], run))
+
+
+@contextmanager
+def _reporting(options: Options | None = None, *, progress: bool | None) -> Iterator[Options]:
+    """Yield options with a reporter that draws if `progress` requests it; their own if None."""
+    from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
+
+    options = options or Options()
+    if progress is None and type(options.reporter) is not SilentReporter:
+        yield options
+        return
+    wanted = bars.in_notebook() if progress is None else progress
+    with bars.progress(quiet=not wanted) as reporter:
+        yield replace(options, reporter=reporter)
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
@@ -364,5 +454,12 @@ def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Inspection
     names = input_names(inputs)
     named = dict(zip(paths, names, strict=True))
     files = [replace(file, path=named.get(file.path, file.path)) for file in facts.input.files]
-    named_facts = replace(facts, inputs=names, input=replace(facts.input, files=files))
+    findings = [
+        replace(
+            one, evidence=[replace(row, file=named.get(row.file, row.file)) for row in one.evidence]
+        )
+        for one in facts.findings
+    ]
+    stored = replace(facts.input, files=files)
+    named_facts = replace(facts, inputs=names, input=stored, findings=findings)
     return Inspection(**vars(named_facts))

@@ -16,7 +16,7 @@ from rlpost.io.memory import ArrowStream, arrow_table, is_table
 from rlpost.io.paths import parse_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import polars as pl
 
@@ -53,7 +53,7 @@ def input_paths(
             with canonical_inputs(paths, target, overwrite=overwrite) as canonical:
                 yield canonical
         except RlpostError as error:
-            raise type(error)(_named(str(error), names)) from None
+            raise type(error)(without_paths(str(error), names)) from None
 
 
 def input_names(inputs: Inputs) -> list[str]:
@@ -85,7 +85,8 @@ def _name(table: object, number: int) -> str:
     return f"{type(table).__name__} {number}" if number else type(table).__name__
 
 
-def _named(text: str, names: dict[str, str]) -> str:
+def without_paths(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with names in place of the paths of temporary files."""
     for path in sorted(names, key=len, reverse=True):
         text = text.replace(path, names[path])
     return text

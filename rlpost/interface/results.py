@@ -3,33 +3,101 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.inspect.model import Facts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from rlpost.io.paths import AnyPath
 
 Json = dict[str, Any]
 
 
-class Inspection(Facts):
+class View:
+    """Shows a result as its command prints it: at the prompt, and in notebooks with charts."""
+
+    def show(self, out: Console) -> None:
+        """Print the result as the command does."""
+        raise NotImplementedError
+
+    def charts(self) -> str:
+        """Return charts for notebooks as HTML; empty if there are none."""
+        return ""
+
+    def __repr__(self) -> str:
+        from rlpost.display.console import as_text  # noqa: PLC0415 - rich takes a while to import
+
+        return as_text(self.show)
+
+    def _repr_html_(self) -> str:
+        """Return charts and the command's output for a notebook."""
+        from rlpost.display.console import as_html  # noqa: PLC0415
+
+        return self.charts() + as_html(self.show)
+
+
+class Inspection(View, Facts):
     """The statistics and findings of rollouts, as a tree of dataclasses."""
 
     def to_dict(self) -> Json:
         """Return what `rlpost inspect --format json` prints."""
         return self.as_json()
 
+    def show(self, out: Console) -> None:
+        """Print the statistics as `rlpost inspect` does."""
+        from rlpost.analysis.inspect.render import show  # noqa: PLC0415
+
+        show(self, "table", out)
+
+    def charts(self) -> str:
+        """Return the report's distributions and charts of groups as HTML."""
+        from rlpost.analysis.report.views import charts_of_facts  # noqa: PLC0415
+
+        return charts_of_facts(self)
+
+
+class Report(Inspection):
+    """A page about rollouts, and the statistics that it shows. A notebook shows the page."""
+
+    page: str
+    """HTML; it needs no network."""
+
+    @classmethod
+    def of(cls, found: Inspection, page: str, files: Sequence[AnyPath]) -> Report:
+        """Return statistics with their page; `save` does not overwrite these files."""
+        report = cls(**vars(found))
+        vars(report).update(page=page, _files=files)
+        return report
+
+    def save(self, output: str | Path, *, overwrite: bool = False) -> None:
+        """Write the page.
+
+        Args:
+            output: its path, such as `report.html`.
+            overwrite: replace an existing page.
+
+        Raises:
+            UsageError: the output exists, or is an input.
+            ReadWriteError: writing failed. No output is left behind.
+        """
+        from rlpost.analysis.report import run  # noqa: PLC0415 - altair is slow to import
+
+        run.check_output(Path(output), vars(self)["_files"], overwrite=overwrite)
+        run.write(self.page, Path(output))
+
     def _repr_html_(self) -> str:
-        """Return the output of `rlpost inspect` for a notebook."""
-        from rlpost.analysis.inspect.render import show  # noqa: PLC0415 - rich, for notebooks alone
-        from rlpost.display.console import as_html  # noqa: PLC0415
+        """Return the page in a frame for a notebook."""
+        from rlpost.analysis.report.views import frame  # noqa: PLC0415
 
-        return as_html(partial(show, self, "table"))
+        return frame(self.page)
 
 
-class Result(Json):
+class Result(View, Json):
     """A result of a command: the mapping that its `--format json` prints, with attributes."""
 
     def __getattr__(self, name: str) -> Any:
@@ -45,16 +113,6 @@ class Result(Json):
     def to_dict(self) -> Json:
         """Return a copy as plain dicts and lists."""
         return copy.deepcopy(dict(self))
-
-    def show(self, out: Console) -> None:
-        """Print the result as the command does."""
-        raise NotImplementedError
-
-    def _repr_html_(self) -> str:
-        """Return the command's output for a notebook."""
-        from rlpost.display.console import as_html  # noqa: PLC0415 - rich is for notebooks alone
-
-        return as_html(self.show)
 
 
 class Summary(Result):
@@ -81,6 +139,12 @@ class Summary(Result):
         from rlpost.render.summary import show_summary  # noqa: PLC0415
 
         show_summary(self, out)
+
+    def charts(self) -> str:
+        """Return trends over the steps as HTML."""
+        from rlpost.analysis.report.views import charts_of_steps  # noqa: PLC0415
+
+        return charts_of_steps(self)
 
 
 class LossSummary(Result):

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Reporter(Protocol):
     """Receives the progress of a run."""
 
-    def start(self, purpose: str, rows: int) -> None:
-        """Report that a pass over this many rows begins."""
+    def start(self, purpose: str, rows: int | None) -> None:
+        """Report that a pass over this many rows begins; None: the number is unknown."""
 
     def advance(self, rows: int) -> None:
         """Report that this many more rows are done."""
@@ -30,7 +30,7 @@ class Reporter(Protocol):
 class SilentReporter:
     """A reporter that prints nothing."""
 
-    def start(self, purpose: str, rows: int) -> None:
+    def start(self, purpose: str, rows: int | None) -> None:
         """Do nothing."""
 
     def advance(self, rows: int) -> None:

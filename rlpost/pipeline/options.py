@@ -15,36 +15,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is done; none of these changes a number in the output."""
+    """How a run is done; none of these changes a number in the output.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, ...; `auto` is a GPU if there is one.
+        chunk_tokens: approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU
+            allows.
+        workers: threads that compute; None: one per core, at most 8.
+        overwrite: replace an existing output.
+        state: file of the running reward statistics: read at the start, written at the end.
+        reporter: receives the progress; mostly `progress=True` of a function is enough.
+        resume: continue a stopped run, and keep complete files if this run stops.
+        verify: read each written file again and compare it with the input before it is published.
+        engine: `local`, or `ray` for tasks on a Ray cluster; the result is the same.
+        ray_address: address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine.
+        asked: what the user requested: `preset`, and `asked_estimator` by the framework's name;
+            stored in the metadata of the files.
+        started: when the run began, by `time.perf_counter`; None: when the function is called.
+        scratch_dir: directory for a file of what a pass keeps for the next one; None: that of the
+            output, or memory if no file is written.
+        cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
+    """
 
     device: str = "auto"
     chunk_tokens: int | None = None
-    """Approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU allows."""
     workers: int | None = None
-    """Threads that compute; None: one per core, at most 8."""
     overwrite: bool = False
     state: Path | None = None
-    """File of the running reward statistics: read at the start, written at the end."""
     reporter: Reporter = field(default_factory=SilentReporter)
     resume: bool = False
-    """Continue a stopped run, and keep complete files if this run stops."""
     verify: bool = False
-    """Read each written file again and compare it with the input before it is published."""
     engine: str = "local"
-    """`local`, or `ray` for tasks on a Ray cluster; the result is the same."""
     ray_address: str | None = None
-    """Address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine."""
     asked: Mapping[str, str] = field(default_factory=dict)
-    """What the user requested: `preset`, and `asked_estimator` by the framework's name; stored in
-    the metadata of the files."""
     started: float | None = None
-    """When the run began, by `time.perf_counter`; None: when the function is called."""
-
     scratch_dir: Path | None = None
-    """Directory for a file of what a pass keeps for the next one; None: that of the output, or
-    memory if no file is written."""
     cpu_started: float = 0.0
-    """CPU seconds that the process had used by `started`; 0 if it began then."""
 
     def at_start(self) -> Options:
         """Return these options with a start time: their own, or now."""

@@ -103,7 +103,8 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
     summary = summarise(plan, responses, totals)
-    return enriched, {**summary, "warnings": [*warnings, *summary["warnings"]]}
+    summary["warnings"] = [*warnings, *summary["warnings"]]
+    return enriched, summary | {"recipe": plan.resolved.recipe.model_dump(mode="json")}
 
 
 def enrich_table(

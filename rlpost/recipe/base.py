@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
@@ -17,12 +16,16 @@ from pydantic import (
 )
 
 from rlpost.errors import UsageError
-from rlpost.recipe.flags import field_of, flag_of, variable_of
+from rlpost.recipe.documented import Documented, own_docstring
+from rlpost.recipe.flags import FLAG, field_of, flag_of, variable_of
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -71,9 +74,6 @@ KlEstimator = Annotated[
 ]
 
 
-_FLAG = re.compile(r"--[a-z][a-z-]*")
-
-
 def _has_bool(value: Any) -> bool:
     parts = value.values() if isinstance(value, dict) else value
     return isinstance(value, bool) or (
@@ -98,7 +98,7 @@ def _option_of(
         flag = flag_of(field)
         source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
     else:
-        flags = _FLAG.findall(text) or [""]
+        flags = FLAG.findall(text) or [""]
         flag = flags[0]
         field = next((name for name in map(field_of, flags) if name in origins), field_of(flag))
         source = where or origins.get(field, flag)
@@ -118,7 +118,7 @@ def _tuple_length(annotation: Any) -> int | None:
 _LIST_ERRORS = ("missing", "too_long", "tuple_type")
 
 
-class OptionModel(BaseModel):
+class OptionModel(BaseModel, metaclass=Documented):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
 
     @field_validator("*", mode="before")
@@ -132,13 +132,22 @@ class OptionModel(BaseModel):
             raise ValueError(f"{flag_of(name)} is {value!r}: a bool is not accepted")
         return value
 
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return pydantic's schema, whose description is the docstring without the fields."""
+        schema = handler(core_schema)
+        handler.resolve_ref_schema(schema)["description"] = own_docstring(cls)
+        return schema
+
     if not TYPE_CHECKING:  # type checkers then see the fields as parameters
 
         def __init__(self, **values: Any) -> None:
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                text = "\n".join(type(self).problems(error, type(self).__name__))
+                text = "\n".join(self._problems(error, type(self).__name__))
                 raise UsageError(text) from None
 
         # With this attribute pydantic's model_validate does not call __init__, and so raises
@@ -166,10 +175,10 @@ class OptionModel(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(cls.problems(error, where, origins))) from None
+            raise UsageError("\n".join(cls._problems(error, where, origins))) from None
 
     @classmethod
-    def problems(
+    def _problems(
         cls, error: ValidationError, where: str, origins: Mapping[str, str] | None = None
     ) -> list[str]:
         """Return one line for each problem: the source, the value, what is needed.
@@ -182,7 +191,7 @@ class OptionModel(BaseModel):
         lines = []
         for item in error.errors():
             loc, text = item["loc"], item["msg"].removeprefix("Value error, ")
-            name = cls.called(loc)
+            name = cls._called(loc)
             flag, source = _option_of(loc, text, where, origins or {})
             typed = source == flag
             prefix = "" if typed or not source else f"{source}: "
@@ -204,7 +213,7 @@ class OptionModel(BaseModel):
         return list(dict.fromkeys(lines))
 
     @classmethod
-    def called(cls, loc: tuple[int | str, ...]) -> str:
+    def _called(cls, loc: tuple[int | str, ...]) -> str:
         """Return the name, for errors, of a location in the model."""
         return ".".join(str(part) for part in loc)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+FLAG = re.compile(r"--[a-z][a-z-]*")
+"""A flag in a text."""
 FLAGS = {"columns": "--map", "teachers": "--teacher"}
 """Options that are not called like their field."""
 PREFIX = "RLPOST_"

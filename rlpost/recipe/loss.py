@@ -6,7 +6,7 @@ Help, completion and errors need them without torch; the loss functions are in `
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -233,6 +233,12 @@ class LossOptions(OptionModel):
         use_attribute_docstrings=True,
         ser_json_inf_nan="strings",
     )
+    _groups: ClassVar = {  # the first field of each, for `help`
+        "loss": "Loss, ratio and clip range",
+        "cispo_bounds": "Options of single losses",
+        "aggregation": "Aggregation",
+        "kl_loss_coef": "KL loss",
+    }
 
     loss: str = "ppo"
     """Policy loss; --list prints all of them."""
@@ -349,6 +355,6 @@ class LossOptions(OptionModel):
         return self
 
     @classmethod
-    def called(cls, loc: tuple[int | str, ...]) -> str:
+    def _called(cls, loc: tuple[int | str, ...]) -> str:
         """Return the field of an error; the rest of `loc` is the type that rejects the value."""
         return str(loc[0]) if loc else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -318,6 +318,15 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         use_attribute_docstrings=True,
         ser_json_inf_nan="strings",
     )
+    _groups: ClassVar = {  # the first field of each, for `help`
+        "estimator": "Estimator",
+        "reward_components": "Rewards",
+        "is_weight": "Off-policy correction",
+        "max_len_mask": "Response masks",
+        "kl_coef": "KL",
+        "whiten_rewards": "Whitening, clipping and weights",
+        "pass_threshold": "Input and output",
+    }
 
     max_len_mask: bool = False
     """Drop responses of --max-response-length policy tokens or more."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +15,6 @@ from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats import FORMATS
 from rlpost.formats.dumps import GENERIC
-from rlpost.io.progress import SilentReporter
 from rlpost.io.text import printable_line
 from rlpost.recipe.roles import ROLES
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from rlpost.formats.base import Format
-    from rlpost.io.progress import Reporter
 
 
 Json = dict[str, Any]
@@ -86,28 +82,6 @@ def _facts(facts: dict[str, str], indent: str = "") -> Table:
         if text:
             table.add_row(f"{indent}{label}", printable_line(text))
     return table
-
-
-class _Counter(SilentReporter):
-    """Shows the number of converted responses; the total is unknown."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._task = bars.add_task("convert", total=None)
-
-    def advance(self, rows: int) -> None:
-        self._bars.advance(self._task, rows)
-
-
-@contextmanager
-def counting(*, quiet: bool) -> Iterator[Reporter]:
-    """Return a reporter that counts on stderr if it is a terminal, else a silent one."""
-    if quiet or not sys.stderr.isatty():
-        yield SilentReporter()
-        return
-    columns = (BarColumn(bar_width=20), TextColumn("{task.completed:,} responses"))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
-        yield _Counter(bars)
 
 
 def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:

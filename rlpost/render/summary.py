@@ -94,7 +94,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *_by(summary, "domains", "domain"),
         _roles(summary),
         *(Text(f"! {printable_line(text)}", style="yellow") for text in summary["warnings"]),
-        _times(summary),
+        *([_times(summary)] if "seconds" in summary else []),
     ]
     spaced = [line for part in parts for line in (part, Text(""))][:-1]
     title = f"rlpost advantages · {summary.get('asked_estimator', summary['estimator'])}"
@@ -108,11 +108,10 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
 
 def _overview(summary: Json) -> Text:
     groups = summary["groups"]
-    lines = [
-        _first_paths(summary["inputs"]),
-        f"  → {_first_paths(summary['outputs'])}",
-        f"{counted(summary['responses'], 'response')}, {_tokens(summary)}",
-    ]
+    lines = [f"{counted(summary['responses'], 'response')}, {_tokens(summary)}"]
+    if "inputs" in summary:  # otherwise a table was enriched
+        paths = (_first_paths(summary[key]) for key in ("inputs", "outputs"))
+        lines = ["\n  → ".join(paths), *lines]
     if groups and groups["count"]:
         sizes = groups["size"]
         low, high = sizes["min"], sizes["max"]

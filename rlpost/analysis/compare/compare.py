@@ -17,6 +17,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.io.progress import SilentReporter
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS, map_ordered
 from rlpost.recipe.roles import resolve
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
     from rlpost.analysis.compare.sides import Side
+    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -44,21 +46,16 @@ Json = dict[str, Any]
 
 
 def compare_files(
-    paths: Sequence[str], columns_map: Mapping[str, str], *, column: str | None, count: int
+    paths: Sequence[str],
+    columns_map: Mapping[str, str],
+    *,
+    column: str | None,
+    count: int,
+    reporter: Reporter | None = None,
 ) -> Json:
-    """Compare the advantages of two or more inputs, each a file, a directory or a glob.
+    """Compare the advantages of two or more inputs; see `rlpost.compare`.
 
-    Args:
-        paths: the inputs.
-        columns_map: role to column, as in `--map`, for every input.
-        column: the column to compare; None: the first of `advantages`, `response_advantage` and
-            `advantage`.
-        count: the number of responses that differ the most to list for each pair.
-
-    Raises:
-        UsageError: there is only one input.
-        DataError: an input lacks the column, or no rows match.
-        ReadWriteError: an input cannot be read.
+    Each path is an input: a file, a directory or a glob.
     """
     if len(paths) == 1:
         raise UsageError(
@@ -69,7 +66,7 @@ def compare_files(
     if len(set(short)) == len(short):
         sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
     rows = [matching.read_keys(side.source, side.columns) for side in sides]
-    return compare(sides, rows, _mask(sides[0].source, sides[0].columns), count)
+    return compare(sides, rows, _mask(sides[0].source, sides[0].columns), count, reporter)
 
 
 def compare_recipes(
@@ -79,20 +76,11 @@ def compare_recipes(
     *,
     column: str | None,
     count: int,
+    reporter: Reporter | None = None,
 ) -> Json:
-    """Compare the advantages of recipes on one input; a single one with those in the input.
+    """Compare the advantages of recipes on one input; see `rlpost.compare`.
 
     The recipes run in parallel, chunk by chunk, and write no files.
-
-    Args:
-        paths: files, directories and globs, which together are the input.
-        named_recipes: name and recipe of each side.
-        columns_map: role to column, as in `--map`.
-        column: the column to compare a single recipe with.
-        count: the number of responses that differ the most to list for each pair.
-
-    Raises:
-        UsageError, DataError, UnavailableError, ReadWriteError: as `rlpost.advantages`.
     """
     from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
@@ -111,7 +99,7 @@ def compare_recipes(
         mask = None  # no side keeps another token
     rows = matching.read_keys(source, columns)
     with single_threaded_torch():
-        return compare(sides, [rows], mask, count)
+        return compare(sides, [rows], mask, count, reporter)
 
 
 def _source(paths: Sequence[str]) -> Source:
@@ -123,7 +111,11 @@ def _mask(source: Source, columns: ColumnMap) -> tuple[Source, str] | None:
 
 
 def compare(
-    sides: Sequence[Side], inputs: Sequence[RowKeys], mask: tuple[Source, str] | None, count: int
+    sides: Sequence[Side],
+    inputs: Sequence[RowKeys],
+    mask: tuple[Source, str] | None,
+    count: int,
+    reporter: Reporter | None = None,
 ) -> Json:
     """Compare the advantages of two or more sides.
 
@@ -132,15 +124,10 @@ def compare(
         inputs: the keys of each side's rows; a single one if all sides have the same input.
         mask: source and column of the mask of the first side; None: every token counts.
         count: the number of responses that differ the most to list for each pair.
+        reporter: gets the progress.
 
     Returns:
-        `rows`: how they were matched. `warnings`: texts. `population`: the tokens that count,
-        policy tokens of kept responses; in a pair, those that both sides keep; kept responses if a
-        side has one advantage per response. `sides`: statistics of the advantages, clip and mask
-        rates. `pairs`: for responses (their mean advantage) Pearson's and Spearman's correlation,
-        for tokens Pearson's (None if a side has none); for both, signs and differences; and the
-        responses that differ the most after each side is divided by its root mean square over the
-        responses that both keep, so that a different scale is not a difference.
+        What `rlpost.compare` returns, as a plain mapping.
 
     Raises:
         DataError: the rows do not match; or as the sides' inputs.
@@ -150,8 +137,11 @@ def compare(
     totals, by_response = _Totals(len(sides)), any(side.by_response for side in sides)
     chunks = matching.align(_advantage_columns(sides, inputs, matched, mask))
     of_chunk = partial(_Totals.of, masked=mask is not None, by_response=by_response)
+    reporter = reporter or SilentReporter()
+    reporter.start("compare", len(matched.rows[0]) if matched else inputs[0].count)
     for part in map_ordered(of_chunk, chunks, min(cores(), MOST_WORKERS)):
         totals.add(part)
+        reporter.advance(len(part.means[0][0]))
     means = [np.concatenate(parts) if parts else np.zeros(0) for parts in totals.means]
     rows = matched.rows[0] if matched else np.arange(inputs[0].count)
     if len(means[0]) != len(rows):

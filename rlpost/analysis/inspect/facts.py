@@ -77,30 +77,12 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    reporter: Reporter | None = None,
 ) -> Facts:
-    """Return statistics and findings of rollout files, as `rlpost inspect` prints them.
+    """Return statistics and findings of rollout files; see `rlpost.inspect`.
 
     The files are read once, in chunks of about half a million tokens. Only a few numbers per
     response stay in memory. Numbers that `rlpost advantages` also reports are the same.
-
-    Args:
-        inputs: Parquet files, directories or globs.
-        columns_map: role to column, as with `--map`; overrides names and aliases.
-        tokens: also read log-probs, values and texts. Without them, there are still statistics of
-            masks, lengths, rewards and groups.
-        pass_threshold: a response passes with at least this reward.
-        rollout_id: the column of rollout ids: rows of one rollout count once in the statistics of
-            groups. None: each row counts.
-        rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
-            and their mean counts.
-
-    Returns:
-        A tree of plain dataclasses; `.as_json()` returns it as JSON data.
-
-    Raises:
-        UsageError: `columns_map` names an unknown role, or `rollout_reward` is set alone.
-        DataError: a file is not Parquet, or an argument names a column that does not exist.
-        ReadWriteError: an input can't be read, or a glob matches nothing.
     """
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     return inspect_source(
@@ -111,6 +93,7 @@ def inspect(
         pass_threshold=pass_threshold,
         rollout_id=rollout_id,
         rollout_reward=rollout_reward,
+        reporter=reporter,
     )
 
 

@@ -1,4 +1,4 @@
-"""The Python interface of `rlpost loss`: policy-loss diagnostics of rollout files."""
+"""Policy-loss diagnostics of rollout files, in one pass."""
 
 from __future__ import annotations
 
@@ -45,24 +45,14 @@ def loss(
     configs: Sequence[LossConfig] = (),
     options: Options | None = None,
 ) -> Json:
-    """Compute what policy losses clip, and where they leave no gradient, in one pass.
+    """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
     Args:
-        inputs: Parquet files, directories or globs, with `log_probs` and `old_log_probs`.
-        output: gets `pg_loss` and `clip_state` of the first config beside the input's columns, and
-            the columns of `advantages` if these are computed; None writes nothing.
-        recipe: how advantages are computed if the input has none; the default is plain GRPO.
+        inputs: as of `rlpost.loss`.
+        output: gets the columns of the first config; None writes nothing.
+        recipe: as of `rlpost.loss`.
         configs: the losses; the default is PPO's.
         options: how the run is done.
-
-    Returns:
-        The summary, as `rlpost loss --format json` prints it.
-
-    Raises:
-        UsageError: options, input and output do not fit together.
-        DataError: the data is bad: file, row and column are named.
-        ReadWriteError: reading or writing failed; no output is left behind.
-        UnavailableError: the device is not there.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.facts import inspect_source
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Evidence, Facts
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
-    from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import RolloutReward
 
@@ -39,40 +39,33 @@ _MOST_SAID = 300
 
 
 def report(
-    inputs: Sequence[str], output: str | Path, *, columns_map: Mapping[str, str] | None = None,
+    inputs: Sequence[str], output: str | Path, *, overwrite: bool = False, **options: Any
+) -> Facts:
+    """Write one HTML page about rollout files; `options` are those of `build`.
+
+    Raises:
+        UsageError: the output exists, or is an input; or as `build`.
+        ReadWriteError: reading or writing failed. No output is left behind.
+    """
+    check_output(Path(output), files_of(inputs), overwrite=overwrite)
+    facts, page = build(inputs, **options)
+    write(page, Path(output))
+    return facts
+
+
+def build(
+    inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal", examples: int = 6, seed: int = 0,
-    overwrite: bool = False, reporter: Reporter | None = None,
-) -> Facts:  # fmt: skip
-    """Write one HTML page about rollout files; it opens from disk and needs no network.
+    reporter: Reporter | None = None,
+) -> tuple[Facts, str]:  # fmt: skip
+    """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input.
-
-    Args:
-        inputs: Parquet files, directories or globs.
-        output: the page's path.
-        columns_map: role to column, as with `--map`; overrides names and aliases.
-        pass_threshold: a response passes with at least this reward.
-        rollout_id: the column of rollout ids, as in `rlpost.inspect`.
-        rollout_reward: the reward of a rollout whose rows differ, as in `rlpost.inspect`.
-        examples: number of the best, of the worst and of random responses.
-        seed: of the random responses.
-        overwrite: replace an existing page.
-        reporter: gets the progress.
-
-    Returns:
-        The statistics that the page shows.
-
-    Raises:
-        UsageError: the output exists, or is an input; a role is unknown.
-        DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
-        ReadWriteError: reading or writing failed. No output is left behind.
     """
-    columns_map, target = columns_map or {}, Path(output)
-    files = find_inputs(inputs)
-    _check(target, files, overwrite=overwrite)
-    source = Source(files)
+    columns_map = columns_map or {}
+    source = Source(find_inputs(inputs))
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(
@@ -88,8 +81,7 @@ def report(
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
     data = data_of(facts, builder.finish(), clips.counts, count=examples, seed=seed)
-    _write(page_of(data), target)
-    return facts
+    return facts, page_of(data)
 
 
 def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[str, str]:
@@ -100,12 +92,17 @@ def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[
     return {"advantages": name, **columns_map}
 
 
-def _check(target: Path, files: Sequence[InputFile], *, overwrite: bool) -> None:
+def files_of(inputs: Sequence[str]) -> list[AnyPath]:
+    """Return the files of inputs, which a page may not overwrite."""
+    return [file.path.resolve() for file in find_inputs(inputs)]
+
+
+def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> None:
     """Raise the errors of writing before the work, not after it."""
     try:
         if target.is_dir():
             raise UsageError(f"{target}: is a directory; name a file, such as report.html")
-        check_target(target, [file.path.resolve() for file in files], overwrite=overwrite)
+        check_target(target, files, overwrite=overwrite)
         if not target.parent.is_dir():
             raise ReadWriteError(f"{target}: cannot be written: no directory {target.parent}")
     except OSError as error:
@@ -175,7 +172,7 @@ def _evidence(one: Evidence) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _write(page: str, target: Path) -> None:
+def write(page: str, target: Path) -> None:
     """Write a temporary file beside the target, and rename it when it is complete."""
     with FileLock([target]):
         staged = StagedFile(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -96,11 +96,15 @@ def compare(
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.compare import compare as work  # noqa: PLC0415
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
+    from rlpost.display.progress import progress  # noqa: PLC0415
 
-    if not recipes:
-        comparison = work.compare_files(paths, columns_map, column=column, count=count)
-    else:
-        comparison = work.compare_recipes(paths, recipes, columns_map, column=column, count=count)
+    with progress(quiet=how is not Format.table) as reporter:
+        options: Any = {"column": column, "count": count, "reporter": reporter}
+        comparison = (
+            work.compare_recipes(paths, recipes, columns_map, **options)
+            if recipes
+            else work.compare_files(paths, columns_map, **options)
+        )
     render_compare.show(comparison, how.value)
 
 

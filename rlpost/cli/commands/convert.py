@@ -109,6 +109,7 @@ def convert(
     if listed:
         render_convert.show_formats(how.value)
         return
+    from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats import convert as work  # noqa: PLC0415
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
@@ -119,7 +120,7 @@ def convert(
     check_writable(None if summary_json == "-" else summary_json)
     chosen = name_values(mapped or [], "--map")
     options = ReadOptions(chosen, layout, group_size, nonfinite.value)
-    with render_convert.counting(quiet=quiet) as reporter:
+    with progress(quiet=quiet) as reporter:
         summary = work.convert(
             paths[:-1], paths[-1], source, options, overwrite=overwrite, reporter=reporter
         )

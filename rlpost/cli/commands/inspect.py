@@ -171,8 +171,10 @@ def _whole(
 ) -> None:
     """Print the statistics of the input under its names as typed; `inputs` may be temporary."""
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
+    from rlpost.display.progress import progress  # noqa: PLC0415
 
-    result = facts.inspect(inputs, columns_map=columns_map, **options)
+    with progress(quiet=prints != Format.table.value) as reporter:
+        result = facts.inspect(inputs, columns_map=columns_map, reporter=reporter, **options)
     if prints is not None:
         render.show(replace(result, inputs=names), prints)
     if strict and result.findings:

@@ -1,0 +1,85 @@
+"""Views of results in notebooks: the charts of the report above the command's output."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from rlpost.errors import UnavailableError
+from rlpost.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rlpost.analysis.inspect.model import Facts
+    from rlpost.analysis.report.page import Chart
+
+_HEIGHT = "48rem"
+# The page's names of colours, made of the colour of the notebook's text, light or dark.
+_STYLE = """
+.rlpost-charts {
+  --soft: color-mix(in srgb, currentcolor 70%, transparent); --accent: #4a90d9;
+  --line: color-mix(in srgb, currentcolor 18%, transparent);
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: .75rem;
+  max-width: 72rem; margin: .5rem 0;
+}
+.rlpost-charts figure { margin: 0; }
+.rlpost-charts svg { width: 100%; height: auto; }
+"""
+_TRENDS = (
+    ("Mean raw reward", "reward", "mean"),
+    ("Mean KL", "kl", "mean"),
+    ("Std of advantages", "advantage", "std"),
+)
+
+
+def charts_of_facts(facts: Facts) -> str:
+    """Return the report's distributions and its charts of groups as HTML."""
+
+    def charts() -> Iterator[Chart]:
+        from rlpost.analysis.report import sections  # noqa: PLC0415 - altair is an extra
+
+        for part in (sections.distributions(facts), sections.groups(facts)):
+            yield from part.charts if part else ()
+
+    return _html(charts)
+
+
+def charts_of_steps(summary: dict[str, Any]) -> str:
+    """Return trends over the steps of a run as HTML; empty if there are fewer than two."""
+    steps = summary["steps"]
+    labels = [one["step"] for one in steps]
+
+    def charts() -> Iterator[Chart]:
+        from rlpost.analysis.report.charts import line  # noqa: PLC0415 - altair is an extra
+
+        for title, key, part in _TRENDS:
+            values = [one.get(key, {}).get(part) for one in steps]
+            if any(value is not None for value in values):
+                yield line(title, labels, values, "step")
+
+    return _html(charts) if len(steps) > 1 else ""
+
+
+def _html(charts: Callable[[], Iterable[Chart]]) -> str:
+    """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
+    try:
+        need("charts", "report", "altair", "vl_convert")
+    except UnavailableError as error:
+        return f"<p>{escape(str(error))}</p>"
+    from rlpost.analysis.report.charts import drawn  # noqa: PLC0415 - altair is an extra
+
+    figures = "".join(
+        f"<figure><figcaption><b>{escape(one.title)}</b></figcaption>{drawn(one.spec)}</figure>"
+        for one in charts()
+    )
+    return f'<style>{_STYLE}</style><div class="rlpost-charts">{figures}</div>' if figures else ""
+
+
+def frame(page: str) -> str:
+    """Return a page as a frame in a notebook; its scripts have no access to the notebook."""
+    style = f"width: 100%; height: {_HEIGHT}; border: 0"
+    return (
+        f'<iframe title="rlpost report" sandbox="allow-scripts" srcdoc="{escape(page)}" '
+        f'style="{style}"></iframe>'
+    )

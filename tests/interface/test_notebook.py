@@ -1,0 +1,204 @@
+"""Notebooks: views with charts, progress below the cell, and help."""
+
+import builtins
+import inspect
+import pydoc
+import re
+import sys
+from html import unescape
+from types import ModuleType, SimpleNamespace
+
+import polars as pl
+import pytest
+
+import rlpost
+from rlpost.display import progress as bars
+from rlpost.errors import UsageError
+from rlpost.recipe.base import OptionModel
+
+SAMPLE = "sample_data/arithmetic.parquet"
+FRAME = pl.read_parquet(SAMPLE)
+
+
+class Cell(ModuleType):
+    """IPython with a kernel, as far as progress needs it: the displays of one cell."""
+
+    def __init__(self, name, kernel=True):
+        super().__init__(name)
+        self.shown = []
+        self.shell = SimpleNamespace(kernel=object()) if kernel else SimpleNamespace()
+
+    def get_ipython(self):
+        return self.shell
+
+    def display(self, data, *, raw, display_id):
+        assert raw
+        assert display_id
+        self.shown.append([data])
+        return SimpleNamespace(update=lambda data, **_: self.shown[-1].append(data))
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    module = Cell("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr(bars, "_AFTER", 0)
+    monkeypatch.setattr(bars, "_EVERY", 0)
+    return module
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A result of each function on the sample, and the file that `advantages` wrote."""
+    path = tmp_path_factory.mktemp("enriched") / "out.parquet"
+    return {
+        "advantages": rlpost.advantages(SAMPLE, path),
+        "enrich": rlpost.enrich(FRAME)[1],
+        "inspect": rlpost.inspect(path),
+        "verify": rlpost.verify(path),
+        "loss": rlpost.loss(FRAME),
+        "compare": rlpost.compare([path, path]),
+    }
+
+
+TEXTS = {
+    "advantages": "rlpost advantages · grpo",
+    "enrich": "rlpost advantages · grpo",
+    "inspect": "rlpost inspect · ",
+    "verify": "columns equal bit for bit",
+    "loss": "rlpost loss · ppo",
+    "compare": "512 responses, matched by ",
+}
+STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
+CHARTS = {
+    "advantages": STEPS,
+    "enrich": STEPS,
+    "inspect": ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"],
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, found, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    text = repr(found[name])
+    assert TEXTS[name] in text
+    assert name == "verify" or max(map(len, text.splitlines())) <= 90
+    assert "\x1b" not in text
+    charts, _, terminal = found[name]._repr_html_().partition("<pre ")
+    assert TEXTS[name] in terminal.replace("&nbsp;", " ")
+    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", charts) == (
+        CHARTS.get(name, [])
+    )
+
+
+def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
+    monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
+    page = found["inspect"]._repr_html_()
+    assert page.startswith("<p>charts needs altair and vl_convert, which are not installed: pip in")
+    assert "<svg" not in page
+    assert "rlpost inspect" in page.replace("&nbsp;", " ")
+
+
+def test_a_report_is_shown_and_saved(tmp_path):
+    report = rlpost.report(FRAME)
+    assert report.inputs == ["DataFrame"]
+    assert "/DataFrame" not in report.page  # of the temporary folder
+    frame = re.fullmatch(
+        '<iframe .*sandbox="allow-scripts" srcdoc="([^"]+)".*', report._repr_html_()
+    )
+    assert unescape(frame[1]) == report.page
+    report.save(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text("utf-8") == report.page
+    with pytest.raises(UsageError, match=r"report\.html: exists already"):
+        report.save(tmp_path / "report.html")
+    written = rlpost.report(SAMPLE, tmp_path / "other.html")
+    assert (tmp_path / "other.html").read_text("utf-8") == written.page
+    assert written.responses == report.responses == 512
+
+
+def test_a_notebook_shows_progress_and_nothing_is_left(cell, tmp_path):
+    rlpost.advantages(SAMPLE, tmp_path / "out.parquet", rlpost.Recipe(estimator="reinforce_pp"))
+    (shown,) = cell.shown  # one display, updated
+    assert shown[-1] == {"text/html": "", "text/plain": ""}
+    texts = [data["text/plain"] for data in shown[:-1]]
+    assert texts == ["read responses: 512/512 responses", "write: 512/512 responses"]
+    assert '<progress value="512" max="512"' in shown[0]["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("inspect", "statistics: 512/512 responses"),
+        ("loss", "loss: 512/512 responses"),
+        ("report", "statistics: 512/512 responses"),
+        ("enrich", "write: 512/512 responses"),
+        ("compare", "compare: 512/512 responses"),
+    ],
+)
+def test_every_function_shows_progress_if_requested(name, last, cell):
+    recipes = [{"a": rlpost.Recipe(), "b": rlpost.Recipe(estimator="rloo")}]
+    getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()))
+    assert cell.shown[0][-2]["text/plain"] == last
+    cell.shown.clear()
+    getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()), progress=False)
+    assert cell.shown == []
+    cell.shell = SimpleNamespace()  # IPython in a terminal
+    getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()))
+    assert cell.shown == []
+
+
+def test_a_failed_run_removes_its_bar(cell):
+    broken = FRAME.with_columns(old_log_probs=pl.lit(None))
+    with pytest.raises(rlpost.errors.DataError):
+        rlpost.enrich(broken, rlpost.Recipe(kl_coef=0.1))
+    assert all(shown[-1]["text/html"] == "" for shown in cell.shown)
+
+
+def test_progress_of_a_script_is_drawn_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    rlpost.inspect(FRAME)
+    assert capsys.readouterr().err == ""
+    rlpost.inspect(FRAME, progress=True)
+    assert "512/512 responses" in capsys.readouterr().err
+
+
+# Help
+
+
+def models():
+    return [rlpost.Recipe, rlpost.LossOptions, rlpost.Numerics]
+
+
+@pytest.mark.parametrize("model", models())
+def test_help_of_options_has_each_field_once_and_fits_80_columns(model):
+    text = pydoc.plain(pydoc.render_doc(model))
+    head = text.partition("Method resolution order")[0]
+    fields = head[head.index(":\n |      " + next(iter(model.model_fields))) :]
+    assert max(map(len, fields.splitlines())) <= 80
+    for name, field in model.model_fields.items():
+        assert head.count(f"     {name}: ") == 1
+        first = " ".join((field.description or "").split()[:3]).partition(" --")[0]
+        assert first in " ".join(head.replace(" | ", " ").split())
+    for word in ("FieldInfo", "Annotated", "typing.", "model_dump", "__pydantic"):
+        assert word not in text
+    assert len(text.splitlines()) < 260
+
+
+def test_help_states_types_and_defaults_as_a_user_writes_them():
+    text = inspect.getdoc(rlpost.Recipe)
+    assert "    gamma: float = 1.0\n        Discount γ per policy token, 0 to 1.\n" in text
+    assert "kl_estimator: 'k1' | 'abs' | 'k2' | 'k3' | 'k4' = 'k1'\n" in text
+    assert "overlong_penalty: tuple[int, int, float] | None = None\n" in text
+    assert (
+        "\nResponse masks:\n    max_len_mask: bool = False\n        Drop responses of max_" in text
+    )
+    assert str(inspect.signature(rlpost.Recipe)) == "(*, option=value, ...)"
+    assert [*inspect.signature(rlpost.Recipe).parameters] == [*rlpost.Recipe.model_fields]
+
+
+def test_classes_of_options_list_their_own_names():
+    assert {"from_toml", "of", "reward_bounds"} <= {*dir(rlpost.Recipe)}
+    assert not {*dir(rlpost.Recipe)} & {*dir(builtins.object), "model_dump", "model_fields"}
+    assert "model_dump" in dir(rlpost.Recipe())  # of objects
+    assert OptionModel.__doc__.startswith("A pydantic model")
