@@ -18,7 +18,6 @@ from typing import (
 )
 
 from pydantic import BaseModel, Field
-from pydantic_core import PydanticUndefined
 
 from rlpost.recipe.flags import FLAG, field_of
 
@@ -89,7 +88,7 @@ class _Verbatim:
 
 def _default(field: Any) -> Any:
     """Return the default of a field; `dict()` if each object has one of its own."""
-    if field.default is not PydanticUndefined:
+    if field.default_factory is None:
         return field.default
     return _Verbatim(f"{field.default_factory.__name__}()")
 
