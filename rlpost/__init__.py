@@ -3,9 +3,9 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `report`, `convert` and `verify` are the other commands as functions;
-they read paths and tables. `functional` has the formulas as functions of torch tensors. `rlpost
-help python` prints the manual.
+`inspect`, `loss`, `compare`, `report`, `convert`, `join` and `verify` are the other commands as
+functions; they read paths and tables. `functional` has the formulas as functions of torch tensors.
+`rlpost help python` prints the manual.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         convert,
         enrich,
         inspect,
+        join,
         loss,
         report,
         verify,
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-_FUNCTIONS = ("advantages", "compare", "convert", "enrich", "inspect", "loss", "report", "verify")
+_FUNCTIONS = (
+    *("advantages", "compare", "convert", "enrich", "inspect", "join", "loss", "report"),
+    "verify",
+)
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "rlpost.interface.functions"),
     "LossOptions": "rlpost.recipe.loss",
@@ -62,6 +66,7 @@ __all__ = [
     "facts",
     "functional",
     "inspect",
+    "join",
     "loss",
     "loss_preset",
     "preset",

@@ -197,6 +197,17 @@ def hanging(text: Text, indent: int = _INDENT) -> Table:
     return grid
 
 
+def labelled(facts: Mapping[str, str], indent: str = "") -> Table:
+    """Return labels with texts that wrap beside them, without the empty ones."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in facts.items():
+        if text:
+            table.add_row(f"{indent}{label}", printable_line(text))
+    return table
+
+
 def _text(cell: Cell) -> Text:
     """Return a cell on one line, with its chart in a colour."""
     if isinstance(cell, Text):

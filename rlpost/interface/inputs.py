@@ -42,16 +42,31 @@ def input_paths(
         UsageError: there is no input, or an input is neither a path nor a table.
         DataError, ReadWriteError: as `rlpost convert`.
     """
-    several = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    several: list[Any] = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     if not several:
         raise UsageError("no input: a path or a table is needed")
+    target = None if output is None else parse_path(output)
+    with (
+        table_paths(several) as paths,
+        canonical_inputs(paths, target, overwrite=overwrite) as canonical,
+    ):
+        yield canonical
+
+
+@contextmanager
+def table_paths(inputs: Sequence[Input]) -> Iterator[list[str]]:
+    """Yield inputs as paths: tables are written to temporary files; other paths are unchanged.
+
+    Errors from within the block name the tables.
+
+    Raises:
+        UsageError: an input is neither a path nor a table.
+    """
     with scratch_folder(None) as folder:
         names: dict[str, str] = {}
-        paths = [_path(one, folder, number, names) for number, one in enumerate(several)]
-        target = None if output is None else parse_path(output)
+        paths = [_path(one, folder, number, names) for number, one in enumerate(inputs)]
         try:
-            with canonical_inputs(paths, target, overwrite=overwrite) as canonical:
-                yield canonical
+            yield paths
         except RlpostError as error:
             raise type(error)(without_paths(str(error), names)) from None
 

@@ -198,3 +198,22 @@ class Conversion(Result):
         from rlpost.render.convert import show_converted  # noqa: PLC0415
 
         show_converted(self, out)
+
+
+class Join(Result):
+    """The files of a join, and how their rows were matched."""
+
+    rows: int
+    columns: list[str]
+    """The new columns."""
+    replaced: list[str]
+    """Those of them that the input had, too."""
+    checked: list[str]
+    """Columns of both whose values are equal."""
+    warnings: list[str]
+
+    def show(self, out: Console) -> None:
+        """Print the join as `rlpost join` does."""
+        from rlpost.render.join import show_join  # noqa: PLC0415
+
+        show_join(self, out)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
+from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS, Change
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.running_state import RunState
 
 
@@ -32,8 +34,18 @@ Json = dict[str, Any]
 RUN_KEY = "rlpost.run"
 PRESET_KEY = "rlpost.preset"
 SEMANTICS_KEY = "rlpost.semantics"
+SIDECAR_KEY = "rlpost.sidecar"
 _DEEPEST = 50  # lists within lists
 _LONGEST = 400  # characters of an error in the metadata
+
+
+def sidecar_entry(source: AnyPath) -> dict[str, str]:
+    """Return the metadata entry of a sidecar: it has the rows of this input, in order.
+
+    Raises:
+        OSError, ReadWriteError: the input cannot be read.
+    """
+    return {SIDECAR_KEY: json.dumps({"footer": footer_digest(source)})}
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
-from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
+from rlpost.display.tables import TextTable, labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats import FORMATS
 from rlpost.formats.dumps import GENERIC
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from rlpost.formats.base import Format
 
@@ -37,7 +37,7 @@ def show_formats(how: str) -> None:
             if i:
                 out.print()
             out.print(Text.assemble((one.name, "bold"), "  ", one.title))
-            out.print(_facts(_roles_of(one), "  "))
+            out.print(labelled(_roles_of(one), "  "))
         return
     headings = ("format", "reads", "gives", "lacks", "note", "source")
     rows = [
@@ -71,17 +71,6 @@ def _roles_of(one: Format) -> dict[str, str]:
 
 def _reasons(lacks: Any) -> str:
     return "; ".join(f"{role}: {why}" for role, why in lacks.items())
-
-
-def _facts(facts: dict[str, str], indent: str = "") -> Table:
-    """Return labels with texts that wrap beside them, without the empty ones."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in facts.items():
-        if text:
-            table.add_row(f"{indent}{label}", printable_line(text))
-    return table
 
 
 def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:
@@ -159,7 +148,7 @@ def _roles(summary: Json) -> Table:
     roles = ", ".join(
         role if role == field else f"{role} = {field}" for role, field in fields.items()
     )
-    return _facts({"roles": roles or "none", "other columns": ", ".join(others)})
+    return labelled({"roles": roles or "none", "other columns": ", ".join(others)})
 
 
 def _missing(lacks: dict[str, str]) -> TextTable:

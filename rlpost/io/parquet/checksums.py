@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
-from rlpost.io.parquet.footer import ColumnMeta, FileMeta, FooterError, read_footer
+from rlpost.io.parquet.footer import ColumnMeta, FileMeta, FooterError, key_values, read_footer
 from rlpost.io.parquet.splice_plan import chunk_extent, column_metas
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import READ_BYTES, file_errors
@@ -123,7 +123,7 @@ def changed_chunks(path: AnyPath) -> list[ChangedChunk] | None:
             footer, _ = read_footer(file, size)
             groups = footer.structs(FileMeta.ROW_GROUPS)
             extents = extents_of(groups)
-            values = _stored(footer, extents)
+            values = stored_checksums(footer, extents)
             if values is None:
                 return None
             names = [(g, meta) for g, group in enumerate(groups) for meta in column_metas(group)]
@@ -138,9 +138,9 @@ def changed_chunks(path: AnyPath) -> list[ChangedChunk] | None:
             close_file(file)
 
 
-def _stored(footer: Struct, extents: Sequence[Extent]) -> list[int] | None:
+def stored_checksums(footer: Struct, extents: Sequence[Extent]) -> list[int] | None:
     """Return the checksums in a footer; None if there are none of this layout."""
-    pairs = {pair.binary(1): pair.binary(2, b"") for pair in footer.structs(FileMeta.KEY_VALUES)}
+    pairs = key_values(footer)
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         stored: Any = json.loads(pairs[CHECKSUMS_KEY.encode()])
         values = np.frombuffer(b64decode(stored["crc32"]), "<u4").tolist()

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-_OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")  # in outputs, but not in converted dumps
+OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")
+"""Metadata of files with columns that rlpost computed; converted dumps have none of them."""
+JOIN_KEY = b"rlpost.join"
+"""Metadata of a file with columns of a sidecar that another program wrote."""
 
 
 class FileFingerprint(NamedTuple):
@@ -101,4 +104,4 @@ def _is_foreign(path: AnyPath) -> bool:
         metadata = read_metadata(path).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
         return False
-    return not any(key in metadata for key in _OUTPUT_KEYS)
+    return not any(key in metadata for key in (*OUTPUT_KEYS, JOIN_KEY))

@@ -70,7 +70,9 @@ class Wire(IntEnum):
 FileMeta = IntEnum(
     "FileMeta", "VERSION SCHEMA ROWS ROW_GROUPS KEY_VALUES CREATED_BY COLUMN_ORDERS ENCRYPTION"
 )
-SchemaElement = IntEnum("SchemaElement", "TYPE LENGTH REPETITION NAME CHILDREN")
+SchemaElement = IntEnum(
+    "SchemaElement", "TYPE LENGTH REPETITION NAME CHILDREN CONVERTED SCALE PRECISION FIELD_ID"
+)
 RowGroup = IntEnum("RowGroup", "COLUMNS BYTES ROWS SORTING OFFSET COMPRESSED")
 ColumnChunk = IntEnum(
     "ColumnChunk",
@@ -462,6 +464,11 @@ def file_end(footer: Struct) -> bytes:
     """Return the end of a Parquet file: the encoded footer, its length and the magic."""
     data = encode(footer)
     return data + struct.pack("<I", len(data)) + MAGIC
+
+
+def key_values(footer: Struct) -> dict[bytes, bytes]:
+    """Return the key-value metadata of FileMetaData, in the file's order."""
+    return {pair.binary(1): pair.binary(2, b"") for pair in footer.structs(FileMeta.KEY_VALUES)}
 
 
 def statistics(nulls: int, bounds: list[bytes]) -> Struct:

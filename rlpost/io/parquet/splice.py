@@ -17,6 +17,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from rlpost.errors import DataError
 from rlpost.io.parquet.checksums import (
     CHECKSUMS_KEY,
     ExtentChecksums,
@@ -36,11 +37,13 @@ from rlpost.io.parquet.footer import (
     file_end,
 )
 from rlpost.io.parquet.indexes import (
+    POINTERS,
     NewIndex,
     drop_indexes,
     existing_indexes,
     new_indexes,
     shifted_offset_indexes,
+    taken_column_indexes,
 )
 from rlpost.io.parquet.splice_plan import (
     add_key_values,
@@ -56,13 +59,14 @@ from rlpost.io.threads import map_ordered
 from rlpost.io.uploads import Upload, stage_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import IO
 
     import pyarrow as pa
 
     from rlpost.io.parquet.checksums import Extent
+    from rlpost.io.parquet.copied import CopiedColumns
     from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
     from rlpost.io.paths import AnyPath
     from rlpost.io.ranges import OpenFile
@@ -267,7 +271,7 @@ class SpliceSink:
 
     Args:
         footer: the footer from `plan_splice`, with kept chunks at their offsets in the output.
-        encoder: encodes the new columns.
+        encoder: encodes the new columns; None if they are copied by `copy_group`.
         output: the file to write, whose copy of the kept data was started; published or discarded
             by this object.
         end: the end of the kept data.
@@ -279,7 +283,7 @@ class SpliceSink:
     def __init__(
         self,
         footer: Struct,
-        encoder: Encoder,
+        encoder: Encoder | None,
         output: StagedFile | Upload,
         end: int,
         indexed: Collection[int] = (),
@@ -311,6 +315,7 @@ class SpliceSink:
 
     def encode(self, columns: pa.RecordBatch) -> EncodedRows:
         """Encode new columns; thread-safe."""
+        assert self._encoder is not None
         return self._encoder.encode(columns)
 
     def append(self, row_group: int, encoded: EncodedRows) -> None:
@@ -393,32 +398,80 @@ class SpliceSink:
                 chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
                 self._end = self._output.write(self._end, data)
 
+    def copy_group(self, copied: CopiedColumns) -> None:
+        """Add the new chunks of the next row group: copies of those of the other file's row group.
+
+        Raises:
+            DataError: the other file is damaged.
+            ReadWriteError: it cannot be read.
+        """
+        source = copied.groups[self._current]
+        moved = []
+        group = self._begin_group()
+        for chunk in source.structs(RowGroup.COLUMNS):
+            meta = Struct(chunk.struct(ColumnChunk.META))
+            extent = chunk_extent(meta)
+            delta = self._end - extent[0]
+            shift_offsets(meta, delta)
+            new = self._add_chunk(meta, copied.read(extent))
+            if copied.checksums.get(extent, self._checksums[-1][-1]) != self._checksums[-1][-1]:
+                name = meta.values_of(ColumnMeta.PATH, Wire.BINARY)[0].decode()
+                raise DataError(
+                    f"{copied.path}: column `{name}`, row group {self._current}: bytes {extent[0]} "
+                    f"to {extent[1] - 1} changed since they were written; write the file again"
+                )
+            if self._current in self._indexed:
+                new.update({field: chunk[field] for field in POINTERS if field in chunk})
+                moved.append((new, delta, chunk_extent(meta), source.integer(RowGroup.ROWS)))
+        try:
+            self._indexes += shifted_offset_indexes(copied.file, moved)
+            self._indexes += taken_column_indexes(copied.file, [new for new, *_ in moved])
+        except FooterError as error:
+            raise DataError(
+                f"{copied.path}: row group {self._current}: {error}; write the file again"
+            ) from None
+        self._end_group(group)
+
     def _finish_group(self) -> None:
         """Write the new chunks of the current row group, which has all of its rows."""
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
-        group = self._groups[self._current]
+        assert self._encoder is not None
         encoded = self._spool.take() or [self._encoder.encode(self._encoder.empty_batch)]
-        columns = group.structs(RowGroup.COLUMNS)
+        group = self._begin_group()
+        for parts in zip(*(rows.columns for rows in encoded), strict=True):
+            begin = self._end
+            meta = merge_chunks([part.meta for part in parts])
+            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, begin)
+            chunk = self._add_chunk(meta, chain.from_iterable(map(self._spool.bytes_of, parts)))
+            if self._current in self._indexed:
+                pages = [page for part in parts for page in part.index]
+                self._indexes += new_indexes(chunk, begin, pages)
+        self._end_group(group)
+        self._spool.clear()
+
+    def _begin_group(self) -> Struct:
+        """Return the current row group, with the offset of its first chunk."""
+        group = self._groups[self._current]
+        group.put_list(RowGroup.COLUMNS, Wire.STRUCT, group.structs(RowGroup.COLUMNS))
         begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
         group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
         self._checksums.append([])
-        for parts in zip(*(rows.columns for rows in encoded), strict=True):
-            meta = merge_chunks([part.meta for part in parts])
-            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
-            chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(
-                ColumnChunk.OFFSET, Wire.I64, 0
-            )
-            columns.append(chunk)
-            if self._current in self._indexed:
-                pages = [page for part in parts for page in part.index]
-                self._indexes += new_indexes(chunk, self._end, pages)
-            checksum = 0
-            for page in chain.from_iterable(map(self._spool.bytes_of, parts)):
-                self._end = self._output.write(self._end, page)
-                checksum = crc32(page, checksum)
-            self._checksums[-1].append(checksum)
-        group.put_list(RowGroup.COLUMNS, Wire.STRUCT, columns)
+        return group
+
+    def _add_chunk(self, meta: Struct, pages: Iterable[bytes | memoryview]) -> Struct:
+        """Write a chunk of the current row group, whose offsets are set; return its ColumnChunk."""
+        chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(ColumnChunk.OFFSET, Wire.I64, 0)
+        self._groups[self._current].structs(RowGroup.COLUMNS).append(chunk)
+        checksum = 0
+        for page in pages:
+            self._end = self._output.write(self._end, page)
+            checksum = crc32(page, checksum)
+        self._checksums[-1].append(checksum)
+        return chunk
+
+    def _end_group(self, group: Struct) -> None:
+        """Set the sizes of the current row group, which has all of its chunks."""
         metas = column_metas(group)
         for total, part in (
             (RowGroup.BYTES, ColumnMeta.UNCOMPRESSED),
@@ -426,4 +479,3 @@ class SpliceSink:
         ):
             group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
         self._current += 1
-        self._spool.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -32,7 +32,17 @@ from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, ind
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from rlpost.io.parquet.encode import Encoder
+
+class NewColumns(Protocol):
+    """The new columns of a file: an `Encoder`, or `CopiedColumns`."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """Their Arrow schema."""
+
+    @property
+    def footer(self) -> Struct:
+        """FileMetaData with their schema and column orders."""
 
 
 ARROW_SCHEMA = b"ARROW:schema"
@@ -128,7 +138,7 @@ class SplicePlan(NamedTuple):
 
 
 def plan_splice(
-    footer: Struct, end: int, encoder: Encoder, keep: Collection[str] | None, drop: Collection[str]
+    footer: Struct, end: int, new: NewColumns, keep: Collection[str] | None, drop: Collection[str]
 ) -> SplicePlan:
     """Check a footer against its file, remove dropped columns, and add new ones to its schema.
 
@@ -137,7 +147,7 @@ def plan_splice(
     Args:
         footer: FileMetaData; changed in place.
         end: the offset of the footer, and so the end of column chunks.
-        encoder: the encoder of the new columns.
+        new: the new columns.
         keep: names of the top-level columns to keep, None for all.
         drop: names of the columns to drop.
 
@@ -157,20 +167,18 @@ def plan_splice(
     indexed = _check_indexes(footer, extents, end)
     for group in groups:
         _select_columns(group, leaves)
-    new = encoder.footer.structs(FileMeta.SCHEMA)[1:]
-    root = Struct(elements[0]).put(
-        SchemaElement.CHILDREN, Wire.I32, len(kept) + len(encoder.fields)
-    )
-    schema = [root, *(element for column in kept for element in column.elements), *new]
+    added = new.footer.structs(FileMeta.SCHEMA)[1:]
+    root = Struct(elements[0]).put(SchemaElement.CHILDREN, Wire.I32, len(kept) + len(new.fields))
+    schema = [root, *(element for column in kept for element in column.elements), *added]
     footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, schema)
     orders = footer.structs(FileMeta.COLUMN_ORDERS)
     footer.pop(FileMeta.COLUMN_ORDERS, None)
     if len(orders) == count:
         orders = [orders[leaf] for leaf in leaves]
-        orders += encoder.footer.structs(FileMeta.COLUMN_ORDERS)
+        orders += new.footer.structs(FileMeta.COLUMN_ORDERS)
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
-    _join_kept_schemas(footer, names, encoder.fields)
+    _join_kept_schemas(footer, names, new.fields)
     return SplicePlan(names, len(kept) == len(columns), indexed)
 
 
