@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from rlpost.distributed.partition import TaskContext
 from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 from rlpost.io.progress import Clock
+from rlpost.manual import page
 
 if find_spec("ray") is None:
     if "CI" in os.environ:
@@ -239,6 +241,21 @@ def test_what_does_not_go_together_is_said(tmp_path):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
     over = rlpost.Options(engine="ray", overwrite=True)
     assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, over)["responses"] == 20
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_recipes_of_the_manual_for_ray_data_run(tmp_path, monkeypatch):
+    table = pq.read_table("sample_data/arithmetic.parquet")
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table, "rollouts.parquet", row_group_size=100)
+    rlpost.advantages("rollouts.parquet", "advantages.parquet", rlpost.Recipe(emit_only=True))
+    blocks = re.findall(r"<!-- needs: ray -->\n```python\n(.+?)```", page("sidecar"), re.DOTALL)
+    names = {"new": ["advantages", "returns"], "rlpost": rlpost}
+    for block in blocks:
+        exec(block, names)  # noqa: S102
+    want = rlpost.enrich(table)[0]["advantages"].to_pylist()
+    for found in ("enriched", "attached"):
+        assert [[*row["advantages"]] for row in names[found].take_all()] == want
 
 
 @pytest.mark.usefixtures("cluster")
