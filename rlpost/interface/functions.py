@@ -572,5 +572,9 @@ def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Inspection
         for one in facts.findings
     ]
     stored = replace(facts.input, files=files)
+    several = inputs if isinstance(inputs, list | tuple) else [inputs]
+    if not any(isinstance(one, str | Path) for one in several):  # the storage is temporary
+        files = [replace(file, bytes=0, row_groups=0, writer="") for file in files]
+        stored = replace(stored, files=files, bytes=0, row_groups=0, columns=[])
     named_facts = replace(facts, inputs=names, input=stored, findings=findings)
     return Inspection(**vars(named_facts))

@@ -22,6 +22,7 @@ TOPICS = {
     "losses": "Policy losses: clipping, ratios, KL, zero gradients.",
     "training": "Training on the output.",
     "python": "The Python interface and the formulas as functions.",
+    "notebook": "A notebook, from the installation to a report.",
     "sidecar": "New columns beside the data: polars, duckdb, Ray, ...",
     "gpu": "GPUs: torch for them, --device, exactness, a self-test.",
     "large-runs": "Many files, object stores, resume, Ray, shards, cost.",

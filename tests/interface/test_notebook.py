@@ -10,10 +10,12 @@ from types import ModuleType, SimpleNamespace
 
 import polars as pl
 import pytest
+from manual.pages import result_of
 
 import rlpost
 from rlpost.display import progress as bars
 from rlpost.errors import UsageError
+from rlpost.manual import page
 from rlpost.recipe.base import OptionModel
 
 SAMPLE = "sample_data/arithmetic.parquet"
@@ -23,10 +25,10 @@ FRAME = pl.read_parquet(SAMPLE)
 class Cell(ModuleType):
     """IPython with a kernel, as far as progress needs it: the displays of one cell."""
 
-    def __init__(self, name, kernel=True):
+    def __init__(self, name):
         super().__init__(name)
         self.shown = []
-        self.shell = SimpleNamespace(kernel=object()) if kernel else SimpleNamespace()
+        self.shell = SimpleNamespace(kernel=object())
 
     def get_ipython(self):
         return self.shell
@@ -136,15 +138,16 @@ def test_a_notebook_shows_progress_and_nothing_is_left(cell, tmp_path):
         ("compare", "compare: 512/512 responses"),
     ],
 )
-def test_every_function_shows_progress_if_requested(name, last, cell):
+def test_every_function_shows_progress_in_a_notebook(name, last, cell):
     recipes = [{"a": rlpost.Recipe(), "b": rlpost.Recipe(estimator="rloo")}]
     getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()))
     assert cell.shown[0][-2]["text/plain"] == last
-    cell.shown.clear()
-    getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()), progress=False)
-    assert cell.shown == []
+
+
+def test_no_progress_is_shown_if_not_requested_or_without_a_kernel(cell):
+    rlpost.inspect(FRAME, progress=False)
     cell.shell = SimpleNamespace()  # IPython in a terminal
-    getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()))
+    rlpost.inspect(FRAME)
     assert cell.shown == []
 
 
@@ -202,3 +205,26 @@ def test_classes_of_options_list_their_own_names():
     assert not {*dir(rlpost.Recipe)} & {*dir(builtins.object), "model_dump", "model_fields"}
     assert "model_dump" in dir(rlpost.Recipe())  # of objects
     assert OptionModel.__doc__.startswith("A pydantic model")
+
+
+def test_the_manuals_notebook_shows_a_picture_in_its_third_cell():
+    blocks = re.findall(r"^```(\w+)\n(.+?)^```$", page("notebook"), re.MULTILINE | re.DOTALL)
+    install, *cells = [text for kind, text in blocks if kind == "python" or text[0] == "%"]
+    assert install == "%pip install 'rlpost[report]'\n"
+    names = {}
+    shown = [result_of(cell, names) for cell in cells]
+    views = [getattr(one, "_repr_html_", str)() for one in shown]
+    assert [view.count("<figure><figcaption>") for view in views] == [0, 4, 3, 0, 0, 0]
+    assert views[4].startswith("<iframe ")
+    frame, enriched = names["frame"], names["enriched"]
+    assert enriched.drop("advantages", "returns", "response_level_rewards").equals(frame)
+    assert shown[3][2] == share_with_an_advantage(frame, enriched)
+
+
+def share_with_an_advantage(frame, enriched):
+    """The share by step of responses whose first advantage is not 0."""
+    counts = {step: [0, 0] for step in sorted({*frame["step"]})}
+    for step, advantages in zip(frame["step"], enriched["advantages"], strict=True):
+        counts[step][0] += advantages[0] != 0
+        counts[step][1] += 1
+    return [round(some / every, 2) for some, every in counts.values()]

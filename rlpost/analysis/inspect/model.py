@@ -343,7 +343,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class InputFacts:
-    """Files and columns of the input, from the footers alone."""
+    """Files and columns of the input, from the footers alone; none of it but rows for tables."""
 
     files: list[FileFacts]
     bytes: int

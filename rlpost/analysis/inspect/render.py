@@ -224,13 +224,17 @@ def tables_of(facts: Facts) -> list[TextTable]:
         lambda facts: _slices(facts.steps, facts, "batch"),
         lambda facts: _slices(facts.domains, facts, "domain"),
         _checks,
-        lambda facts: _stored_table(facts.input, most=MOST_COLUMNS),
+        lambda facts: (
+            _stored_table(facts.input, most=MOST_COLUMNS) if facts.input.columns else None
+        ),
     )
     return [table for table in (function(facts) for function in functions) if table is not None]
 
 
 def _stored_lines(stored: InputFacts) -> list[str]:
-    """Return files, bytes, row groups, and the programs that wrote them."""
+    """Return files, bytes, row groups, and the programs that wrote them; of tables, the rows."""
+    if not stored.columns:
+        return [f"{counted(stored.rows, 'row')} of {counted(len(stored.files), 'table')} in memory"]
     low, high = stored.rows_per_group
     span = f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
     span = span if stored.row_groups else ""
