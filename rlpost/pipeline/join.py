@@ -334,5 +334,7 @@ def _as_complete(text: str, *, replace: bool) -> str:
     return _REPLACE.sub(r"\1true", text) if replace else text
 
 
-_EMIT_ONLY = re.compile(r'("emit_only": ?)true')
-_REPLACE = re.compile(r'("replace": ?)false')
+_EMIT_ONLY, _REPLACE = (
+    re.compile(f'("{name}": ?){value}')
+    for name, value in (("emit_only", "true"), ("replace", "false"))
+)

@@ -78,6 +78,7 @@ ADDED = {
     "kl.credit",  # where the KL penalty is subtracted
     "scratch",  # where the tokens are that a pass keeps for the next
     "measured",  # no KL in a summary of a run that reads no tokens
+    "rlpost.sidecar",  # the input of a file that --emit-only wrote
     "rlpost.sample_mask",  # where a written sample mask comes from
 }
 
