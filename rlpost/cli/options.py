@@ -118,6 +118,7 @@ RECIPE: dict[str, Declared] = {
     "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
     "is_filter_where": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
+    "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
     "rollout_reward": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),

@@ -113,7 +113,8 @@ def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
 
 def reads_tokens(summary: Mapping[str, Any]) -> bool:
     """Return whether the input of a run had tokens, by its summary."""
-    return summary["tokens"] is not None and "response_length" not in summary["roles"]
+    of_rows = {"response_length", "response"} & summary["roles"].keys()  # a column, or texts
+    return summary["tokens"] is not None and not of_rows
 
 
 def run_times(summary: Mapping[str, Any]) -> list[str]:

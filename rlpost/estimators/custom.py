@@ -69,7 +69,8 @@ def as_estimator(thing: Estimator | Callable[..., Any], name: str, source: str) 
             beyond_steps=True,
             check=partial(_check, name),
         )
-    columns = {*ROLES, *COMPUTED_TOKENS, *COMPUTED_RESPONSES}
+    named = {name for name, role in ROLES.items() if role.kind != "text"}
+    columns = {*named, *COMPUTED_TOKENS, *COMPUTED_RESPONSES}
     for column in thing.needs:
         if column not in columns:
             raise UsageError(

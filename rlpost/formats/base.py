@@ -98,6 +98,8 @@ class ReadOptions:
     """Layout of the token lists, one of `rlpost.formats.layout.LAYOUTS`; None: the format's."""
     group_size: int | None = None
     """Number of consecutive records in a group, for dumps without a group key."""
+    tokenizer: str | None = None
+    """Counts the tokens of response texts, as `response_length`, of dumps without tokens."""
     nonfinite: Nonfinite = "keep"
     """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)

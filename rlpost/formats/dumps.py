@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
+
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.base import CANONICAL
+from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.pickles import first_texts
 from rlpost.formats.records import first_fields, parquet_columns
+from rlpost.io.arrow import CellLocation
 from rlpost.io.paths import relative_to_glob
+from rlpost.io.tokenizer import token_counts
 from rlpost.recipe.roles import ROLES, closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.writer import CanonicalFile
@@ -232,7 +234,7 @@ def write_dumps(
     """
     for dump in dumps:
         for batch in dump.read(options):
-            file.append(batch, str(dump.path))
+            file.append(_with_lengths(batch, dump.path, options), str(dump.path))
             reporter.advance(batch.num_rows)
     if not file.rows:
         names = ", ".join(str(dump.path) for dump in dumps)
@@ -241,6 +243,30 @@ def write_dumps(
         what = f"{files} empty" if empty else "no records"
         raise DataError(f"{names}: {what}, so there is nothing to convert")
     file.complete(dumps[0].format)
+
+
+def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
+    """Return a batch with the numbers of tokens of its texts, if a tokenizer is set.
+
+    Raises:
+        UsageError: the dump has tokens or lengths, so the tokenizer would have no effect.
+        DataError: a response has no text.
+    """
+    if options.tokenizer is None:
+        return batch
+    lengths = next((x for x in (*TOKEN_COLUMNS, LENGTH) if x in batch.schema.names), None)
+    if lengths is not None:
+        raise UsageError(
+            f"--tokenizer {options.tokenizer}: has no effect, because {path} has `{lengths}`, "
+            "which sets the length of a response; leave it out"
+        )
+    texts = [name for name in ROLES["response"].aliases if name in batch.schema.names]
+    if not texts:
+        raise DataError(f"{path}: no column for response, whose tokens --tokenizer counts")
+    location = CellLocation(str(path), 0, texts[0])
+    counts = token_counts(options.tokenizer, batch.column(texts[0]), location)
+    options.stats.sources[LENGTH] = f"{texts[0]}, counted by {options.tokenizer}"
+    return batch.append_column(LENGTH, pa.array(counts))
 
 
 def common_format(dumps: Sequence[Dump]) -> Format:

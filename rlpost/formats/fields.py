@@ -104,7 +104,7 @@ def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
     column = column_of(role)
     if column == "step":
         return column, read_step(record, path)
-    if role in ROLES and role != LENGTH:
+    if role in ROLES and role not in (LENGTH, "response"):
         kind = kind_of(role)
         if kind == "flag":
             return read_flag(record, path)

@@ -355,7 +355,7 @@ def _nested_column(table: pa.RecordBatch, path: str, location: CellLocation) -> 
 def _role_values(role: str, array: pa.Array, location: CellLocation) -> tuple[str, pa.Array]:
     """Return the column of a role and its values, one per row."""
     column = column_of(role)
-    kind = kind_of(role) if role in ROLES and role != LENGTH else None
+    kind = kind_of(role) if role in ROLES and role not in (LENGTH, "response") else None
     if kind == "number":
         values = pa.array(ragged.numbers(array, location))
         return column, pc.if_else(array.is_null(), pa.scalar(None, pa.float64()), values)

@@ -230,7 +230,9 @@ def _tokens(batch: pa.RecordBatch) -> int:
 def served_roles(columns: Collection[str]) -> list[str]:
     """Return the roles of these columns, in the order of the schema; tokens set the lengths."""
     served = [
-        name for name, role in ROLES.items() if any(alias in columns for alias in role.aliases)
+        name
+        for name, role in ROLES.items()
+        if role.kind != "text" and any(alias in columns for alias in role.aliases)
     ]
     tokens = any(kind_of(role) == "tokens" for role in served)
     return [role for role in served if not (tokens and role == LENGTH)]

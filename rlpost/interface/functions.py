@@ -371,6 +371,7 @@ def convert(
     columns_map: Mapping[str, str] | None = None,
     layout: str | None = None,
     group_size: int | None = None,
+    tokenizer: str | None = None,
     nonfinite: Literal["keep", "error"] = "keep",
     overwrite: bool = False,
     progress: bool | None = None,
@@ -384,6 +385,8 @@ def convert(
         columns_map: role to field, as with `--map`.
         layout: of the token lists; None: that of the format.
         group_size: consecutive records per group, if they have no group id.
+        tokenizer: counts the tokens of response texts as `response_length`, as with `--tokenizer`,
+            of dumps without tokens.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
         overwrite: whether to replace existing files.
         progress: count the responses while they are converted, as of `advantages`.
@@ -396,7 +399,7 @@ def convert(
     from rlpost.formats import convert as work  # noqa: PLC0415 - pyarrow is slow to import
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
 
-    read = ReadOptions(dict(columns_map or {}), layout, group_size, nonfinite)
+    read = ReadOptions(dict(columns_map or {}), layout, group_size, tokenizer, nonfinite)
     with _reporting(progress=progress) as run:
         return Conversion(
             work.convert(inputs, output, source, read, overwrite=overwrite, reporter=run.reporter)

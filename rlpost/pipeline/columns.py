@@ -11,7 +11,7 @@ from rlpost.io.arrow import content_kind, is_tokens
 from rlpost.io.parquet.inputs import COMBINED
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.recipe import ROW_COLUMNS
-from rlpost.recipe.roles import LOG_PROBS, ColumnMap, kind_of, missing, resolve
+from rlpost.recipe.roles import LOG_PROBS, ROLES, ColumnMap, kind_of, missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
+TEXT = "response"
+"""The role with the text of a response, whose tokens `--tokenizer` counts."""
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
@@ -62,10 +64,12 @@ def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
 def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
     """Return the columns of an input that is read with or without tokens.
 
-    Tokens set the length of a response, and the role `response_length` has no column then.
+    Tokens set the length of a response, and the role `response_length` has no column then. With a
+    tokenizer, the texts of responses set it.
 
     Raises:
-        UsageError: the user maps `response_length`, and the input has tokens.
+        UsageError: an option sets the lengths of an input that has tokens, or two options set them;
+            or the column of texts is mapped, and no tokenizer reads it.
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
     first = source.schemas[0]
@@ -75,18 +79,40 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     mapped = any(columns.how[role] == "map" for role in tokens)
     rows_only = not has_tokens and not mapped
     rows_only = rows_only and (rows_alone or without_tokens(source, columns))
-    if not rows_only and columns.how.get(LENGTH) == "map":
-        raise UsageError(
-            f"--map {LENGTH}={columns.column(LENGTH)}: has no effect, because the input has lists "
-            "of tokens, which set the length of a response; leave it out"
-        )
-    unused = tokens if rows_only else {LENGTH}
+    _check_lengths(recipe, columns, rows_only=rows_only)
+    by_texts = rows_only and recipe.tokenizer is not None
+    if by_texts and TEXT not in columns:
+        text = next((name for name in ROLES[TEXT].aliases if name in source.columns), None)
+        found = {} if text is None else {TEXT: text}
+        how = {role: "name" if name == role else "alias" for role, name in found.items()}
+        columns = replace(columns, columns=columns.columns | found, how=columns.how | how)
+    unused = (tokens if rows_only else {LENGTH}) | ({LENGTH} if by_texts else set())
     return ColumnMap(
         {role: column for role, column in columns.columns.items() if role not in unused},
         {role: how for role, how in columns.how.items() if role not in unused},
         {role: names for role, names in columns.ignored.items() if role not in unused},
         rows_only,
     )
+
+
+def _check_lengths(recipe: Recipe, columns: ColumnMap, *, rows_only: bool) -> None:
+    """Raise UsageError for options that set lengths without effect."""
+    tokenizer = f"--tokenizer {recipe.tokenizer}"
+    options = {f"--map {LENGTH}={columns.columns.get(LENGTH)}": columns.how.get(LENGTH) == "map"}
+    options[tokenizer] = recipe.tokenizer is not None
+    given = [option for option, is_given in options.items() if is_given]
+    if given and not rows_only:
+        raise UsageError(
+            f"{given[0]}: has no effect, because the input has lists of tokens, which set the "
+            "length of a response; leave it out"
+        )
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)}: both set the length of a response; leave one out")
+    if TEXT in columns and recipe.tokenizer is None:
+        raise UsageError(
+            f"--map {TEXT}={columns.column(TEXT)}: has no effect without --tokenizer, which counts "
+            "the tokens of the text; leave it out"
+        )
 
 
 def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) -> ColumnMap:

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.io.parquet.inputs import MISSING_ROLES
+from rlpost.io.tokenizer import load_tokenizer
 from rlpost.losses.config import behaviour_of
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, absent, check_log_probs
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
@@ -97,6 +98,8 @@ class Plan:
     @property
     def sized_by(self) -> str:
         """The column whose elements set the size of chunks; empty if rows do."""
+        if self.resolved.lengths == "texts":
+            return self.columns.column(TEXT)
         return "" if self.length_role is None else self.columns.column(self.length_role)
 
     def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
@@ -231,6 +234,10 @@ def plan_of(
         length_role, needs = None, needs | _needs_without_tokens(resolved, needs)
     elif length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
         needs["mask"] = "no list column sets the number of tokens"
+    if resolved.lengths == "texts":
+        load_tokenizer(str(resolved.recipe.tokenizer))
+        if TEXT not in columns:
+            needs[TEXT] = "the texts whose tokens --tokenizer counts"
     if needs:
         raise absent(source, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
@@ -363,6 +370,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
         *([LENGTH] if resolved.lengths == "column" else []),
+        *([TEXT] if resolved.lengths == "texts" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
         *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),

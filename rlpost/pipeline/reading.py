@@ -11,9 +11,10 @@ import torch
 
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
+from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import offsets_of
-from rlpost.pipeline.columns import LENGTH
+from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
@@ -74,6 +75,8 @@ class Decoder:
     transfers: Transfers
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
+    tokenizer: str | None = None
+    """Counts the tokens of the role `response`, of an input without tokens."""
 
     def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
         """Return the location of a column of a chunk, for errors."""
@@ -133,8 +136,10 @@ class Decoder:
         They are 1 if no column has them.
 
         Raises:
-            DataError: a length is negative, no integer, or null.
+            DataError: a length is negative, no integer, or null; or a text is null.
         """
+        if TEXT in self.columns:
+            return torch.cat([self._text_lengths(chunk) for chunk in chunks])
         if LENGTH not in self.columns:
             return torch.ones(sum(chunk.table.num_rows for chunk in chunks), dtype=torch.int64)
         return torch.cat([self._lengths(chunk) for chunk in chunks])
@@ -149,6 +154,12 @@ class Decoder:
             value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
             raise location.error(row, value, "a number of tokens is needed: 0, 1, 2, ...")
         return torch.from_numpy(numbers.astype(np.int64))
+
+    def _text_lengths(self, chunk: RowChunk) -> torch.Tensor:
+        column = self.columns.column(TEXT)
+        location = self.location_of(chunk, column)
+        counts = token_counts(str(self.tokenizer), chunk.table.column(column), location)
+        return torch.from_numpy(counts)
 
     def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         masks = [self._mask_of(chunk) for chunk in chunks]
@@ -253,7 +264,7 @@ class Decoder:
         return {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
-            if role != LENGTH
+            if role not in (LENGTH, TEXT)
         }
 
     def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:

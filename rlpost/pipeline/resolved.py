@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 ProcessRewards = Literal["response", "token"]
-Lengths = Literal["tokens", "column", "unknown"]
+Lengths = Literal["tokens", "column", "texts", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
+    lengths = lengths if recipe.tokenizer is None else "texts"
     return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,

@@ -179,6 +179,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         recipe.nonfinite,
         Transfers(clock),
         recipe.numerics.missing_components,
+        recipe.tokenizer,
     )
     return Engine(
         plan,

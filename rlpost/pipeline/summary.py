@@ -17,13 +17,14 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
+from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
 from rlpost.pipeline.resolved import REWARDS, compares_rows
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.totals import cells_of
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -402,6 +403,12 @@ def _ignored(plan: Plan) -> list[str]:
         for role, names in columns.ignored.items()
         if role in plan.roles
     ]
+    lengths = next((x for x in ROLES[LENGTH].aliases if x in plan.source.columns), None)
+    if plan.resolved.lengths == "texts" and lengths is not None:
+        texts.append(
+            f"`{lengths}` ignored: --tokenizer counts the tokens of `{columns.column(TEXT)}` "
+            "(leave --tokenizer out to read the column)"
+        )
     if "sample_mask" in columns.ignored.get("sample_mask", ()):
         texts.append(
             "`sample_mask` ignored: an earlier run of rlpost computed it "

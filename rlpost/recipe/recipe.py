@@ -373,6 +373,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
 
     columns: dict[str, str] = Field(default_factory=dict)
     """Column to read for a role (default: found by its name)."""
+    tokenizer: str | None = None
+    """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     rollout_id: str | None = None
     """Column of rollout ids: a rollout counts once in group statistics."""
     rollout_reward: RolloutReward = "equal"

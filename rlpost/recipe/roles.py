@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 _SIMILAR = 0.6  # similarity of two names from which one is suggested for the other
 _FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
-Kind = Literal["key", "number", "flag", "tokens"]
+Kind = Literal["key", "number", "flag", "tokens", "text"]
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
     "number": ("number",),
     "flag": ("number", "text"),
     "tokens": ("floats",),
+    "text": ("text",),
 }
 LOG_PROBS = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
 
 
 @dataclass(frozen=True)
 class Role:
-    """The meaning of a column: `tokens` is a list per response, the other kinds one value."""
+    """The meaning of a column: `tokens` is a list per response, the other kinds one value.
+
+    A role of kind `text` has a column only if a recipe reads it.
+    """
 
     name: str
     kind: Kind
@@ -84,6 +88,10 @@ ROLES: dict[str, Role] = {
     "response_length": _role(
         "response_length", "number", "response_length", "response_lengths", "completion_length",
         "completion_lengths", "completion_tokens", "num_output_tokens",
+    ),
+    "response": _role(
+        "response", "text", "response", "completion", "output", "response_text", "completion_text",
+        "output_response", "generation", "generated_text",
     ),
     "reward_baseline": _role(
         "reward_baseline", "number", "reward_baseline", "reward_baselines"
@@ -192,7 +200,7 @@ def resolve(
         raise _absent_columns(absent, available, where)
     for name, meaning in ROLES.items():
         alias = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in chosen and alias is not None:
+        if name not in chosen and alias is not None and meaning.kind != "text":
             columns[name] = alias
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
     _use_framework_aliases(available, chosen, columns, how)

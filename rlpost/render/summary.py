@@ -136,8 +136,11 @@ def _tokens(summary: Json) -> str:
     if tokens is None:
         return "without tokens: one advantage per response"
     if not reads_tokens(summary):
-        column = summary["roles"]["response_length"]["column"]
-        return f"without tokens; {counted(tokens['all'], 'token')} by `{column}`"
+        count = f"without tokens; {counted(tokens['all'], 'token')}"
+        if "response" in summary["roles"]:
+            text = summary["roles"]["response"]["column"]
+            return f"{count} in `{text}` by {summary['recipe']['tokenizer']}"
+        return f"{count} by `{summary['roles']['response_length']['column']}`"
     policy = percent(tokens["policy"] / tokens["all"] if tokens["all"] else 0.0)
     return f"{counted(tokens['all'], 'token')} ({policy} policy)"
 

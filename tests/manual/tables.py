@@ -39,6 +39,7 @@ USES = {
     "difficulty": "`--difficulty-weight`",
     "truncated": "`--drop-truncated`, `--truncation-penalty`",
     "response_length": "lengths of inputs without tokens",
+    "response": "`--tokenizer`, for lengths of inputs without tokens",
     "sample_mask": "optional: 0 leaves the response out; policy loss",
     "sample_weight": "policy loss",
     "turn": "`--group-length-penalty`",

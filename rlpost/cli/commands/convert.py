@@ -83,6 +83,14 @@ def convert(
             help="Consecutive records per group, if they have no group id.",
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "--tokenizer",
+            metavar="NAME|PATH",
+            help="Count tokens of texts as response_length, if there are none.",
+        ),
+    ] = None,
     nonfinite: Annotated[
         Nonfinite,
         option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
@@ -119,7 +127,7 @@ def convert(
         silence_warnings()
     check_writable(None if summary_json == "-" else summary_json)
     chosen = name_values(mapped or [], "--map")
-    options = ReadOptions(chosen, layout, group_size, nonfinite.value)
+    options = ReadOptions(chosen, layout, group_size, tokenizer, nonfinite.value)
     with progress(quiet=quiet) as reporter:
         summary = work.convert(
             paths[:-1], paths[-1], source, options, overwrite=overwrite, reporter=reporter

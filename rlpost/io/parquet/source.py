@@ -364,10 +364,17 @@ def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError
 
 
 def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
-    """Return the mean number of elements that a row of a list column has, at least 1."""
+    """Return the mean number of elements that a row of a list column has, at least 1.
+
+    A text has one for every four bytes.
+    """
     chunks = (group.column(index) for index in range(group.num_columns))
     values = [
-        chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == sized_by
+        chunk.total_uncompressed_size / 4
+        if chunk.path_in_schema == sized_by and chunk.physical_type == "BYTE_ARRAY"
+        else chunk.num_values
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] == sized_by
     ]
     rows = max(group.num_rows, 1)
     return float(max(1.0, max(values, default=rows) / rows))
@@ -524,8 +531,10 @@ class TableSource:
         """Do nothing: Arrow tables are immutable."""
 
     def _tokens_per_row(self, column: str) -> float:
-        if not (self.rows and column and is_list(self.table.schema.field(column).type)):
+        if not (self.rows and column):
             return 1.0
+        if not is_list(self.table.schema.field(column).type):
+            return float(self.table.column(column).nbytes / 4 / self.rows)
         chunks = self.table.column(column).chunks
         return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)
 

@@ -1,0 +1,120 @@
+"""Numbers of tokens of texts, by a tokenizer of the library `tokenizers`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlpost.errors import ReadWriteError, UsageError
+from rlpost.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from rlpost.io.arrow import CellLocation
+
+
+_FILE = "tokenizer.json"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_CHARACTERS = 1 << 20  # of the texts that are encoded at once: an encoding has 100 bytes per token
+
+
+def load_tokenizer(name: str) -> Any:
+    """Return a tokenizer without padding and truncation; each is loaded once per process.
+
+    Args:
+        name: a file `tokenizer.json`, its folder, or a repository of the Hugging Face Hub.
+
+    Raises:
+        UnavailableError: the library is not installed.
+        UsageError: the file is no tokenizer.
+        ReadWriteError: there is no such file or folder, and the Hub has none or cannot be reached.
+    """
+    need("--tokenizer", "tokenizers", "tokenizers")
+    path = Path(name)
+    file = path / _FILE if path.is_dir() else path
+    try:
+        changed = file.stat().st_mtime_ns if file.is_file() else None
+    except OSError as error:
+        raise ReadWriteError(f"--tokenizer {name}: cannot be read: {error.strerror}") from None
+    if changed is None and (path.exists() or not _HUB_NAME.fullmatch(name)):
+        lacks = f"the folder has no {_FILE}" if path.is_dir() else "no such file or folder"
+        raise ReadWriteError(f"--tokenizer {name}: {lacks}; a {_FILE} or its folder is needed")
+    return _loaded(name if changed is None else str(file), name, changed)
+
+
+@lru_cache(maxsize=4)
+def _loaded(source: str, name: str, changed: int | None) -> Any:
+    from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
+
+    try:
+        if changed is not None:
+            tokenizer = Tokenizer.from_file(source)
+        else:
+            tokenizer = Tokenizer.from_pretrained(source)
+    except Exception as error:  # noqa: BLE001 - the library raises no other class
+        why = str(error).partition("\n")[0]
+        if changed is not None:
+            raise UsageError(f"--tokenizer {name}: is no {_FILE}: {why}") from None
+        raise ReadWriteError(
+            f"--tokenizer {name}: no such file or folder here, and the Hugging Face Hub has no "
+            f"tokenizer of this name or cannot be reached: {why}"
+        ) from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[np.int64]:
+    """Return the number of tokens of each text, [n].
+
+    Texts are encoded as they are: no special tokens are added, and an end-of-sequence token that
+    the text does not have is not counted. A special token that is written in a text is one token.
+
+    Args:
+        name: as of `load_tokenizer`.
+        texts: [n] strings.
+        location: of the texts, for errors.
+
+    Raises:
+        DataError: a value is null or no text.
+        UnavailableError, UsageError, ReadWriteError: as `load_tokenizer`.
+    """
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.cast(texts.type.value_type)
+    kind = texts.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_view(kind)):
+        raise location.error(0, f"is {kind}", "a text is needed, whose tokens --tokenizer counts")
+    if texts.null_count:
+        row = texts.is_null().index(True).as_py()
+        raise location.error(row, "is null", "a text is needed; an empty one has 0 tokens")
+    tokenizer = load_tokenizer(name)
+    counts = [
+        len(one)
+        for batch in _batches(texts.to_pylist())
+        for one in tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+    ]
+    return np.array(counts, dtype=np.int64)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind))
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    """Yield the texts in order, about a million characters at a time."""
+    first = characters = 0
+    for i, text in enumerate(texts):
+        characters += len(text)
+        if characters >= _CHARACTERS:
+            yield texts[first : i + 1]
+            first, characters = i + 1, 0
+    if first < len(texts):
+        yield texts[first:]

@@ -1,0 +1,150 @@
+"""Lengths of inputs without tokens, counted from texts by a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+import rlpost
+from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
+from rlpost.io import tokenizer as module
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORDS = ["nine", "plus", "three", "equals", "twelve", "“ß”", "\n", "so", "<think>", "</s>"]
+ROWS = 24
+RANDOM = np.random.default_rng(3)
+TEXTS = ["", *(" ".join(RANDOM.choice(WORDS, RANDOM.integers(1, 30))) for _ in range(ROWS - 1))]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer that adds special tokens, pads and truncates, unless it is told not to."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(20)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def reference(trained: Path) -> list[int]:
+    """The number of tokens of each text, one by one, without what the template adds."""
+    document = json.loads((trained / "tokenizer.json").read_text())
+    document |= {"post_processor": None, "padding": None, "truncation": None}
+    tokenizer = Tokenizer.from_str(json.dumps(document))
+    return [len(tokenizer.encode(text).ids) for text in TEXTS]
+
+
+def table(**more: Any) -> pa.Table:
+    groups = [f"p{i // 4}" for i in range(ROWS)]
+    rewards = (np.arange(ROWS) * 7 % 5 / 4).tolist()
+    return pa.table({"prompt_id": groups, "reward": rewards, "completion": TEXTS, **more})
+
+
+@pytest.mark.parametrize("options", [{"estimator": "opo"}, {"length_weight": True}], ids=str)
+def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
+    lengths = reference(trained)
+    assert lengths[0] == 0
+    assert max(lengths) > 20
+    path = tmp_path / "in.parquet"
+    pq.write_table(table(), path, row_group_size=5)
+    run = rlpost.Options(chunk_tokens=7, verify=True)
+    recipe = Recipe.of({**options, "tokenizer": str(trained)})
+    summary = rlpost.advantages(path, tmp_path / "out.parquet", recipe, run)
+    expected, of_column = rlpost.enrich(table(response_length=lengths), Recipe.of(options))
+    names = ["response_advantage", "response_level_rewards", "sample_mask"]
+    names += ["sample_weight"] if "length_weight" in options else []
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.select(names).equals(expected.select(names).cast(written.select(names).schema))
+    assert summary.tokens == of_column.tokens == {"all": sum(lengths), "policy": sum(lengths)}
+    assert summary.roles["response"]["column"] == "completion"
+    assert rlpost.verify(tmp_path / "out.parquet").ok
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_any_arrow_type_of_text_is_read_and_a_file_serves_as_its_folder(trained, kind):
+    rows = table().drop_columns(["completion"]).append_column("mine", pa.array(TEXTS).cast(kind))
+    recipe = Recipe(tokenizer=str(trained / "tokenizer.json"), columns={"response": "mine"})
+    _, summary = rlpost.enrich(rows, recipe)
+    assert summary.tokens["all"] == sum(reference(trained))
+
+
+def test_a_conversion_stores_the_lengths(trained, tmp_path):
+    lines = [{"input": "q", "output": text, "gts": None, "score": 1.0, "step": 1} for text in TEXTS]
+    dump = tmp_path / "1.jsonl"
+    dump.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = rlpost.convert(dump, tmp_path / "in.parquet", tokenizer=str(trained))
+    assert pq.read_table(tmp_path / "in.parquet")["response_length"].to_pylist() == (
+        reference(trained)
+    )
+    assert "response_length" in summary.roles
+    with pytest.raises(UsageError, match="has `response_length`, which sets the length"):
+        rlpost.convert(
+            tmp_path / "in.parquet", tmp_path / "b.parquet", "parquet", tokenizer=str(trained)
+        )
+
+
+def test_a_column_of_lengths_is_not_ignored_silently(trained):
+    _, summary = rlpost.enrich(table(response_length=[1] * ROWS), Recipe(tokenizer=str(trained)))
+    (warning,) = (text for text in summary.warnings if "ignored" in text)
+    assert warning.startswith("`response_length` ignored: --tokenizer counts the tokens of `compl")
+
+
+MASK = {"response_mask": [[1]] * ROWS}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "kind", "text"),
+    [
+        (MASK, {}, UsageError, "has no effect, because the input has lists of tokens"),
+        ({}, {"columns": {"response_length": "reward"}}, UsageError, "both set the length"),
+        ({"completion": [None] * ROWS}, {}, DataError, "row 0: `completion` is null"),
+        ({"completion": [1] * ROWS}, {}, DataError, "`completion` is int64; a text is needed"),
+        ({"completion": None}, {}, DataError, "no column for response (the texts whose tokens"),
+        ({}, {"tokenizer": "no/where/x"}, ReadWriteError, "no/where/x: no such file or folder"),
+        ({}, {"tokenizer": "tests"}, ReadWriteError, "the folder has no tokenizer.json"),
+        ({}, {"tokenizer": "README.md"}, UsageError, "README.md: is no tokenizer.json"),
+        ({}, {"tokenizer": None, "columns": {"response": "prompt_id"}}, UsageError, "no effect"),
+    ],
+)
+def test_options_without_effect_and_bad_texts_are_errors(trained, columns, options, kind, text):
+    rows = table().to_pydict() | columns
+    rows = pa.table({name: values for name, values in rows.items() if values is not None})
+    if columns.get("completion") == [None] * ROWS:
+        rows = rows.set_column(2, "completion", pa.nulls(ROWS, pa.string()))
+    with pytest.raises(kind) as error:
+        rlpost.enrich(rows, Recipe.of({"tokenizer": str(trained), **options}))
+    assert text in str(error.value)
+
+
+def test_without_the_library_the_error_has_the_pip_command(trained, monkeypatch):
+    monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
+    with pytest.raises(UnavailableError, match=r"pip install 'rlpost\[tokenizers\]'"):
+        rlpost.enrich(table(), Recipe(tokenizer=str(trained)))
+
+
+def test_texts_are_encoded_in_batches_of_bounded_size(monkeypatch):
+    monkeypatch.setattr(module, "_CHARACTERS", 5)
+    assert [*module._batches(["abc", "de", "", "f" * 9, "g"])] == [
+        ["abc", "de"],
+        ["", "f" * 9],
+        ["g"],
+    ]
