@@ -35,6 +35,8 @@ ADDED = {
     "process_reward",  # statistics of process rewards, and how they are added
     "numerics.process_rewards",  # the option for that
     "recipe.rollout_reward",  # the reward of a rollout of several rows
+    "recipe.tokenizer",  # what counts the tokens of texts
+    "truncated",  # inspect counts truncated responses if their lengths are unknown, too
     "bytes.copied",  # bytes that a run decoded and wrote
     "bytes.decoded",  # likewise
     "bytes.written",  # likewise

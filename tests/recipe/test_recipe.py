@@ -72,6 +72,7 @@ CASES = {
     "difficulty_weight": ("--difficulty-weight", True, ""),
     "length_weight": ("--length-weight", True, ""),
     "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
+    "tokenizer": ("--tokenizer Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
     "rollout_id": ("--rollout-id traj", "traj", ""),
     "rollout_reward": ("--rollout-reward last", "last", "--rollout-id traj"),
     "nonfinite": ("--nonfinite mask", "mask", ""),
