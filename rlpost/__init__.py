@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.numerics import Numerics
     from rlpost.recipe.presets import loss_preset, preset
     from rlpost.recipe.recipe import Recipe
+    from rlpost.training.loader import TrainingData, load
 
 
 _FUNCTIONS = (
@@ -44,6 +45,8 @@ _FUNCTIONS = (
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "rlpost.interface.functions"),
     "LossOptions": "rlpost.recipe.loss",
+    "TrainingData": "rlpost.training.loader",
+    "load": "rlpost.training.loader",
     "Numerics": "rlpost.recipe.numerics",
     "Options": "rlpost.pipeline.options",
     "Recipe": "rlpost.recipe.recipe",
@@ -58,6 +61,7 @@ __all__ = [
     "Numerics",
     "Options",
     "Recipe",
+    "TrainingData",
     "__version__",
     "advantages",
     "compare",
@@ -67,6 +71,7 @@ __all__ = [
     "functional",
     "inspect",
     "join",
+    "load",
     "loss",
     "loss_preset",
     "preset",

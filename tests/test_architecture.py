@@ -32,6 +32,7 @@ ROOMS = (
     "ray",  # the public name of distributed.ray
     "api",  # files to files, tables to tables
     "render",  # results of runs, for terminals, pipes and notebooks
+    "training",  # enriched files as batches for a training loop
     "distributed",  # the same run in tasks: shards, Ray
     "pipeline",  # passes over the input, stages, totals, summary, output
     "functional",  # the formulas as public functions of tensors
@@ -59,7 +60,17 @@ HOMES = {
     "msgspec": ("formats",),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
-    "pyarrow": ("io", "formats", "api", "interface", "pipeline", "distributed", "analysis", "ray"),
+    "pyarrow": (
+        "io",
+        "formats",
+        "api",
+        "interface",
+        "pipeline",
+        "distributed",
+        "analysis",
+        "ray",
+        "training",
+    ),
     "polars": ("analysis.inspect", "analysis.responses", "analysis.compare", "analysis.browse"),
     "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),
@@ -73,6 +84,7 @@ HOMES = {
         "pipeline",
         "distributed",
         "analysis",
+        "training",
     ),
 }
 # All that these rooms may import beside the standard library: libraries, and other rooms.

@@ -1,0 +1,1 @@
+"""Enriched files as batches for a training loop: their order, their reading, their layout."""

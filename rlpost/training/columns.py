@@ -1,0 +1,155 @@
+"""The columns of training batches: which column of the input serves which name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import is_list, is_number, is_tokens
+from rlpost.pipeline.columns import columns_of
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rlpost.io.parquet.source import Source
+
+
+TOKENS = (
+    "advantages",
+    "returns",
+    "old_log_probs",
+    "infer_log_probs",
+    "ref_log_probs",
+    "values",
+    "is_weight",
+)
+"""Columns of tokens that batches have by default, as far as the input has them."""
+ROWS = ("reward", "response_advantage", "sample_weight")
+"""Columns of responses that batches have by default."""
+IDS: Mapping[str, tuple[str, ...]] = {
+    "response_ids": (
+        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
+        "output_ids", "completion_token_ids",
+    ),
+    "prompt_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
+}  # fmt: skip
+_FINAL = "final_response_mask"
+RESERVED = frozenset(
+    {
+        "mask",
+        "lengths",
+        "cu_seqlens",
+        "position_ids",
+        "input_ids",
+        "attention_mask",
+        "rows",
+        "totals",
+    }
+    | {"step", "step_end", "state"}
+)
+
+
+@dataclass(frozen=True)
+class TrainingColumns:
+    """The columns that batches need, by their names in batches."""
+
+    mask: str | None
+    """Column of the mask of tokens that are trained on; None: all tokens are."""
+    sample_mask: str | None
+    """Column of the mask of responses; None if `mask` includes it, or if there is none."""
+    lengths: str | None
+    """Column whose lists set the length of a response; None if the input has no tokens."""
+    keys: tuple[str, ...]
+    """Columns that identify a prompt group."""
+    tokens: dict[str, str]
+    """Columns with a number per response token."""
+    rows: dict[str, str]
+    """Columns with one number per response."""
+    others: dict[str, str]
+    """Other columns: texts, lists of other lengths."""
+    response_ids: str | None
+    prompt_ids: str | None
+
+    @property
+    def of_facts(self) -> list[str]:
+        """The columns that the facts about rows need."""
+        names = (self.lengths, self.sample_mask, self.prompt_ids, *self.keys)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def of_batches(self) -> list[str]:
+        """The columns that batches need."""
+        names = (self.mask, self.sample_mask, self.lengths, self.response_ids, self.prompt_ids)
+        more = (*self.tokens.values(), *self.rows.values(), *self.others.values())
+        return list(dict.fromkeys(name for name in (*names, *more) if name is not None))
+
+
+def training_columns(
+    source: Source, chosen: Sequence[str] | None, columns_map: Mapping[str, str]
+) -> TrainingColumns:
+    """Return the columns of batches.
+
+    Args:
+        source: the input.
+        chosen: roles, names of columns, `response_ids` or `prompt_ids`; None: the default ones
+            that the input has.
+        columns_map: role to column, as with `--map`.
+
+    Raises:
+        UsageError: a name is neither a role nor a column, or batches use it themselves.
+        DataError: a column that is named is absent, or there is no column to train on.
+    """
+    found = columns_of(source, Recipe.of({"columns": {**columns_map}}), results=True)
+    available = source.columns
+    kinds = {field.name: field.type for field in source.schemas[0]}
+    ids = {name: _first(names, available) for name, names in IDS.items()}
+    names = {**{name: name for name in available}, **found.columns}
+    names |= {name: column for name, column in ids.items() if column is not None}
+    default = [name for name in (*TOKENS, *ROWS, *IDS) if name in names]
+    picked = default if chosen is None else list(dict.fromkeys(chosen))
+    _check(picked, names, source.name)
+    tokens, rows, others = {}, {}, {}
+    for name in picked:
+        kind, column = kinds[names[name]], names[name]
+        if name in IDS:
+            continue
+        if is_tokens(kind):
+            tokens[name] = column
+        elif is_number(kind):
+            rows[name] = column
+        else:
+            others[name] = column
+    response_ids, prompt_ids = (ids[name] if name in picked else None for name in IDS)
+    mask = _FINAL if _FINAL in available else found.columns.get("mask")
+    lists = [name for name in (mask, *tokens.values(), response_ids) if name is not None]
+    lengths = next((name for name in lists if is_list(kinds[name])), None)
+    sample_mask = None if mask == _FINAL else found.columns.get("sample_mask")
+    keys = [found.column(role) for role in ("batch", "group") if role in found]
+    return TrainingColumns(
+        mask=mask,
+        sample_mask=sample_mask,
+        lengths=lengths,
+        keys=tuple(keys) if "group" in found else (),
+        tokens=tokens,
+        rows=rows,
+        others=others,
+        response_ids=response_ids,
+        prompt_ids=prompt_ids,
+    )
+
+
+def _first(names: Sequence[str], available: Collection[str]) -> str | None:
+    return next((name for name in names if name in available), None)
+
+
+def _check(picked: Sequence[str], names: Mapping[str, str], where: str) -> None:
+    for name in picked:
+        if name in RESERVED:
+            raise UsageError(f"columns: {name!r} is in every batch; leave it out")
+        if name not in names:
+            raise DataError(f"{where}: columns: no role or column {name!r}{closest(name, names)}")
+    if not picked:
+        raise DataError(f"{where}: no column to train on; name some with columns=")

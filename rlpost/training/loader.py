@@ -1,0 +1,325 @@
+"""`rlpost.load`: enriched files as batches for a training loop.
+
+The order of an epoch is computed from facts about the rows alone (`order.py`), so ranks, worker
+processes and restarts agree on it. Batches are made from windows that a thread reads ahead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from rlpost.errors import UsageError
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.threads import Prefetcher
+from rlpost.training.columns import training_columns
+from rlpost.training.facts import row_facts
+from rlpost.training.layout import of_rows, packed, padded
+from rlpost.training.order import BatchOptions, Epoch, epoch_of
+from rlpost.training.reading import Piece, windows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlpost.training.columns import TrainingColumns
+    from rlpost.training.order import Last, RankOrder, RowFacts
+    from rlpost.training.reading import SliceData
+
+
+Layout = Literal["padded", "packed"]
+Batch = dict[str, Any]
+WINDOW = 1 << 21
+_VERSION = 1
+
+
+class TrainingData(IterableDataset[Batch]):
+    """Enriched files as batches, for `torch.utils.data.DataLoader(data, batch_size=None)` or alone.
+
+    Arguments, batches and errors are those of `rlpost.load`. With worker processes of a DataLoader,
+    each makes its share of the batches, and the DataLoader returns them in the same order as
+    without workers.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        layout: Layout = "padded",
+        columns: Sequence[str] | None = None,
+        columns_map: Mapping[str, str] | None = None,
+        shuffle: int | None = None,
+        keep_groups: bool = False,
+        drop_masked: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
+        last: Last = "even",
+        epoch: int = 0,
+        window: int = WINDOW,
+    ) -> None:
+        _check(batch_size, batch_tokens, layout, rank, world_size, accumulate, last, window)
+        several = [paths] if isinstance(paths, str | Path) else list(paths)
+        self._source = Source(find_inputs([str(path) for path in several]))
+        self._columns = training_columns(self._source, columns, columns_map or {})
+        if self._columns.lengths is None and batch_tokens is not None:
+            raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
+        self._layout = layout
+        self._rank = rank
+        self._drop_masked = drop_masked
+        self._options = BatchOptions(
+            batch_size, batch_tokens, layout == "padded", keep_groups, shuffle, world_size,
+            accumulate, last, window,
+        )  # fmt: skip
+        self._facts: RowFacts | None = None
+        self._orders: tuple[int, Epoch] | None = None
+        # Shared with worker processes, also persistent ones, which have copies of this object.
+        self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, which is part of the seed of the order."""
+        return int(self._position[0])
+
+    def __len__(self) -> int:
+        """The number of batches of this rank in the epoch."""
+        return len(self._own)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, which begins at its first batch."""
+        self._position[:] = torch.tensor([epoch, 0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the next iteration begins; every batch has the state after it, `state`."""
+        return self._state(int(self._position[1]))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the batch that has this state.
+
+        Raises:
+            UsageError: the state is of other files or options, or of no loader.
+        """
+        expected = self._state(0)
+        if not isinstance(state, Mapping) or state.keys() != expected.keys():
+            raise UsageError("load_state_dict: this is not the state of a loader of rlpost")
+        if state["version"] != _VERSION:
+            raise UsageError(f"load_state_dict: version {state['version']}; {_VERSION} is needed")
+        if state["data"] != expected["data"]:
+            raise UsageError("load_state_dict: the state is of other files; they were changed")
+        if state["options"] != expected["options"]:
+            raise UsageError(
+                "load_state_dict: the state is of other options: "
+                f"{state['options']}; here {expected['options']}"
+            )
+        self._position[:] = torch.tensor([int(state["epoch"]), int(state["batch"])])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of this rank, from the one after the state on; then begin anew."""
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        order, first = self._own, int(self._position[1])
+        for batch in self._batches(order, range(first + number, len(order), workers)):
+            if worker is None:
+                self._position[1] = batch["state"]["batch"]
+            yield batch
+        if worker is None:
+            self._position[1] = 0
+
+    @property
+    def _own(self) -> RankOrder:
+        return self._order().ranks[self._rank]
+
+    def _order(self) -> Epoch:
+        if self._facts is None:
+            self._facts = row_facts(self._source, self._columns, drop_masked=self._drop_masked)
+        if self._orders is None or self._orders[0] != self.epoch:
+            self._orders = self.epoch, epoch_of(self._facts, self._options, self.epoch)
+        return self._orders[1]
+
+    def _state(self, batch: int) -> dict[str, Any]:
+        options = {**vars(self._options), "rank": self._rank, "drop_masked": self._drop_masked}
+        files = [
+            [str(file.relative), footer.num_rows, footer.num_row_groups, footer.serialized_size]
+            for file, footer in zip(self._source.files, self._source.footers, strict=True)
+        ]
+        data = sha256(json.dumps(files).encode()).hexdigest()[:16]
+        return {
+            "version": _VERSION,
+            "epoch": self.epoch,
+            "batch": batch,
+            "options": options,
+            "data": data,
+        }
+
+    def _batches(self, order: RankOrder, numbers: range) -> Iterator[Batch]:
+        """Yield the batches of some numbers, ascending."""
+        if not numbers:
+            return
+        epoch, accumulate = self._order(), self._options.accumulate
+        held = _Held(self._source, self._columns, epoch, order, numbers)
+        layout = padded if self._layout == "padded" else packed
+        step, totals = -1, epoch.totals(numbers.start // accumulate)
+        try:
+            for number in numbers:
+                if number // accumulate != step:
+                    step = number // accumulate
+                    totals = epoch.totals(step)
+                rows, pieces = held.batch(number)
+                yield {
+                    **layout(pieces, len(rows)),
+                    **of_rows(pieces, len(rows)),
+                    "rows": torch.from_numpy(rows.copy()),
+                    "totals": totals._asdict(),
+                    "step": step,
+                    "step_end": (number + 1) % accumulate == 0 or number + 1 == len(order),
+                    "state": self._state(number + 1),
+                }
+        finally:
+            held.close()
+
+
+class _Held:
+    """The slices in memory: those of windows that were read, with rows of later batches."""
+
+    def __init__(
+        self,
+        source: Source,
+        columns: TrainingColumns,
+        epoch: Epoch,
+        order: RankOrder,
+        numbers: range,
+    ) -> None:
+        wanted = np.zeros(len(order.rows), np.bool_)
+        for number in numbers:
+            wanted[order.bounds[number] : order.bounds[number + 1]] = True
+        self._order = order
+        self._use = np.full(len(epoch.facts.tokens), -1)
+        """[N] the place in the order of each row that is read, else -1."""
+        self._use[order.rows[wanted]] = np.flatnonzero(wanted)
+        first = int(order.bounds[numbers.start])
+        read = windows(source, columns, epoch.slices, order, first, wanted)
+        self._read = Prefetcher(read, 1)
+        self._ready = iter(self._read)
+        self._slices: list[tuple[int, SliceData]] = []
+        """Each with the place of the last of its rows; sorted by row number."""
+        self._window = -1
+
+    def batch(self, number: int) -> tuple[NDArray[np.int64], list[Piece]]:
+        """Return the rows of a batch, and where they are."""
+        order = self._order
+        begin, end = order.bounds[number : number + 2].tolist()
+        while self._window < int(order.window[end - 1]):
+            self._window, more = next(self._ready)
+            kept = [(last, data) for last, data in self._slices if last >= begin]
+            new = [(int(self._use[data.numbers].max()), data) for data in more]
+            self._slices = sorted(kept + new, key=lambda one: int(one[1].numbers[0]))
+        rows = order.rows[begin:end]
+        starts = np.array([data.numbers[0] for _, data in self._slices])
+        which = np.searchsorted(starts, rows, side="right") - 1
+        pieces = []
+        for index in np.unique(which).tolist():
+            into, data = np.flatnonzero(which == index), self._slices[index][1]
+            pieces.append(Piece(data, data.places(rows[into]), into))
+        return rows, pieces
+
+    def close(self) -> None:
+        """Stop the thread that reads."""
+        self._read.close()
+
+
+def load(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
+    layout: Layout = "padded",
+    columns: Sequence[str] | None = None,
+    columns_map: Mapping[str, str] | None = None,
+    shuffle: int | None = None,
+    keep_groups: bool = False,
+    drop_masked: bool = True,
+    rank: int = 0,
+    world_size: int = 1,
+    accumulate: int = 1,
+    last: Last = "even",
+    epoch: int = 0,
+    window: int = WINDOW,
+) -> TrainingData:
+    """Return an iterable of batches of enriched files, for a training loop.
+
+    Args:
+        paths: Parquet files, directories or globs, local or as URLs.
+        batch_size: responses of a batch; this or `batch_tokens` is needed.
+        batch_tokens: tokens of a batch at most, with padding in the padded layout and with prompts
+            if their ids are read. A single response may have more.
+        layout: `padded` returns tensors [B, T]; `packed` one sequence [T] with `cu_seqlens`.
+        columns: roles, names of columns, `response_ids` or `prompt_ids`; None: advantages, returns,
+            log-probs, values, weights, reward and ids, as far as the input has them.
+        columns_map: role to column, as with `--map`.
+        shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
+            responses within a window.
+        keep_groups: the responses of a prompt group are in one batch.
+        drop_masked: leave out responses whose sample mask is 0. If false, they are in batches, and
+            their mask is false throughout.
+        rank: of this process, from 0.
+        world_size: processes that divide the responses among themselves.
+        accumulate: batches of each rank in an optimiser step.
+        last: if ranks would have different numbers of batches: `even` divides batches, so that
+            all have as many; `keep` leaves it so; `drop` leaves out the responses after the last
+            full step.
+        epoch: its number, which is part of the seed.
+        window: tokens of a window. Memory is that of about three windows.
+
+    Returns:
+        An `IterableDataset` with `len`, `set_epoch`, `state_dict` and `load_state_dict`. A batch is
+        a dict: `mask` (bool) of the tokens that are trained on, which includes the sample mask;
+        columns in float32 and ids in int64; `lengths`; `rows`, the row numbers in the input;
+        `totals` of the whole step over all ranks; `step`, `step_end` and `state`, with which
+        `load_state_dict` goes on after this batch.
+
+    Raises:
+        UsageError: options do not fit together.
+        DataError: the data is bad, or lacks a column; from the iteration, too.
+        ReadWriteError: a file cannot be read.
+    """
+    return TrainingData(
+        paths, batch_size=batch_size, batch_tokens=batch_tokens, layout=layout, columns=columns,
+        columns_map=columns_map, shuffle=shuffle, keep_groups=keep_groups,
+        drop_masked=drop_masked, rank=rank, world_size=world_size, accumulate=accumulate, last=last,
+        epoch=epoch, window=window,
+    )  # fmt: skip
+
+
+def _check(
+    batch_size: int | None,
+    batch_tokens: int | None,
+    layout: str,
+    rank: int,
+    world_size: int,
+    accumulate: int,
+    last: str,
+    window: int,
+) -> None:
+    """Raise UsageError for options that are out of range or do not fit together."""
+    wrong = (
+        ((batch_size is None) == (batch_tokens is None), "batch_size= or batch_tokens= is needed"),
+        ((batch_size or batch_tokens or 0) < 1, "batch_size and batch_tokens are at least 1"),
+        (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
+        (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
+        (world_size < 1, f"world_size={world_size}: 1 or more is needed"),
+        (not 0 <= rank < world_size, f"rank={rank}: 0 to world_size - 1 is needed"),
+        (accumulate < 1, f"accumulate={accumulate}: 1 or more is needed"),
+        (window < 1, f"window={window}: 1 or more is needed"),
+    )
+    for is_wrong, text in wrong:
+        if is_wrong:
+            raise UsageError(f"load: {text}")
