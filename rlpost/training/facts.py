@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlpost.training.columns import TrainingColumns
 
 
-_CHUNK_TOKENS = 1 << 22
+_CHUNK_TOKENS = 1 << 19
 
 
 def _codes(chunks: list[list[pa.Array]]) -> NDArray[np.int64]:
@@ -88,8 +88,10 @@ def _sizes(
     )
     if columns.lengths == columns.mask:
         offsets, mask = ragged.mask(array, location)
-        inside = np.concatenate([[0], mask.cumsum()])
-        tokens = inside[offsets[1:]] - inside[offsets[:-1]]
+        tokens = np.diff(offsets)
+        if not mask.all():
+            inside = np.concatenate([[0], mask.cumsum()])
+            tokens = inside[offsets[1:]] - inside[offsets[:-1]]
     else:
         offsets, _ = ragged.list_values(array, location)
         tokens = np.diff(offsets)

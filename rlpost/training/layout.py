@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -16,7 +16,38 @@ if TYPE_CHECKING:
     from rlpost.training.reading import Piece
 
 
-_DTYPES = {"mask": np.bool_, "response_ids": np.int64, "prompt_ids": np.int64}
+_DTYPES: dict[str, Any] = {"mask": np.bool_, "response_ids": np.int64, "prompt_ids": np.int64}
+
+
+class _Spans:
+    """Where the lists of a batch are: of each row, the slice, and begin and end in its values."""
+
+    def __init__(self, pieces: Sequence[Piece], name: str, count: int) -> None:
+        self.slices = [piece.data.lists for piece in pieces]
+        bounds = np.empty((count, 3), np.int64)
+        for number, piece in enumerate(pieces):
+            offsets = piece.data.lists[name].offsets
+            bounds[piece.into, 0] = number
+            bounds[piece.into, 1] = offsets[piece.places]
+            bounds[piece.into, 2] = offsets[piece.places + 1]
+        self.lengths = bounds[:, 2] - bounds[:, 1]
+        self._rows: list[list[int]] = bounds.tolist()
+        joins = (bounds[1:, 0] == bounds[:-1, 0]) & (bounds[1:, 1] == bounds[:-1, 2])
+        first = np.flatnonzero(np.concatenate([[True], ~joins])) if count else np.zeros(0, int)
+        last = np.append(first[1:], count)[: len(first)] - 1
+        runs = np.column_stack([bounds[first, 0], bounds[first, 1], bounds[last, 2]])
+        self._runs: list[list[int]] = runs.tolist()
+
+    def rows(self, name: str) -> list[NDArray[Any]]:
+        """Return the values of each row, in order, without a copy."""
+        values = [lists[name].values for lists in self.slices]
+        return [values[number][begin:end] for number, begin, end in self._rows]
+
+    def joined(self, name: str) -> NDArray[Any]:
+        """Return the values of all rows, in order, as one new array."""
+        values = [lists[name].values for lists in self.slices]
+        parts = [values[number][begin:end] for number, begin, end in self._runs]
+        return np.concatenate(parts).astype(_DTYPES.get(name, np.float32), copy=False)
 
 
 def padded(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
@@ -26,35 +57,33 @@ def padded(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
     prompts, these are padded on the left to P tokens: `prompt_ids` [B, P], and `input_ids`,
     `attention_mask` (bool) and `position_ids` are [B, P + T].
     """
-    lists = _names(pieces)
-    if not lists:
+    names = list(pieces[0].data.lists)
+    if not names:
         return {}
-    lengths = _lengths(pieces, "mask", count)
-    longest = int(lengths.max(initial=0))
-    out: dict[str, Any] = {"lengths": torch.from_numpy(lengths)}
-    for name in lists:
+    spans = _Spans(pieces, "mask", count)
+    longest = int(spans.lengths.max(initial=0))
+    out: dict[str, Any] = {"lengths": torch.from_numpy(spans.lengths)}
+    for name in names:
         if name != "prompt_ids":
             values: NDArray[Any] = np.zeros((count, longest), _DTYPES.get(name, np.float32))
-            for row, own in _rows(pieces, name):
-                values[row, : len(own)] = own
+            for row, own in zip(values, spans.rows(name), strict=True):
+                row[: len(own)] = own
             out[name] = torch.from_numpy(values)
-    if {"prompt_ids", "response_ids"} <= {*lists}:
-        out |= _with_prompts(pieces, count, lengths, out["response_ids"])
+    if {"prompt_ids", "response_ids"} <= {*names}:
+        out |= _with_prompts(_Spans(pieces, "prompt_ids", count), spans, out["response_ids"])
     return out
 
 
-def _with_prompts(
-    pieces: Sequence[Piece], count: int, lengths: NDArray[np.int64], response_ids: Tensor
-) -> dict[str, Tensor]:
+def _with_prompts(prompts: _Spans, spans: _Spans, response_ids: Tensor) -> dict[str, Tensor]:
     """Return ids, mask and positions of prompts, padded on the left, and responses."""
-    sizes = _lengths(pieces, "prompt_ids", count)
+    sizes, count = prompts.lengths, len(prompts.lengths)
     width, total = int(sizes.max(initial=0)), int(response_ids.shape[1])
-    prompts = np.zeros((count, width), np.int64)
-    for row, own in _rows(pieces, "prompt_ids"):
-        prompts[row, width - len(own) :] = own
+    ids = np.zeros((count, width), np.int64)
+    for row, own in zip(ids, prompts.rows("prompt_ids"), strict=True):
+        row[width - len(own) :] = own
     place = np.arange(width + total) - (width - sizes)[:, None]
-    attention = (place >= 0) & (place < (sizes + lengths)[:, None])
-    prompt_ids = torch.from_numpy(prompts)
+    attention = (place >= 0) & (place < (sizes + spans.lengths)[:, None])
+    prompt_ids = torch.from_numpy(ids)
     return {
         "prompt_ids": prompt_ids,
         "input_ids": torch.cat([prompt_ids, response_ids], dim=1),
@@ -70,44 +99,30 @@ def packed(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
     [B + 1] int32. With ids, `input_ids` is [T]. With ids of prompts, each response is preceded by
     its prompt, where columns are 0 and the mask is false.
     """
-    lists = _names(pieces)
-    if not lists:
+    names = list(pieces[0].data.lists)
+    if not names:
         return {}
-    lengths, both = _lengths(pieces, "mask", count), {"prompt_ids", "response_ids"} <= {*lists}
-    sizes = _lengths(pieces, "prompt_ids", count) if both else np.zeros_like(lengths)
-    bounds = np.concatenate([[0], (sizes + lengths).cumsum()])
-    starts = (bounds[:-1] + sizes).tolist()
-    out: dict[str, Any] = {"lengths": torch.from_numpy(lengths)}
-    for name in lists:
-        if name in ("prompt_ids", "response_ids"):
-            continue
-        dtype = _DTYPES.get(name, np.float32)
-        out[name] = torch.from_numpy(_flat(pieces, name, starts, int(bounds[-1]), dtype, gaps=both))
-    if "response_ids" in lists:
-        ids = _flat(pieces, "response_ids", starts, int(bounds[-1]), np.int64, gaps=both)
-        for row, own in _rows(pieces, "prompt_ids") if both else ():
-            ids[bounds[row] : bounds[row] + len(own)] = own
-        out["input_ids"] = torch.from_numpy(ids)
-    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes + lengths)
+    spans = _Spans(pieces, "mask", count)
+    both = {"prompt_ids", "response_ids"} <= {*names}
+    prompts = _Spans(pieces, "prompt_ids", count) if both else None
+    sizes = spans.lengths if prompts is None else spans.lengths + prompts.lengths
+    bounds = np.concatenate([[0], sizes.cumsum()])
+    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
+    out: dict[str, Any] = {"lengths": torch.from_numpy(spans.lengths)}
+    inside = slice(None) if prompts is None else positions >= np.repeat(prompts.lengths, sizes)
+    for name in names:
+        if name != "prompt_ids":
+            values = spans.joined(name)
+            if prompts is not None:
+                values, own = np.zeros(bounds[-1], values.dtype), values
+                values[inside] = own
+            out["input_ids" if name == "response_ids" else name] = torch.from_numpy(values)
+    if prompts is not None:
+        ids = out["input_ids"].numpy()
+        ids[~np.asarray(inside)] = prompts.joined("prompt_ids")
     out["position_ids"] = torch.from_numpy(positions)
     out["cu_seqlens"] = torch.from_numpy(bounds.astype(np.int32))
     return out
-
-
-def _flat(
-    pieces: Sequence[Piece],
-    name: str,
-    starts: Sequence[int],
-    total: int,
-    dtype: Any,
-    *,
-    gaps: bool,
-) -> NDArray[Any]:
-    values = np.zeros(total, dtype) if gaps else np.empty(total, dtype)
-    for row, own in _rows(pieces, name):
-        start = starts[row]
-        values[start : start + len(own)] = own
-    return values
 
 
 def of_rows(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
@@ -126,24 +141,3 @@ def of_rows(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
                 items[into] = column[place].as_py()
         out[name] = items
     return out
-
-
-def _names(pieces: Sequence[Piece]) -> list[str]:
-    return list(pieces[0].data.lists)
-
-
-def _lengths(pieces: Sequence[Piece], name: str, count: int) -> NDArray[np.int64]:
-    lengths = np.zeros(count, np.int64)
-    for piece in pieces:
-        offsets = piece.data.lists[name].offsets
-        lengths[piece.into] = offsets[piece.places + 1] - offsets[piece.places]
-    return lengths
-
-
-def _rows(pieces: Sequence[Piece], name: str) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the position in the batch and the values of each row of a list column."""
-    for piece in pieces:
-        one = piece.data.lists[name]
-        begins, ends = one.offsets[piece.places].tolist(), one.offsets[piece.places + 1].tolist()
-        for into, begin, end in zip(piece.into.tolist(), begins, ends, strict=True):
-            yield into, one.values[begin:end]

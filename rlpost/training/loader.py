@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["padded", "packed"]
 Batch = dict[str, Any]
-WINDOW = 1 << 21
+WINDOW = 1 << 20
 _VERSION = 1
 
 
