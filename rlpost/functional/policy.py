@@ -21,6 +21,8 @@ from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
 
@@ -52,12 +54,14 @@ def policy_loss(
     rewards: Tensor | None = None,
     is_weight: Tensor | None = None,
     sample_weight: Tensor | None = None,
+    totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
     """Return the policy loss that `rlpost loss` reports, for a backward pass.
 
     The responses are one batch: its means and, for clip_cov and kl_cov, its highest tokens are
-    those of all T tokens.
+    those of all T tokens. With `totals` they are a part of an optimiser step, and the loss is their
+    share: the losses of all parts add up to that of the step in one batch.
 
     Args:
         log_probs: [T] log-probs of the current policy.
@@ -72,6 +76,9 @@ def policy_loss(
         rewards: [N] reward of each response, for losses that depend on its sign (topr).
         is_weight: [T] importance weights that multiply the loss.
         sample_weight: [N] weights of responses.
+        totals: what the whole step has, over all ranks and micro-batches: `tokens` with mask 1,
+            `responses` with such a token, `rows` and the length of the `longest`, as in the
+            batches of `rlpost.load`. None: the responses here.
         options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`; they override
             those of `loss`.
 
@@ -111,7 +118,7 @@ def policy_loss(
         rewards=None if rewards is None else per_response("rewards", rewards, count).detach(),
         weights=columns.get("is_weight"),
     )
-    return _aggregated(tokens, resolved, sample_weight)
+    return _aggregated(tokens, resolved, sample_weight, totals)
 
 
 def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
@@ -133,7 +140,9 @@ def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
             raise UsageError(f"policy_loss: {why} needs {name}=, [T] log-probs")
 
 
-def _aggregated(tokens: Tokens, options: LossOptions, weights: Tensor | None) -> PolicyLoss:
+def _aggregated(
+    tokens: Tokens, options: LossOptions, weights: Tensor | None, totals: Mapping[str, int] | None
+) -> PolicyLoss:
     function = loss_named(options.loss)
     surrogate = function(tokens, options)
     way = options.aggregation or function.aggregation
@@ -142,6 +151,7 @@ def _aggregated(tokens: Tokens, options: LossOptions, weights: Tensor | None) ->
         "count_rows": options.agg_rows,
         "norm": options.agg_norm,
         "length": options.agg_length,
+        "totals": totals,
     }
     offsets, mask = tokens.offsets, tokens.mask
     total = aggregate(surrogate.values, offsets, mask, how=way, **how)
@@ -162,6 +172,7 @@ def aggregate(
     count_rows: str = "valid",
     norm: str = "length",
     length: int | None = None,
+    totals: Mapping[str, int] | None = None,
 ) -> Tensor:
     """Return the aggregated loss of the policy tokens.
 
@@ -183,6 +194,8 @@ def aggregate(
             responses (`rows`; verl; Dr. GRPO, arXiv 2503.20783).
         length: the length of seq-mean-token-sum-norm, in tokens; None for that of the longest
             response, observation tokens included.
+        totals: of a whole step of which these responses are a part, for the denominators:
+            `tokens`, `responses`, `rows` and `longest`. None: those of these responses.
 
     Returns:
         Scalar; 0 if there is no policy token. Differentiable in `values`.
@@ -206,14 +219,37 @@ def aggregate(
         sums = sums / tokens.clamp(min=1)
     if weights is not None:
         sums = sums * per_response("weights", weights, count).detach()
+    own = {
+        "tokens": tokens.sum(),
+        "responses": (tokens > 0).sum(),
+        "rows": torch.tensor(count, device=values.device),
+        "longest": sizes.amax() if count else sizes.new_zeros(()),
+    }
+    whole = own if totals is None else _step_totals(totals, own)
     below = denominator(
         how=how,
-        tokens=tokens.sum(),
-        valid=(tokens > 0).sum(),
-        rows=torch.tensor(count, device=values.device),
-        longest=sizes.amax() if count else sizes.new_zeros(()),
+        tokens=whole["tokens"],
+        valid=whole["responses"],
+        rows=whole["rows"],
+        longest=whole["longest"],
         count_rows=count_rows,
         norm=norm,
         length=length,
     )
     return (sums.sum() / below.clamp(min=1)).to(values.dtype)
+
+
+def _step_totals(totals: Mapping[str, int], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the totals of a step as tensors beside those of a part of it.
+
+    Raises:
+        UsageError: one is missing, or negative.
+    """
+    for name in own:
+        number = totals.get(name)
+        if not isinstance(number, int) or number < 0:
+            raise UsageError(
+                f"totals: {name!r} is {number!r}; a number of the whole step is needed for each of "
+                f"{', '.join(own)}"
+            )
+    return {name: torch.tensor(totals[name], device=one.device) for name, one in own.items()}

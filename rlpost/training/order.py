@@ -35,6 +35,8 @@ class RowFacts:
 
     tokens: Ints
     """Tokens that are trained on: policy tokens of responses that masks keep."""
+    length: Ints
+    """Tokens of the response, with observation tokens."""
     size: Ints
     """Tokens that a batch has of the row: with observation tokens, and with the prompt if it is
     read."""
@@ -138,7 +140,7 @@ class Epoch:
             responses=int((tokens > 0).sum()),
             rows=len(rows),
             groups=len(np.unique(self.facts.group[rows])),
-            longest=int(self.facts.size[rows].max(initial=0)),
+            longest=int(self.facts.length[rows].max(initial=0)),
         )
 
 
@@ -333,8 +335,9 @@ def _aligned(options: BatchOptions, ranks: list[_Cut]) -> tuple[RankOrder, ...]:
             )
         cuts = [own[: steps * options.accumulate + 1] for own in cuts]
     return tuple(
-        RankOrder(rank.rows[: rank.bounds[own[-1]]], rank.window, rank.bounds[own])
+        RankOrder(rank.rows[:count], rank.window[:count], rank.bounds[own])
         for rank, own in zip(ranks, cuts, strict=True)
+        for count in [rank.bounds[own[-1]]]
     )
 
 

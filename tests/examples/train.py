@@ -1,107 +1,88 @@
 """Training loop on a file with advantages: `python train.py out.parquet`.
 
-`rlpost advantages in.parquet out.parquet --whiten-advantages` writes the file. pyarrow reads it,
-torch makes the batches, and rlpost computes the loss. Replace the policy, a small recurrent
-network, by your own.
+`rlpost advantages in.parquet out.parquet` writes the file, `rlpost.load` makes the batches, and
+`rlpost.functional` computes the loss. Replace the policy, a small transformer, by your own.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
 
+import rlpost
 from rlpost.functional import padded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-Sample = dict[str, Tensor]
-TOKENS = ("prompt_tokens", "response_tokens", "response_mask", "advantages")
-
-
-class Rollouts(Dataset[Sample]):
-    """Responses of a file with advantages: the tokens and advantages of each."""
-
-    def __init__(self, path: str | Path) -> None:
-        masked = ["sample_mask"] if "sample_mask" in pq.read_schema(path).names else []
-        table = pq.read_table(path, columns=[*TOKENS, *masked], memory_map=True)
-        # Responses that the sample masks drop have zero advantages, so they give no gradient.
-        kept = table.filter(table["sample_mask"]) if masked else table
-        self.table = kept.combine_chunks()
-
-    def __len__(self) -> int:
-        """Return the number of responses that the sample masks keep."""
-        return int(self.table.num_rows)
-
-    def __getitem__(self, row: int) -> Sample:
-        """Return one response as tensors."""
-        return {name: torch.tensor(self.table[name][row].values.to_numpy()) for name in TOKENS}
-
-
-def collate(samples: Sequence[Sample]) -> Sample:
-    """Right-pad responses to [B, T]; the mask is 0 on prompts and padding."""
-    sequences = [torch.cat([one["prompt_tokens"], one["response_tokens"]]) for one in samples]
-    before = [torch.zeros(len(one["prompt_tokens"])) for one in samples]
-    behind = {
-        name: pad_sequence(
-            [torch.cat([zero, one[name]]) for zero, one in zip(before, samples, strict=True)],
-            batch_first=True,
-        )
-        for name in ("response_mask", "advantages")
-    }
-    tokens = pad_sequence(sequences, batch_first=True).long()
-    return {"tokens": tokens, "mask": behind["response_mask"], "advantages": behind["advantages"]}
+Batch = dict[str, Any]
+COLUMNS = ("advantages", "response_ids", "prompt_ids")
 
 
 class Policy(nn.Module):
-    """A recurrent network that predicts the next token."""
+    """A causal transformer of two layers, with log-probs of the response tokens."""
 
-    def __init__(self, vocabulary: int, width: int = 64) -> None:
+    def __init__(self, vocabulary: int, width: int = 64, longest: int = 512) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.mix = nn.GRU(width, width, batch_first=True)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(longest, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.out = nn.Linear(width, vocabulary)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the log-prob of each token after the first, given its prefix: [B, T-1]."""
-        logits = self.out(self.mix(self.embed(tokens[:, :-1]))[0])
-        return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the log-prob of each response token, given the tokens before it: [B, T]."""
+        ids, prompt = batch["input_ids"], batch["prompt_ids"].shape[1]
+        count = ids.shape[1]
+        causal = torch.ones(count, count, dtype=torch.bool).triu(1)
+        padding = (~batch["attention_mask"])[:, None, :] & ~torch.eye(count, dtype=torch.bool)
+        blocked = (causal | padding).repeat_interleave(4, dim=0)  # of each head
+        states = self.layers(self.tokens(ids) + self.places(batch["position_ids"]), mask=blocked)
+        logits = self.out(states[:, prompt - 1 : -1])
+        log_probs: Tensor = logits.log_softmax(-1)
+        return log_probs.gather(-1, batch["response_ids"][..., None]).squeeze(-1)
 
 
-def train(path: str | Path, epochs: int = 4, batch_size: int = 64) -> list[float]:
-    """Train with PPO on one file; return the mean loss of each epoch."""
-    torch.manual_seed(0)
-    data = Rollouts(path)
-    loader = DataLoader(data, batch_size=batch_size, shuffle=True, collate_fn=collate)
-    vocabulary = 1 + max(int(data.table[name].combine_chunks().values.to_numpy().max())
-                         for name in ("prompt_tokens", "response_tokens"))  # fmt: skip
+def train(
+    path: str | Path, steps: int = 30, loss: str = "ppo", micro_batches: int = 2, seed: int = 0
+) -> tuple[list[float], Policy, Policy]:
+    """Train on a file, a pass after the other.
+
+    Returns:
+        The loss of each step, the policy before, and the policy after training.
+    """
+    torch.manual_seed(seed)
+    data = rlpost.load(
+        path, batch_size=32, columns=COLUMNS, shuffle=seed, accumulate=micro_batches, last="drop"
+    )
+    vocabulary = 1 + max(int(batch["input_ids"].max()) for batch in data)
     policy, before = Policy(vocabulary), Policy(vocabulary)
     before.load_state_dict(policy.state_dict())
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
-    means = []
-    for _ in range(epochs):
-        losses = []
-        for batch in loader:
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+    losses, share = [], 0.0
+    while len(losses) < steps:
+        for batch in data:
             with torch.no_grad():
-                old = before(batch["tokens"])
+                old = before(batch)
+            # The totals of the step make this the part of the step's loss that the batch has.
             result = padded.policy_loss(
-                policy(batch["tokens"]), old, batch["advantages"][:, 1:], batch["mask"][:, 1:]
-            )
-            optimizer.zero_grad()
+                policy(batch), old, batch["advantages"], batch["mask"], loss=loss,
+                totals=batch["totals"],
+            )  # fmt: skip
             result.loss.backward()
-            optimizer.step()
-            losses.append(result.loss.item())
-        means.append(sum(losses) / len(losses))
-    return means
+            share += result.loss.item()
+            if batch["step_end"]:
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(share)
+                share = 0.0
+        data.set_epoch(data.epoch + 1)
+    return losses[:steps], before, policy
 
 
 if __name__ == "__main__":
-    for epoch, loss in enumerate(train(sys.argv[1])):
-        print(f"epoch {epoch}: loss {loss:.4f}")
+    for number, value in enumerate(train(sys.argv[1])[0]):
+        print(f"step {number}: loss {value:.4f}")

@@ -1,0 +1,259 @@
+"""`rlpost.load`: the values of batches, workers, ranks, restarts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import rlpost
+from rlpost import functional
+from rlpost.errors import DataError, UsageError
+
+SAMPLE = Path("sample_data/calculator.parquet")
+
+
+@pytest.fixture(scope="module")
+def enriched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an enriched file with observation tokens, masked responses, several row groups."""
+    folder = tmp_path_factory.mktemp("enriched")
+    rows = pl.read_parquet(SAMPLE).head(200)
+    rows.write_parquet(folder / "rows.parquet", row_group_size=23)
+    recipe = rlpost.Recipe(drop_truncated=True, difficulty_weight=True)
+    rlpost.advantages(folder / "rows.parquet", folder / "out.parquet", recipe)
+    return folder / "out.parquet"
+
+
+@pytest.fixture(scope="module")
+def rows(enriched: Path) -> list[dict[str, Any]]:
+    """Return the file's rows."""
+    return pl.read_parquet(enriched).to_dicts()
+
+
+def trained(row: dict[str, Any]) -> list[bool]:
+    """Return the mask that a batch has for a row."""
+    return [bool(m) and row["sample_mask"] for m in row["response_mask"]]
+
+
+@pytest.mark.parametrize("shuffle", [None, 5])
+def test_padded_values(enriched: Path, rows: list[dict[str, Any]], shuffle: int | None) -> None:
+    seen = []
+    for batch in rlpost.load(enriched, batch_size=16, shuffle=shuffle, window=2000):
+        width = batch["mask"].shape[1]
+        for i, number in enumerate(batch["rows"].tolist()):
+            row, n = rows[number], int(batch["lengths"][i])
+            assert n == len(row["response_mask"])
+            assert batch["mask"][i].tolist() == trained(row) + [False] * (width - n)
+            for name in ("advantages", "returns", "old_log_probs", "values"):
+                expected = np.zeros(width, np.float32)
+                expected[:n] = row[name]
+                assert np.array_equal(batch[name][i].numpy(), expected)
+            ids = batch["input_ids"][i][batch["attention_mask"][i]].tolist()
+            assert ids == row["prompt_tokens"] + row["response_tokens"]
+            places = batch["position_ids"][i][batch["attention_mask"][i]].tolist()
+            assert places == [*range(len(ids))]
+            assert batch["reward"][i] == np.float32(row["reward"])
+            assert batch["sample_weight"][i] == np.float32(row["sample_weight"])
+        seen += batch["rows"].tolist()
+    kept = [number for number, row in enumerate(rows) if row["sample_mask"]]
+    assert sorted(seen) == kept
+    assert (seen == kept) == (shuffle is None)
+
+
+def test_packed_values(enriched: Path, rows: list[dict[str, Any]]) -> None:
+    data = rlpost.load(
+        enriched, batch_tokens=600, layout="packed", shuffle=2, drop_masked=False, window=2000
+    )
+    seen = []
+    for batch in data:
+        bounds = batch["cu_seqlens"].tolist()
+        assert bounds[-1] <= 600
+        for number, begin, end in zip(batch["rows"].tolist(), bounds[:-1], bounds[1:], strict=True):
+            row = rows[number]
+            prompt = len(row["prompt_tokens"])
+            assert batch["input_ids"][begin:end].tolist() == (
+                row["prompt_tokens"] + row["response_tokens"]
+            )
+            assert batch["position_ids"][begin:end].tolist() == [*range(end - begin)]
+            assert batch["mask"][begin:end].tolist() == [False] * prompt + trained(row)
+            expected = np.array([0.0] * prompt + row["advantages"], np.float32)
+            assert np.array_equal(batch["advantages"][begin:end].numpy(), expected)
+        seen += batch["rows"].tolist()
+    assert sorted(seen) == [*range(len(rows))]
+
+
+def test_columns_by_name_and_texts(enriched: Path, rows: list[dict[str, Any]]) -> None:
+    data = rlpost.load(enriched, batch_size=8, columns=["advantages", "response", "difficulty"])
+    batch = next(iter(data))
+    assert batch["response"] == [rows[n]["response"] for n in batch["rows"].tolist()]
+    assert batch["difficulty"].dtype == torch.float32
+    assert "values" not in batch
+    assert "input_ids" not in batch
+
+
+def test_files_without_tokens(tmp_path: Path) -> None:
+    table = pl.DataFrame({"prompt_id": [*"aabb"], "reward": [1.0, 0, 1, 1], "response": [*"wxyz"]})
+    table.write_parquet(tmp_path / "in.parquet")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet")
+    (batch,) = rlpost.load(
+        tmp_path / "out.parquet", batch_size=4, columns=["response", "response_advantage"]
+    )
+    assert batch["response"] == [*"wxyz"]
+    assert batch["response_advantage"].sign().tolist() == [1, -1, 0, 0]
+    assert "mask" not in batch
+
+
+@pytest.mark.parametrize("loss", ["ppo", "gspo"])
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+def test_losses_of_micro_batches_add_up_to_that_of_the_step(
+    enriched: Path, loss: str, aggregation: str
+) -> None:
+    parts = []
+    for rank in (0, 1):
+        data = rlpost.load(
+            enriched, batch_size=12, shuffle=1, rank=rank, world_size=2, accumulate=3,
+            columns=["advantages", "old_log_probs", "log_probs"], last="keep", layout="packed",
+        )  # fmt: skip
+        parts += [batch for batch in data if batch["step"] == 1]
+    assert len(parts) == 6
+    assert len({json.dumps(part["totals"]) for part in parts}) == 1
+
+    def value(batch: dict[str, Any], **more: Any) -> float:
+        names = ("log_probs", "old_log_probs", "advantages")
+        result = functional.policy_loss(
+            *(batch[name] for name in names), batch["cu_seqlens"], batch["mask"], loss=loss,
+            aggregation=aggregation, **more,
+        )  # fmt: skip
+        return float(result.loss)
+
+    whole = {
+        name: torch.cat([part[name] for part in parts])
+        for name in ("log_probs", "old_log_probs", "advantages", "mask")
+    }
+    lengths = torch.cat([part["lengths"] for part in parts])
+    whole["cu_seqlens"] = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    shares = [value(part, totals=part["totals"]) for part in parts]
+    assert sum(shares) == pytest.approx(value(whole), rel=1e-5)
+    if aggregation == "token-mean":  # whose mean over batches is another number
+        assert sum(map(value, parts)) / 6 != pytest.approx(value(whole), rel=1e-5)
+
+
+def test_workers_return_the_same_batches(enriched: Path) -> None:
+    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4, window=2000)
+    alone = [batch["rows"].tolist() for batch in data]
+    loader = DataLoader(data, batch_size=None, num_workers=2)
+    assert [batch["rows"].tolist() for batch in loader] == alone
+    spawned = pickle.loads(pickle.dumps(data))  # noqa: S301 - what a spawned worker gets
+    assert [batch["rows"].tolist() for batch in spawned] == alone
+
+
+def test_persistent_workers_see_the_epoch_and_the_state(enriched: Path) -> None:
+    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4, window=2000)
+    loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=True)
+    first = [*loader]
+    data.set_epoch(1)
+    second = [batch["rows"].tolist() for batch in loader]
+    assert second != [batch["rows"].tolist() for batch in first]
+    data.load_state_dict(first[2]["state"])
+    rest = [batch["rows"].tolist() for batch in loader]
+    assert rest == [batch["rows"].tolist() for batch in first[3:]]
+
+
+def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: Path) -> None:
+    data = rlpost.load(enriched, batch_size=16, shuffle=4)
+    batches = [batch["rows"].tolist() for batch in data]
+    iterator = iter(data)
+    next(iterator)
+    state = json.loads(json.dumps(data.state_dict()))
+    other = rlpost.load(enriched, batch_size=16, shuffle=4)
+    other.load_state_dict(state)
+    assert [batch["rows"].tolist() for batch in other] == batches[1:]
+    assert len(data) == len(batches)
+    with pytest.raises(UsageError, match="other options"):
+        rlpost.load(enriched, batch_size=8, shuffle=4).load_state_dict(state)
+    pl.read_parquet(enriched).head(50).write_parquet(tmp_path / "some.parquet")
+    with pytest.raises(UsageError, match="other files"):
+        rlpost.load(tmp_path / "some.parquet", batch_size=16, shuffle=4).load_state_dict(state)
+    with pytest.raises(UsageError, match="not the state of a loader"):
+        data.load_state_dict({})
+
+
+RANK = """
+import json, sys
+from torch.utils.data import DataLoader
+import rlpost
+path, out, rank, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+data = rlpost.TrainingData(path, batch_size=3, shuffle=seed, rank=rank, world_size=2, window=2000)
+with open(out, "a+") as log:
+    log.seek(0)
+    lines = [line for line in log.read().splitlines(keepends=True) if line.endswith("\\n")]
+    if lines:
+        data.load_state_dict(json.loads(lines[-1])["state"])
+    for batch in DataLoader(data, batch_size=None, num_workers=2):
+        log.write(json.dumps({"rows": batch["rows"].tolist(), "state": batch["state"]}) + "\\n")
+        log.flush()
+        import time
+        time.sleep(0.02)
+"""
+
+
+def test_killed_ranks_with_workers_train_on_every_row_once(
+    enriched: Path, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Two ranks with two workers each, SIGKILLed at random moments and started again."""
+    chance, kills, seen = random.Random(1), 0, []  # noqa: S311 - moments of kills
+    for rank in (0, 1):
+        most = kills + 1
+        log = tmp_path / f"rank{rank}.jsonl"
+        arguments = [sys.executable, "-c", RANK, str(enriched), str(log), str(rank), "7"]
+        while True:
+            process = subprocess.Popen(arguments)
+            before = log.stat().st_size if log.exists() else 0
+            stop = before + chance.randrange(2000, 6000)
+            while process.poll() is None and kills < most:
+                if log.exists() and log.stat().st_size > stop:
+                    process.kill()
+                    kills += 1
+                time.sleep(0.005)
+            if process.wait() == 0:
+                break
+        for line in log.read_text().splitlines():
+            seen += json.loads(line)["rows"]
+    assert kills == 2
+    assert sorted(seen) == [number for number, row in enumerate(rows) if row["sample_mask"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "batch_size= or batch_tokens= is needed"),
+        ({"batch_size": 4, "batch_tokens": 9}, "batch_size= or batch_tokens= is needed"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 4, "layout": "flat"}, "padded or packed"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
+        ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
+        ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
+    ],
+)
+def test_wrong_options(enriched: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises((UsageError, DataError)) as error:
+        rlpost.load(enriched, **options)
+    assert text in str(error.value)
+
+
+def test_lists_of_other_lengths_are_an_error_that_names_the_row(tmp_path: Path) -> None:
+    table = pl.DataFrame({"response_mask": [[1, 1], [1]], "advantages": [[1.0, 2.0], [1.0, 2.0]]})
+    table.write_parquet(tmp_path / "bad.parquet")
+    with pytest.raises(DataError, match="row 1: `advantages` has 2 values but `response_mask`"):
+        next(iter(rlpost.load(tmp_path / "bad.parquet", batch_size=2)))
