@@ -247,7 +247,7 @@ def _step_totals(totals: Mapping[str, int], own: Mapping[str, Tensor]) -> dict[s
     """
     for name in own:
         number = totals.get(name)
-        if not isinstance(number, int) or number < 0:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise UsageError(
                 f"totals: {name!r} is {number!r}; a number of the whole step is needed for each of "
                 f"{', '.join(own)}"

@@ -89,7 +89,7 @@ def numeric_options(function):
         for name, one in inspect.signature(function).parameters.items()
         if one.kind is one.KEYWORD_ONLY
         and ("float" in str(one.annotation) or "int" in str(one.annotation))
-        and "Tensor" not in str(one.annotation)
+        and not any(other in str(one.annotation) for other in ("Tensor", "Mapping"))
     ]
 
 
@@ -117,6 +117,12 @@ def test_every_numeric_option_of_a_function_rejects_what_is_no_number(name, opti
     given = (value, 1.0) if option in ("bounds", "component_weights") else value
     with pytest.raises(UsageError, match=f"^{option}=.*: a number is needed"):
         function(*arguments, **{option: given})
+
+
+@pytest.mark.parametrize("totals", [{}, {"tokens": 1.5}, {"tokens": True}, {"tokens": -1}])
+def test_totals_of_a_step_are_four_whole_numbers(totals):
+    with pytest.raises(UsageError, match=r"totals: 'tokens' is .* tokens, responses"):
+        F.aggregate(*ARGUMENTS["aggregate"], totals=totals)
 
 
 def test_numbers_of_numpy_are_numbers():
