@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from rlpost._version import __version__
 from rlpost.display.text import counted
@@ -30,7 +31,7 @@ from rlpost.io.parquet.fingerprint import (
 from rlpost.io.parquet.footer import key_values
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA
+from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA, encode_arrow_schema
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.file_metadata import SIDECAR_KEY
@@ -87,6 +88,14 @@ class Pair:
         """The key-value metadata of the sidecar."""
         return self.sidecar.metadata
 
+    @property
+    def arrow_schema(self) -> str:
+        """The Arrow schema of the output, encoded; Parquet's own has no durations."""
+        own, new = self.input.schema, self.sidecar.schema
+        fields = [one for one in own if one.name not in self.columns.replaced]
+        fields += [new.field(name) for name in self.columns.new]
+        return encode_arrow_schema(pa.schema(fields)).decode()
+
     def with_rows(self, match: Matches | None) -> JoinedFile:
         """Return the files to write, with the rows of the sidecar that belong to the input's."""
         rows = None if match is None or match.in_order else match.rows
@@ -139,8 +148,9 @@ def join(
     pairs = _pairs(str(inputs), str(sidecar), tuple(dict.fromkeys(on)), replace=replace)
     source, sidecars = pairs[0].input.source, pairs[0].sidecar.source
     targets = targets_of(source.files, [inputs], parse_path(output), overwrite=overwrite)
+    paths = {file.path.resolve() for file in sidecars.files}
     for target in targets:
-        check_target(target, {file.path.resolve() for file in sidecars.files}, overwrite=True)
+        check_target(target, paths, overwrite=True, existing=())
     if overwrite:
         check_overwritable(targets)
     reporter.start("match rows", source.rows)
@@ -179,7 +189,8 @@ def join(
 
 def _pairs(inputs: str, sidecar: str, on: tuple[str, ...], *, replace: bool) -> list[Pair]:
     """Return each input file with its sidecar, and the columns of both."""
-    source, sidecars = Source(find_inputs([inputs])), Source(find_inputs([sidecar]))
+    source = Source(find_inputs([inputs]), keep_footers=True)
+    sidecars = Source(find_inputs([sidecar]))
     numbers = _matching_files(source.files, sidecars.files, sidecar, on)
     shared = len(source.files) > len(sidecars.files)
     pairs = []
@@ -322,6 +333,8 @@ def _metadata(pair: Pair, *, replace: bool) -> dict[str, str]:
         if not known and (computed or not key.startswith(b"rlpost.")):
             with suppress(UnicodeDecodeError):
                 entries[key.decode()] = _as_complete(value.decode(), replace=replace)
+    if ARROW_SCHEMA in stored and ARROW_SCHEMA not in own:
+        entries[ARROW_SCHEMA.decode()] = pair.arrow_schema
     if not computed:
         about = {"sidecar": pair.sidecar.path.name, "columns": [*pair.columns.new]}
         entries[JOIN_KEY.decode()] = json.dumps(about)

@@ -80,7 +80,10 @@ def write_joined(
         def open_one(target: AnyPath, _: StagedFile | Upload | None) -> Sink:
             nonlocal copied, reason
             if copied is not None:
-                sink = open_copying_sink(file.input.path, target, copied, drop=file.drop)
+                footer = file.input.source.take_footer(file.input.number)
+                sink = open_copying_sink(
+                    file.input.path, target, copied, drop=file.drop, decoded=footer
+                )
                 if not isinstance(sink, str):
                     return sink
                 copied, reason = None, sink
@@ -91,8 +94,10 @@ def write_joined(
         if copied is not None:
             _copy(sink, copied, advance)
         else:
-            folder = opened.enter_context(scratch_folder(outputs.folder))
-            _encode(sink, _batches(file, folder), advance)
+            spool = None
+            if file.rows is not None:
+                spool = opened.enter_context(scratch_folder(outputs.folder)) / "rows.arrow"
+            _encode(sink, _batches(file, spool), advance)
         sink.complete(metadata)
         return sink.size, reason if copied is None and sink.reason is None else None
 
@@ -130,12 +135,12 @@ def _encode(
         advance(rows)
 
 
-def _batches(file: JoinedFile, folder: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the new columns in the row groups of the input."""
+def _batches(file: JoinedFile, spool: Path | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the new columns in the row groups of the input; `spool`: a file for another order."""
     reader, groups = file.reader(), file.sidecar.row_groups
     stored = (batch for group, rows in enumerate(groups) for batch in _group(reader, group, rows))
-    if file.rows is not None:
-        spilled = SpilledRows(file.sidecar.name, reader.fields, stored, folder / "rows.arrow")
+    if file.rows is not None and spool is not None:
+        spilled = SpilledRows(file.sidecar.name, reader.fields, stored, spool)
         yield from spilled.take(file.rows, file.input.row_groups)
         return
     rest = pa.RecordBatch.from_pylist([], reader.fields)

@@ -270,8 +270,8 @@ def _selected(file: FileRows, names: Sequence[str]) -> pa.Schema:
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array; texts in a type that has room for all of them."""
-    plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks])
-    return plain.combine_chunks() if column.num_chunks else _plain(pa.array([], column.type))
+    chunks = column.chunks or [pa.array([], column.type)]
+    return pa.concat_arrays([_plain(chunk) for chunk in chunks])
 
 
 def _codes(

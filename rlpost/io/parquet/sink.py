@@ -320,7 +320,12 @@ def open_sink(
 
 
 def open_copying_sink(
-    source: AnyPath, target: AnyPath, copied: CopiedColumns, *, drop: Collection[str] = ()
+    source: AnyPath,
+    target: AnyPath,
+    copied: CopiedColumns,
+    *,
+    drop: Collection[str] = (),
+    decoded: DecodedFooter | None = None,
 ) -> SpliceSink | str:
     """Open a sink that copies a source's columns and those of another file, by `copy_group`.
 
@@ -329,6 +334,7 @@ def open_copying_sink(
         target: the file to write; replaced if it exists.
         copied: the columns of the other file, whose row groups have as many rows.
         drop: top-level columns of the source to omit.
+        decoded: the footer of the source, if it was decoded already; it is changed.
 
     Returns:
         The reason if that is impossible.
@@ -343,7 +349,7 @@ def open_copying_sink(
             raise FooterError(f"{source} has page indexes, and {copied.path} has none")
         return copied
 
-    return _splice(source, target, columns_of, None, drop, None, None)
+    return _splice(source, target, columns_of, None, drop, None, decoded)
 
 
 def _splice(
