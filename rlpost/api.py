@@ -33,10 +33,12 @@ from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.outputs import Outputs, journal_of, targets_of
+from rlpost.pipeline.update import Update, updating
+from rlpost.pipeline.update_inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
@@ -70,14 +72,22 @@ def advantages(
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Json:
-    """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping."""
+    """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping.
+
+    With `options.update`, the inputs may be dumps; `report` is called with a line about them.
+    """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    if options.update:
+        return _update(paths, parse_path(output), recipe, options, report)
+    if options.delete:
+        raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
     files = find_inputs([str(path) for path in paths])
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
@@ -98,6 +108,53 @@ def advantages(
         from rlpost.pipeline import run  # noqa: PLC0415
 
         return run.advantages(source, outputs, recipe, options)
+
+
+def _update(
+    paths: Sequence[str | Path],
+    output: AnyPath,
+    recipe: Recipe,
+    options: Options,
+    report: Callable[[str], None] | None,
+) -> Json:
+    """Run `advantages` on the files of an input that are new or were changed."""
+    summary: Json = {"inputs": [], "outputs": [], "responses": 0, "warnings": []}
+    with updating(paths, output, recipe, options) as update:
+        if update.chosen:
+            with UpdateInputs.of(update, report) as inputs:
+                if inputs.files():
+                    summary = _write_update(update, inputs, recipe, options)
+                    summary["inputs"] = [str(found.path) for found in update.chosen]
+        if options.delete:
+            update.delete()
+        return {**summary, "update": update.facts()}
+
+
+def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options: Options) -> Json:
+    """Write the chosen files of an update, and those that must be computed with them."""
+    source = Source(inputs.files(), keep_footers=True)
+    while update.kept or update.vanished:
+        from rlpost.pipeline import run, update_checks  # noqa: PLC0415
+
+        found = update_checks.coupled(update, run.bind(source, recipe))
+        if not found:
+            break
+        if not options.overwrite:
+            raise UsageError(
+                f"{next(iter(found.values()))}: add --overwrite, which writes what is up to date, "
+                "too, as far as that is needed"
+            )
+        update.choose(found)
+        source = Source(inputs.files(), keep_footers=True)
+    targets: list[AnyPath] = [update.target(found) for found in update.chosen]
+    journal = journal_of(
+        update.output, resume=False, overwrite=options.overwrite, verify=options.verify
+    )
+    with closing(source), Outputs(targets, journal) as outputs:
+        _begin(source, outputs, recipe)
+        from rlpost.pipeline import run  # noqa: PLC0415
+
+        return run.advantages(source, outputs, recipe, options, update)
 
 
 def _on_other_engine(

@@ -149,7 +149,7 @@ def _directory(
             f"{text}: contains dumps of {', '.join(names)}; select a format with --from NAME, or "
             "name the directory of one format"
         )
-    _check_mixed(text, found.dumps)
+    check_mixed(text, found.dumps)
     return found
 
 
@@ -200,7 +200,7 @@ def _is_readable(file: Path) -> bool:
     return bool(first_fields(file) or parquet_columns(file) or first_texts(file))
 
 
-def _check_mixed(text: str, dumps: Sequence[Dump]) -> None:
+def check_mixed(text: str, dumps: Sequence[Dump]) -> None:
     """Check that rollouts are of one kind, because kinds share the names of groups and steps.
 
     Evaluation is beside training as `eval_7.pt` or in `eval/`, and older prime-rl writes each

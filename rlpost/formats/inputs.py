@@ -128,9 +128,9 @@ def convert_inputs(
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not Path(paths[0]).is_file():
-            file = _convert(dumps, staging / JOINED)
+            file = convert_dumps(dumps, staging / JOINED)
             if report is not None:
-                report(_line(dumps, [file], joined=True))
+                report(converted_line(dumps, [file], joined=True))
             return [str(staging / JOINED)]
     converted: list[str] = []
     for number, path in enumerate(paths):
@@ -140,9 +140,9 @@ def convert_inputs(
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
-        files = [_convert([dump], target) for dump, target in zip(dumps, targets, strict=True)]
+        files = [convert_dumps([dump], target) for dump, target in zip(dumps, targets, strict=True)]
         if report is not None:
-            report(_line(dumps, files))
+            report(converted_line(dumps, files))
         single = len(dumps) == 1 and Path(path).is_file()
         converted.append(str(targets[0] if single else top))
     return converted
@@ -167,7 +167,7 @@ def _is_dump(path: str | Path) -> bool:
     return location.suffix in {".jsonl", ".json", ".pt"} and location.is_file()
 
 
-def _convert(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
+def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
     """Convert dumps to one file, and return it."""
     common_format(dumps)
     try:
@@ -183,7 +183,9 @@ def _convert(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
     return file
 
 
-def _line(dumps: Sequence[Dump], files: Sequence[CanonicalFile], *, joined: bool = False) -> str:
+def converted_line(
+    dumps: Sequence[Dump], files: Sequence[CanonicalFile], *, joined: bool = False
+) -> str:
     """Return what was converted: the format, what it lacks, and its notes on a second line."""
     dump_format = common_format(dumps)
     columns = {name for file in files for name in file.columns}

@@ -15,6 +15,7 @@ from rlpost.interface.inputs import (
     Inputs,
     input_names,
     input_paths,
+    path_names,
     table_paths,
     without_paths,
 )
@@ -64,7 +65,7 @@ def advantages(
             dumps that `rlpost convert` reads; or tables in memory (see `enrich`).
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
-        options: how it is computed.
+        options: how it is computed; with `update=True`, only files that are new or were changed.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only.
 
@@ -80,6 +81,9 @@ def advantages(
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
     options = options or Options()
+    if options.update:
+        with _reporting(options, progress=progress) as run:
+            return Summary(api.advantages(path_names(inputs), output, recipe, run))
     with (
         input_paths(inputs, output, overwrite=options.overwrite) as paths,
         _reporting(options, progress=progress) as run,

@@ -79,6 +79,18 @@ def input_names(inputs: Inputs) -> list[str]:
     ]
 
 
+def path_names(inputs: Inputs) -> list[str]:
+    """Return inputs that are all paths; UsageError if one is a table: it has no time of change."""
+    several = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    for one in several:
+        if not isinstance(one, str | Path):
+            raise UsageError(
+                f"update=True: {type(one).__name__} came; paths are needed, of files with a size "
+                "and a time of change"
+            )
+    return [str(one) for one in several]
+
+
 def _path(one: Any, folder: Path, number: int, names: dict[str, str]) -> str:
     """Return a path as it is; write a table to a file of its name, and return its path."""
     if isinstance(one, str | Path):

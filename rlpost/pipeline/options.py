@@ -23,7 +23,8 @@ class Options:
             allows.
         workers: threads that compute; None: one per core, at most 8.
         overwrite: replace an existing output.
-        state: file of the running reward statistics: read at the start, written at the end.
+        state: file of the running reward statistics and of the adaptive KL coefficient: read at the
+            start, written at the end.
         reporter: receives the progress; mostly `progress=True` of a function is enough.
         resume: continue a stopped run, and keep complete files if this run stops.
         verify: read each written file again and compare it with the input before it is published.
@@ -34,6 +35,8 @@ class Options:
         started: when the run began, by `time.perf_counter`; None: when the function is called.
         scratch_dir: directory for a file of what a pass keeps for the next one; None: that of the
             output, or memory if no file is written.
+        update: write only the files of a directory OUT whose input is new or was changed.
+        delete: with `update`, delete the outputs whose input no longer exists.
         cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
     """
 
@@ -50,6 +53,8 @@ class Options:
     asked: Mapping[str, str] = field(default_factory=dict)
     started: float | None = None
     scratch_dir: Path | None = None
+    update: bool = False
+    delete: bool = False
     cpu_started: float = 0.0
 
     def at_start(self) -> Options:

@@ -424,6 +424,9 @@ class Outputs:
         self.journal = journal
         self.finished: dict[int, FinishedFile] = {}
         """Files that an earlier run completed, by number."""
+        self.before_publishing: Callable[[list[Path]], None] | None = None
+        """Is called with the complete files, in the order of the targets, before the first is
+        renamed; for local outputs without a journal."""
         self._sinks: dict[int, Sink] = {}
         self._begun: dict[int, StagedFile | Upload] = {}
         self._folders: list[Path] = []
@@ -540,6 +543,9 @@ class Outputs:
         with signals_deferred():
             if self.journal is not None:
                 self.journal.publishing()
+            if self.before_publishing is not None:
+                staged = [self._sinks[index].output for index in range(len(self.targets))]
+                self.before_publishing([one.path for one in staged if isinstance(one, StagedFile)])
             remote: list[Upload] = []
             for index, target in enumerate(self.targets):
                 output = self._sinks[index].output if index in self._sinks else None

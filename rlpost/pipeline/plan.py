@@ -381,7 +381,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
     ]
 
 
-def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
+def group_reasons(resolved: ResolvedRecipe) -> list[str]:
     """Return the parts of a recipe that need groups."""
     recipe, estimator = resolved.recipe, resolved.estimator
     mean_of, std_of = resolved.norm
@@ -403,14 +403,14 @@ def _group_reasons(resolved: ResolvedRecipe) -> list[str]:
 def counts_rows(resolved: ResolvedRecipe) -> bool:
     """Return whether a recipe compares the rows of groups without regard to rollouts."""
     aware = resolved.recipe.rollout_id is not None or "traj_id" in resolved.estimator.needs
-    return bool(_group_reasons(resolved)) and not aware
+    return bool(group_reasons(resolved)) and not aware
 
 
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
     needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
-    reasons = _group_reasons(resolved)
+    reasons = group_reasons(resolved)
     if reasons:
         needed["group"] = " and ".join(reasons)
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"

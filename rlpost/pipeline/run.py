@@ -30,6 +30,7 @@ from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
+from rlpost.pipeline.update_run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.outputs import Outputs
     from rlpost.pipeline.totals import ExactTotals
+    from rlpost.pipeline.update import Update
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -57,13 +59,28 @@ MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 """Returns the metadata of a file from the plan, the file's number, its responses and totals."""
 
 
-def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
-    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
+def advantages(
+    source: Source,
+    outputs: Outputs,
+    recipe: Recipe,
+    options: Options,
+    update: Update | None = None,
+) -> Json:
+    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`.
+
+    Args:
+        source: the input.
+        outputs: one for each file.
+        recipe: what is computed.
+        options: how it is computed.
+        update: the source has its chosen files; None: the run is no update.
+    """
     state, warnings = load_state(options.state, recipe, source)
     check_writable(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
+    own = None if update is None else UpdateRun(update, plan, state, options)
     engine = engine_for(plan, options, outputs.folder)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
@@ -71,7 +88,10 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
         summaries: list[Json] | None = [] if len(source.files) == 1 else None
-        metadata = partial(enriched_metadata, run=run, summaries=summaries)
+        metadata: MetadataOf = partial(enriched_metadata, run=run, summaries=summaries)
+        if own is not None:
+            metadata = own.metadata(responses, run, partial(enriched_metadata, summaries=summaries))
+            outputs.before_publishing = own.before_publishing(responses)
         totals, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify
         )
@@ -81,7 +101,9 @@ def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Option
             **run_summary(plan, inputs, outputs.targets, rewritten, devices, engine.splits),
             "scratch": None if engine.kept is None else engine.kept.facts(),
         }
-    if options.state is not None:
+    if own is not None:
+        own.published()
+    elif options.state is not None:
         save_state(options.state, state.after(responses.notes))
     warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
     clock = engine.clock

@@ -38,6 +38,8 @@ class RunState:
     """Running reward statistics, by domain."""
     kl_coef: float | None = None
     """The KL coefficient of the next batch, if it adapts; None: that of the recipe."""
+    step: str | None = None
+    """The step of the last batch; None if the last run had no --update."""
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
@@ -47,13 +49,15 @@ class RunState:
         return cls(
             {name: RunningMoments(**values) for name, values in moments},
             None if coefficient is None else float(coefficient),
+            table.get("step"),
         )
 
     def to_json(self) -> Json:
         """Return the state as plain data, without what it has none of."""
         running = {name: asdict(moments) for name, moments in self.running.items()}
         coefficient = {} if self.kl_coef is None else {"kl_coef": self.kl_coef}
-        return {"running": running, **coefficient}
+        step = {} if self.step is None else {"step": self.step}
+        return {"running": running, **coefficient, **step}
 
     def after(self, notes: Mapping[str, Any]) -> RunState:
         """Return the state after the batches of some responses, from their notes."""
@@ -90,7 +94,7 @@ def load_state(
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["version"] != _VERSION:
             raise DataError(f"{path}: state of version {table['version']}; {_VERSION} is needed")
-        state = RunState.of({"running": table["running"], "kl_coef": table.get("kl_coef")})
+        state = RunState.of(table | {"running": table["running"]})
         number = semantics.parse(table.get("semantics"))
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
@@ -109,6 +113,12 @@ def load_state(
     return RunState(), [f"{text}; {anew} {kept}"]
 
 
+def state_text(state: RunState) -> str:
+    """Return the text of a state file."""
+    table = {"version": _VERSION, "semantics": SEMANTICS, **state.to_json()}
+    return json.dumps(table, indent=1) + "\n"
+
+
 def save_state(path: Path, state: RunState) -> None:
     """Write the state after a run; the old file stays until the new one is complete.
 
@@ -117,11 +127,10 @@ def save_state(path: Path, state: RunState) -> None:
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    table = {"version": _VERSION, "semantics": SEMANTICS, **state.to_json()}
     with FileLock([path]), file_errors(path, "cannot be written"):
         staged = StagedFile(path)
         try:
-            staged.write(0, (json.dumps(table, indent=1) + "\n").encode())
+            staged.write(0, state_text(state).encode())
             staged.complete()
             _keep_older(path)
             staged.publish()

@@ -22,6 +22,7 @@ from rlpost.display.text import (
     size,
 )
 from rlpost.io.text import printable_line
+from rlpost.pipeline.update import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 NONE = "–"
 _ROUNDING = 1e-15
+_FEW = 5  # files that are named
 _MASK_LABELS = {
     "all": "responses masked, total",
     "sample_mask": "masked: sample mask of the input",
@@ -81,9 +83,47 @@ def _kept(plan: Plan, names: tuple[str, ...]) -> str:
     return f"keeps {', '.join(names)}: up to {size(most)} {where}"
 
 
+def show_update(facts: Json, out: Console | None = None) -> None:
+    """Print which files an update writes, on stdout or on another console."""
+    (out or console(sys.stdout)).print(_update(facts))
+
+
+def _update(facts: Json) -> Text:
+    """Return which files an update wrote, or would write, and why."""
+    count = facts["written"] or facts["chosen"]
+    verb = "written" if facts["written"] else "to write"
+    why = [f"{number:,} {REASONS[name]}" for name, number in facts["reasons"].items() if number]
+    files = f"{count:,} of {counted(facts['files'], 'file')} {verb}"
+    lines = [f"{files}: {', '.join(why)}" if why else files]
+    if 0 < count <= _FEW:
+        lines += [
+            f"  {printable_line(name)}: {REASONS[why]}" for name, why in facts["names"].items()
+        ]
+    vanished = "no longer exists, and its output is kept (--delete deletes it)"
+    several = "no longer exist, and their outputs are kept (--delete deletes them)"
+    for name, one, more in (
+        ("incomplete", "file is not complete yet", "files are not complete yet"),
+        ("skipped", "file has no known format", "files have no known format"),
+        ("vanished", f"input {vanished}", f"inputs {several}"),
+        (
+            "deleted",
+            "output of a vanished input is deleted",
+            "outputs of vanished inputs are deleted",
+        ),
+    ):
+        if paths := facts[name]:
+            what = one if len(paths) == 1 else more
+            lines.append(f"{len(paths):,} {what}: {_first_paths(paths)}")
+    return Text("\n".join(lines))
+
+
 def show_summary(summary: Json, out: Console | None = None) -> None:
     """Print the summary of a run on stderr, or on another console."""
     out = out or console(sys.stderr)
+    if "update" in summary:
+        show_update(summary["update"], out)
+        if not summary["update"]["written"]:
+            return
     parts: list[RenderableType] = [
         _overview(summary),
         _numbers(summary),

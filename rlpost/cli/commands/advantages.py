@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,6 +58,24 @@ def advantages(
             panel=EXECUTION,
             common=False,
             help="Continue a stopped run; keep the files it completed.",
+        ),
+    ] = False,
+    update: Annotated[
+        bool,
+        option(
+            "--update",
+            panel=EXECUTION,
+            common=False,
+            help="Write only files that are new or changed since.",
+        ),
+    ] = False,
+    delete: Annotated[
+        bool,
+        option(
+            "--delete",
+            panel=EXECUTION,
+            common=False,
+            help="With --update: delete outputs of vanished inputs.",
         ),
     ] = False,
     verify: Annotated[
@@ -141,12 +159,21 @@ def advantages(
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.update import planned  # noqa: PLC0415
     from rlpost.render.summary import show_plan as print_plan  # noqa: PLC0415
+    from rlpost.render.summary import show_update  # noqa: PLC0415
 
     tell = echo if not quiet else None
+    if show_plan and update:
+        if len(paths) < 2:  # noqa: PLR2004
+            raise UsageError("--plan --update: IN and OUT are needed, to compare both")
+        run = api.Options(overwrite=overwrite, update=True, delete=delete)
+        show_update(planned(paths[:-1], parse_path(paths[-1]), recipe, run).facts())
+        return
     if show_plan:
+        from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+
         (devices_named if engine == "local" else check_name)(device)
         with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
             print_plan(api.plan(inputs, recipe))
@@ -156,15 +183,21 @@ def advantages(
         with progress(quiet=quiet) as reporter:
             run = api.Options(
                 device, None, workers, overwrite, state, reporter, resume, verify, engine,
-                ray_address, started=context.obj, scratch_dir=scratch_dir,
+                ray_address, started=context.obj, scratch_dir=scratch_dir, update=update,
+                delete=delete,
             )  # fmt: skip
             summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
         if summary is not None:
             _show(summary, summary_json, quiet=quiet)
         return
     output = parse_path(paths[-1])
+    convert = (
+        nullcontext(paths[:-1])
+        if update
+        else canonical_inputs(paths[:-1], output, overwrite=overwrite, report=tell)
+    )
     with (
-        canonical_inputs(paths[:-1], output, overwrite=overwrite, report=tell) as inputs,
+        convert as inputs,
         progress(quiet=quiet) as reporter,
         _with_hint_to_resume(output, resume=resume),
     ):
@@ -173,8 +206,9 @@ def advantages(
         run = api.Options(
             device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
             ray_address, names if names["preset"] else {}, context.obj, scratch_dir,
+            update, delete,
         )  # fmt: skip
-        summary = api.advantages(inputs, paths[-1], recipe, run)
+        summary = api.advantages(inputs, paths[-1], recipe, run, tell)
     if inputs != paths[:-1]:
         summary["inputs"] = paths[:-1]  # what was converted for this run is gone
     _show(summary | names, summary_json, quiet=quiet)

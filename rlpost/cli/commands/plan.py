@@ -154,6 +154,8 @@ def _check_options(options: Options) -> None:
     ignored = {
         "--overwrite": (options.overwrite, "is for `rlpost plan`, which reserves the names"),
         "--state": (options.state is not None, "is for `rlpost plan`, which reads the statistics"),
+        "--update": (options.update, "is for runs without a plan"),
+        "--delete": (options.delete, "is for runs without a plan"),
         "--resume": (options.resume, "is not needed: a shard continues by itself"),
         f"--engine {options.engine}": (options.engine != "local", "is for runs without a plan"),
         "--scratch-dir": (options.scratch_dir is not None, "is for runs without a plan"),

@@ -75,20 +75,22 @@ def _expand(text: str) -> list[InputFile]:
         if isinstance(path, Path) and path.exists() and not path.is_file():
             raise ReadWriteError(f"{text}: cannot be read: not a regular file")
         if path.exists():
-            return [InputFile(path, Path(path.name), _partitions(path))]
+            return [InputFile(path, Path(path.name), partitions_of(path))]
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if glob.has_magic(text):
         files = glob_files(path)
         if not files:
             raise ReadWriteError(f"{text}: the pattern matches no file")
-        return [InputFile(file, relative_to_glob(path, file), _partitions(file)) for file in files]
+        return [
+            InputFile(file, relative_to_glob(path, file), partitions_of(file)) for file in files
+        ]
     raise ReadWriteError(f"{text}: {why_missing(path)}")
 
 
 def _directory(top: AnyPath) -> list[InputFile]:
     files = [
-        InputFile(file, relative, _partitions(file))
+        InputFile(file, relative, partitions_of(file))
         for file, relative in list_files(top)
         if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
     ]
@@ -100,13 +102,15 @@ def _directory(top: AnyPath) -> list[InputFile]:
     return files
 
 
-def _partitions(path: AnyPath) -> tuple[tuple[str, str], ...]:
+def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
+    """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
 
 
 # Keys of the key-value metadata that a plan reads.
 MISSING_ROLES = b"rlpost.lacks"  # role -> reason that a converted dump lacks it
+SOURCE_KEY = b"rlpost.source"  # the input of an output of --update; see rlpost.pipeline.update
 MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run computed it
 COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced
 

@@ -28,6 +28,7 @@ from rlpost.io.parquet.footer import (
     merge_statistics,
 )
 from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_row_groups
+from rlpost.io.parquet.inputs import SOURCE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -316,13 +317,18 @@ def shift_offsets(meta: Struct, delta: int) -> None:
 
 
 def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
-    """Set key-value entries of FileMetaData, and of its Arrow schema, which pyarrow prefers."""
+    """Set key-value entries of FileMetaData, and of its Arrow schema, which pyarrow prefers.
+
+    What an input says about its own input is not true of the output, and is left out.
+    """
     new = {key.encode(): value.encode() for key, value in metadata.items()}
-    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in new]
+    replaced = {*new, SOURCE_KEY}
+    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) not in replaced]
     for pair in pairs:
         if pair.binary(1) == ARROW_SCHEMA and new:
             schema = decode_arrow_schema(pair.binary(2))
-            schema = schema.with_metadata((schema.metadata or {}) | new)
+            kept = {k: v for k, v in (schema.metadata or {}).items() if k != SOURCE_KEY}
+            schema = schema.with_metadata(kept | new)
             pair.put(2, Wire.BINARY, encode_arrow_schema(schema))
     pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
     footer.pop(FileMeta.KEY_VALUES, None)
