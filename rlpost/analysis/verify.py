@@ -271,7 +271,7 @@ def _compare(
     engine = engine_for(plan, options)
     assert isinstance(plan.source, _InputColumns)
     with single_threaded_torch(), _as_data_error(run[0]):
-        responses = engine.responses(plan.source.written)
+        responses = engine.responses(plan.source.written, part=True)
         options.reporter.start("compare", plan.source.rows)
         return [
             _verdict(engine, responses, index, enriched, damage[index])

@@ -96,18 +96,19 @@ class Engine:
         """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
 
-    def responses(self, names: tuple[str, ...]) -> Responses:
+    def responses(self, names: tuple[str, ...], *, part: bool = False) -> Responses:
         """Run all passes but the last; return the reduced table of responses.
 
         Args:
             names: the columns that the last pass computes, for which passes keep tokens.
+            part: the input may be a part of a run's, of which masks drop all responses.
         """
         first, *later = self.plan.phases()
         collector = Collector()
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)
         with self.clock.wall("reduce"):
-            responses = reduced(first, response_table(collector, self.plan))
+            responses = reduced(first, response_table(collector, self.plan).noting(part=part))
         if differ := responses.notes.get("rows_differ"):
             source = self.plan.source
             rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
