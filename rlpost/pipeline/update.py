@@ -24,7 +24,8 @@ from rlpost.formats.whole import is_whole
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
-from rlpost.io.parquet.inputs import SOURCE_KEY, find_inputs
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
 from rlpost.io.staged import file_errors
 from rlpost.pipeline.update_marker import MARKER, recover, stopped_files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +18,12 @@ from rlpost.cli.output import echo, write_json
 from rlpost.errors import ReadWriteError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
 
 
 app = typer.Typer(add_completion=False)
@@ -151,67 +155,76 @@ def advantages(
     OUT has all columns of IN, unchanged, and the new ones.
     """
     paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
-    if shard is None and len(paths) < (1 if show_plan else 2):
+    if shard is None and len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost import api  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
-    from rlpost.pipeline.update import planned  # noqa: PLC0415
-    from rlpost.render.summary import show_plan as print_plan  # noqa: PLC0415
-    from rlpost.render.summary import show_update  # noqa: PLC0415
 
     tell = echo if not quiet else None
-    if show_plan and update:
-        if len(paths) < 2:  # noqa: PLR2004
-            raise UsageError("--plan --update: IN and OUT are needed, to compare both")
-        run = api.Options(overwrite=overwrite, update=True, delete=delete)
-        show_update(planned(paths[:-1], parse_path(paths[-1]), recipe, run).facts())
-        return
+    run = api.Options(
+        device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
+        engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
+        started=context.obj, scratch_dir=scratch_dir, update=update, delete=delete,
+    )  # fmt: skip
     if show_plan:
-        from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
-
-        (devices_named if engine == "local" else check_name)(device)
-        with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
-            print_plan(api.plan(inputs, recipe))
+        _show_plan(paths, recipe, run, tell)
         return
     check_writable(None if summary_json == "-" else summary_json)
     if shard is not None:
         with progress(quiet=quiet) as reporter:
-            run = api.Options(
-                device, None, workers, overwrite, state, reporter, resume, verify, engine,
-                ray_address, started=context.obj, scratch_dir=scratch_dir, update=update,
-                delete=delete,
-            )  # fmt: skip
+            run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
             summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
         if summary is not None:
             _show(summary, summary_json, quiet=quiet)
         return
     output = parse_path(paths[-1])
-    convert = (
-        nullcontext(paths[:-1])
-        if update
-        else canonical_inputs(paths[:-1], output, overwrite=overwrite, report=tell)
-    )
     with (
-        convert as inputs,
+        _converted(paths[:-1], output, run, tell) as inputs,
         progress(quiet=quiet) as reporter,
         _with_hint_to_resume(output, resume=resume),
     ):
         if resume and inputs != paths[:-1]:
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
-        run = api.Options(
-            device, chunk_tokens, workers, overwrite, state, reporter, resume, verify, engine,
-            ray_address, names if names["preset"] else {}, context.obj, scratch_dir,
-            update, delete,
-        )  # fmt: skip
-        summary = api.advantages(inputs, paths[-1], recipe, run, tell)
+        summary = api.advantages(inputs, paths[-1], recipe, replace(run, reporter=reporter), tell)
     if inputs != paths[:-1]:
         summary["inputs"] = paths[:-1]  # what was converted for this run is gone
     _show(summary | names, summary_json, quiet=quiet)
+
+
+def _converted(
+    inputs: list[str], output: AnyPath, run: Options, tell: Callable[[str], None] | None
+) -> AbstractContextManager[list[str]]:
+    """Convert dumps for the block, except for an update, which converts those that it reads."""
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - pyarrow
+
+    if run.update:
+        return nullcontext(inputs)
+    return canonical_inputs(inputs, output, overwrite=run.overwrite, report=tell)
+
+
+def _show_plan(
+    paths: list[str], recipe: Recipe, run: Options, tell: Callable[[str], None] | None
+) -> None:
+    """Print the passes of a run, or the files that an update would write."""
+    from rlpost import api  # noqa: PLC0415 - pyarrow
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.pipeline.update import planned  # noqa: PLC0415
+    from rlpost.render import summary  # noqa: PLC0415
+
+    if run.update:
+        found = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
+        summary.show_update(found.facts())
+        return
+    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+
+    (devices_named if run.engine == "local" else check_name)(run.device)
+    with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
+        summary.show_plan(api.plan(inputs, recipe))
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from rlpost.io.parquet.footer import (
     merge_statistics,
 )
 from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_row_groups
-from rlpost.io.parquet.inputs import SOURCE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -47,6 +46,7 @@ class NewColumns(Protocol):
 
 
 ARROW_SCHEMA = b"ARROW:schema"
+SOURCE_KEY = b"rlpost.source"  # the input of an output of --update; see rlpost.pipeline.update
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_TYPES = {
     pa.bool_(): "boolean",
