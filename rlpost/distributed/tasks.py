@@ -311,7 +311,7 @@ def join(
     source = partition.source()
     plan = context.plan(source)
     summary = summary_of(plan, labels, response_facts(plan, responses), totals)
-    metadata = context.metadata.of_file(partition.first, partition.files[0].path.name, summary)
+    metadata = context.metadata.of_file(partition.first, partition.files[0].path, summary)
 
     def fill(sink: Sink) -> ExactTotals:
         assert sink.reason is None, "files that cannot be copied are not divided"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.fingerprint import footer_digest
+from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS, Change
@@ -38,15 +39,6 @@ SEMANTICS_KEY = "rlpost.semantics"
 SIDECAR_KEY = "rlpost.sidecar"
 _DEEPEST = 50  # lists within lists
 _LONGEST = 400  # characters of an error in the metadata
-
-
-def sidecar_entry(source: AnyPath) -> dict[str, str]:
-    """Return the metadata entry of a sidecar: it has the rows of this input, in order.
-
-    Raises:
-        OSError, ReadWriteError: the input cannot be read.
-    """
-    return {SIDECAR_KEY: json.dumps({"footer": footer_digest(source)})}
 
 
 @dataclass(frozen=True)
@@ -72,6 +64,8 @@ class FileMetadata:
     """The number of the file in the run, from 0."""
     input: str = ""
     """The name of the input file."""
+    footer: str = ""
+    """Of a sidecar, which has new columns alone: the digest of the input's footer."""
     summary: Json | None = None
     """The summary of the file; None in a file of `rlpost loss`."""
     version: str = __version__
@@ -110,9 +104,15 @@ class FileMetadata:
         digest = sha256(text.encode()).hexdigest()[:32]
         return replace(self, run=digest, files=len(files), rows=first_rows[-1])
 
-    def of_file(self, number: int, name: str, summary: Json) -> Self:
-        """Return the metadata of one file of the run, from its number, input and summary."""
-        return replace(self, file=number, input=name, summary=summary)
+    def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
+        """Return the metadata of one file of the run, from its number, input and summary.
+
+        Raises:
+            ReadWriteError: the input of a sidecar cannot be read.
+        """
+        with file_errors(path, "cannot be read"):
+            footer = footer_digest(path) if self.recipe.emit_only else ""
+        return replace(self, file=number, input=path.name, summary=summary, footer=footer)
 
     @property
     def entries(self) -> dict[str, str]:
@@ -128,6 +128,7 @@ class FileMetadata:
             **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
             RUN_KEY: json.dumps(run),
             **self.mask,
+            **({SIDECAR_KEY: json.dumps({"footer": self.footer})} if self.footer else {}),
             **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
         }
 

@@ -19,7 +19,7 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata, sidecar_entry
+from rlpost.pipeline.file_metadata import FileMetadata
 from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.outputs import check_writable, run_identity
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
@@ -438,9 +438,7 @@ def enriched_metadata(
         summaries: gets the summary of the file, which is that of the run if it has no other file.
     """
     path = plan.source.files[index].path
-    name = path.name
     summary = summarise(plan, responses, totals)
     if summaries is not None:
         summaries.append(summary)
-    entries = run.of_file(first + index, name, summary).entries
-    return entries | (sidecar_entry(path) if plan.resolved.recipe.emit_only else {})
+    return run.of_file(first + index, path, summary).entries

@@ -28,7 +28,8 @@ def show_join(summary: Json, out: Console | None = None) -> None:
     out.print(Text("rlpost join", "bold"))
     out.print(Text(f"{_first(summary['inputs'])}"))
     out.print(Text(f"  + {_first([*dict.fromkeys(summary['sidecars'])])}"))
-    out.print(Text(f"  → {_first(summary['outputs'])}"))
+    if summary["outputs"]:  # a joined table has none
+        out.print(Text(f"  → {_first(summary['outputs'])}"))
     out.print()
     facts = {
         "rows": _rows(summary),

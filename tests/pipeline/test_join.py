@@ -2,6 +2,7 @@
 
 import json
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -111,6 +112,37 @@ def test_columns_of_any_program_are_joined_unchanged(tmp_path, writer):
     assert verdict.num_row_groups == 3
     assert b"rlpost.checksums" in verdict.metadata
     rlpost.join(source, side, tmp_path / "out.parquet", overwrite=True)  # it is rlpost's own
+
+
+def test_types_that_parquet_lacks_are_kept_beside_an_input_without_arrows_schema(tmp_path):
+    source, side = tmp_path / "in.parquet", tmp_path / "side.parquet"
+    duckdb.sql(f"COPY (FROM '{SAMPLE}') TO '{source}' (FORMAT parquet)")
+    new = FRAME.select("prompt_id", waited=pl.int_range(pl.len()).cast(pl.Duration("ms")))
+    new.write_parquet(side)
+    rlpost.join(source, side, tmp_path / "out.parquet")
+    out = pl.read_parquet(tmp_path / "out.parquet")
+    assert out.schema["waited"] == pl.Duration("ms")
+    assert out.equals(pl.concat([pl.read_parquet(source), new.drop("prompt_id")], how="horizontal"))
+
+
+def test_empty_row_groups_and_inputs_that_cannot_be_copied(tmp_path, monkeypatch):
+    source, side, table = tmp_path / "in.parquet", tmp_path / "side.parquet", FRAME.to_arrow()
+    with pq.ParquetWriter(source, table.schema, write_page_index=True) as writer:
+        for part in (table[:0], table[:100], table[:0], table[100:]):
+            writer.write_table(part)
+    rlpost.advantages(source, side, rlpost.Recipe(emit_only=True))
+    rlpost.advantages(source, tmp_path / "full.parquet")
+    assert rlpost.join(source, side, tmp_path / "a.parquet").decoded == []
+    full = (tmp_path / "full.parquet").read_bytes()
+    assert (tmp_path / "a.parquet").read_bytes() == full
+    monkeypatch.setattr("rlpost.io.parquet.sink._splice", lambda *_: "for a test")
+    result = rlpost.join(source, side, tmp_path / "b.parquet")
+    assert (result.decoded, result.rewritten) == ([], ["b.parquet: for a test"])
+    assert pq.read_table(tmp_path / "b.parquet").equals(pq.read_table(tmp_path / "full.parquet"))
+    written(FRAME.head(0), source)
+    written(FRAME.head(0).select("prompt_id", x="step"), side)
+    for on in ((), "prompt_id"):
+        assert rlpost.join(source, side, tmp_path / "b.parquet", on, overwrite=True).rows == 0
 
 
 def test_rows_in_another_order_are_joined_by_key(tmp_path, monkeypatch):
