@@ -4,7 +4,8 @@ Runs rlpost's commands and their peers as whole processes, in alternation, for s
 Compare only ratios of medians from the same run. `RLPOST=PATH` measures another program.
 
 Parts: `commands` and `padded` on one large file, `small` (many files, row groups and steps),
-`convert`, `growth` (1 to 8 times the input), `scans` and `groups` (single functions).
+`training` (batches of an epoch), `convert`, `growth` (1 to 8 times the input), `scans` and `groups`
+(single functions).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.bench.commands import Case
 
-PARTS = ("commands", "padded", "small", "convert", "growth", "scans", "groups")
+PARTS = ("commands", "padded", "small", "training", "convert", "growth", "scans", "groups")
 Json = dict[str, Any]
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,6 +71,52 @@ def copy_row_groups(source: str, target: str) -> None:
         for group in range(file.num_row_groups):
             writer.write_table(file.read_row_group(group))
     _sync(Path(target))
+
+
+COLUMNS = ("advantages", "returns", "old_log_probs", "ref_log_probs", "values", "reward")
+RESPONSES = 256
+
+
+def arrow_loop(source: str, target: str) -> None:  # noqa: ARG001
+    """Read the columns of training batches with pyarrow, a batch after the other."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    names = [*COLUMNS, "response_mask"]
+    for batch in pq.ParquetFile(source).iter_batches(RESPONSES, columns=names):
+        assert batch.num_rows
+
+
+def load_packed(source: str, target: str) -> None:  # noqa: ARG001
+    """Make the training batches of an epoch, packed."""
+    _load(source, layout="packed")
+
+
+def load_padded(source: str, target: str) -> None:  # noqa: ARG001
+    """Make the training batches of an epoch, padded."""
+    _load(source, layout="padded")
+
+
+def load_shuffled(source: str, target: str) -> None:  # noqa: ARG001
+    """Make the training batches of an epoch, packed and shuffled."""
+    _load(source, layout="packed", shuffle=1)
+
+
+def _load(source: str, **options: Any) -> None:
+    import rlpost  # noqa: PLC0415
+
+    for batch in rlpost.load(source, batch_size=RESPONSES, columns=COLUMNS, **options):
+        assert batch["cu_seqlens" if options["layout"] == "packed" else "lengths"].numel()
+
+
+def datasets_loop(source: str, target: str) -> None:  # noqa: ARG001
+    """Iterate over a stream of Hugging Face datasets as tensors of torch, without batches."""
+    import datasets  # noqa: PLC0415
+
+    rows = datasets.load_dataset(
+        "parquet", data_files=source, split="train", streaming=True, columns=[*COLUMNS]
+    )
+    for row in rows.with_format("torch"):
+        assert len(row)
 
 
 def _sync(path: Path) -> None:
@@ -198,6 +244,11 @@ BASELINES = {
         pandas_statistics,
         padded_grpo,
         padded_gae,
+        arrow_loop,
+        load_packed,
+        load_padded,
+        load_shuffled,
+        datasets_loop,
     )
 }
 IMPORTS = {
@@ -206,6 +257,8 @@ IMPORTS = {
     "pandas_statistics": ("numpy", "pandas"),
     "padded_grpo": ("pyarrow.parquet", "torch"),
     "padded_gae": ("pyarrow.parquet", "torch"),
+    **dict.fromkeys(("load_packed", "load_padded", "load_shuffled"), ("rlpost.training.loader",)),
+    "datasets_loop": ("datasets", "torch"),
 }
 
 if __name__ == "__main__":

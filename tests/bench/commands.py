@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Case:
     @property
     def without_start_up(self) -> bool:
         """Whether start-up is left out of the ratio."""
-        return self.group == "small"
+        return self.group in ("small", "training")
 
 
 def _advantages(name: str, *words: str, most: float | None = None) -> Case:
@@ -94,6 +94,16 @@ CASES = (
         "small",
     ),
     Case("5,000 steps", ("advantages", "{steps}", "{out}", *JSON, *GRPO), "", 0.2, "small"),
+    _peer("arrow loop", "{gae}", "training"),
+    *(
+        replace(_peer(name, "{gae}", "training"), of="arrow loop", most=most)
+        for name, most in (
+            ("load packed", 1.33),
+            ("load padded", 2.5),
+            ("load shuffled", 1.33),
+            ("datasets loop", None),
+        )
+    ),
     Case("convert, first MB", ("convert", "{short_jsonl}", "{out}"), "", group="convert"),
     Case("convert", ("convert", "{jsonl}", "{out}"), "", group="convert"),
 )
