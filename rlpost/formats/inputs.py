@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
-from rlpost.formats.base import TOKEN_COLUMNS, ReadOptions
+from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.locks import scratch_folder
@@ -84,6 +84,13 @@ def canonical_inputs(
         return
     with _canonical_inputs(paths, beside, report, overwrite=overwrite) as inputs:
         yield inputs
+
+
+def names_of(inputs: Sequence[str], paths: Sequence[str | Path]) -> dict[str, str]:
+    """Return the inputs as typed, by the path that `canonical_inputs` yields for each."""
+    if len(inputs) != len(paths):  # one file of all dumps, or a URL with several files
+        return {}
+    return {own: str(path) for own, path in zip(inputs, paths, strict=True) if own != str(path)}
 
 
 @contextmanager
@@ -191,8 +198,9 @@ def converted_line(
     columns = {name for file in files for name in file.columns}
     missing, without = list(missing_roles(dump_format, columns)), ""
     if columns.isdisjoint(TOKEN_COLUMNS):
-        missing = [role for role in missing if kind_of(role) != "tokens"]
-        without = ", without columns of tokens"
+        lengths = " or lengths" if LENGTH in missing else ""
+        missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
+        without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
     note = f"\n  {dump_format.notes()}" if dump_format.notes() else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"

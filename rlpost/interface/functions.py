@@ -17,7 +17,6 @@ from rlpost.interface.inputs import (
     input_paths,
     path_names,
     table_paths,
-    without_paths,
 )
 from rlpost.interface.results import (
     Comparison,
@@ -31,6 +30,7 @@ from rlpost.interface.results import (
 )
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
+from rlpost.io.paths import without_paths
 from rlpost.io.progress import SilentReporter
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
@@ -569,19 +569,13 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Inspection:
     """Return facts that name the inputs, where their paths are those of temporary files."""
+    from rlpost.analysis.inspect.facts import with_names  # noqa: PLC0415 - polars is slow to import
+
     names = input_names(inputs)
-    named = dict(zip(paths, names, strict=True))
-    files = [replace(file, path=named.get(file.path, file.path)) for file in facts.input.files]
-    findings = [
-        replace(
-            one, evidence=[replace(row, file=named.get(row.file, row.file)) for row in one.evidence]
-        )
-        for one in facts.findings
-    ]
-    stored = replace(facts.input, files=files)
+    facts = with_names(facts, names, dict(zip(paths, names, strict=True)))
+    files, stored = facts.input.files, facts.input
     several = inputs if isinstance(inputs, list | tuple) else [inputs]
     if not any(isinstance(one, str | Path) for one in several):  # the storage is temporary
         files = [replace(file, bytes=0, row_groups=0, writer="") for file in files]
         stored = replace(stored, files=files, bytes=0, row_groups=0, columns=[])
-    named_facts = replace(facts, inputs=names, input=stored, findings=findings)
-    return Inspection(**vars(named_facts))
+    return Inspection(**vars(replace(facts, input=stored)))

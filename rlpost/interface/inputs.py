@@ -13,10 +13,10 @@ from rlpost.errors import DataError, RlpostError, UsageError
 from rlpost.formats.inputs import canonical_inputs
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import parse_path, without_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import polars as pl
 
@@ -110,10 +110,3 @@ def _path(one: Any, folder: Path, number: int, names: dict[str, str]) -> str:
 
 def _name(table: object, number: int) -> str:
     return f"{type(table).__name__} {number}" if number else type(table).__name__
-
-
-def without_paths(text: str, names: Mapping[str, str]) -> str:
-    """Return a text with names in place of the paths of temporary files."""
-    for path in sorted(names, key=len, reverse=True):
-        text = text.replace(path, names[path])
-    return text

@@ -95,6 +95,14 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     )
 
 
+def without_effect(option: str) -> UsageError:
+    """Return the error for an option that sets the lengths of an input with tokens."""
+    return UsageError(
+        f"{option}: has no effect, because the input has lists of tokens, which set the length of "
+        "a response; leave it out"
+    )
+
+
 def _check_lengths(recipe: Recipe, columns: ColumnMap, *, rows_only: bool) -> None:
     """Raise UsageError for options that set lengths without effect."""
     tokenizer = f"--tokenizer {recipe.tokenizer}"
@@ -102,10 +110,7 @@ def _check_lengths(recipe: Recipe, columns: ColumnMap, *, rows_only: bool) -> No
     options[tokenizer] = recipe.tokenizer is not None
     given = [option for option, is_given in options.items() if is_given]
     if given and not rows_only:
-        raise UsageError(
-            f"{given[0]}: has no effect, because the input has lists of tokens, which set the "
-            "length of a response; leave it out"
-        )
+        raise without_effect(given[0])
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)}: both set the length of a response; leave one out")
     if TEXT in columns and recipe.tokenizer is None:

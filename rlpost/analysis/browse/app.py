@@ -22,6 +22,7 @@ from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
 from rlpost.errors import RlpostError
+from rlpost.io.paths import without_paths
 from rlpost.io.text import printable
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Browser(App[None]):
 
     def _show_position(self) -> None:
         level = self.navigation.top
-        name = Path(self.index.source.name).name
+        name = Path(without_paths(self.index.source.name, self.index.shown)).name
         line = Text(
             printable(" › ".join([name, *self.navigation.where()])), style="bold", no_wrap=True
         )

@@ -51,18 +51,19 @@ def compare_files(
     *,
     column: str | None,
     count: int,
+    names: Sequence[str] | None = None,
     reporter: Reporter | None = None,
 ) -> Json:
     """Compare the advantages of two or more inputs; see `rlpost.compare`.
 
-    Each path is an input: a file, a directory or a glob.
+    Each path is an input: a file, a directory or a glob. `names` are those of temporary paths.
     """
     if len(paths) == 1:
         raise UsageError(
             f"{paths[0]}: a comparison needs another input, or --recipe, --preset or --estimator"
         )
     sides = [file_side(_source([path]), columns_map, column) for path in paths]
-    short = [Path(path).name for path in paths]
+    short = [Path(path).name for path in names or paths]
     if len(set(short)) == len(short):
         sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
     rows = [matching.read_keys(side.source, side.columns) for side in sides]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ from rlpost.analysis.inspect.tokens import (
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.pipeline.columns import LENGTH
+from rlpost.io.paths import without_paths
+from rlpost.pipeline.columns import LENGTH, without_effect
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -128,6 +130,8 @@ def inspect_source(
     start = time.perf_counter()
     columns = _columns(source, columns_map, rollout_id, rollout_reward)
     selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
+    if selection.lists is not None and columns.how.get(LENGTH) == "map":
+        raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     if selection.lengths is None:
         columns = without_roles(columns, (LENGTH,))
     reading = read(source, selection, beside, reporter)
@@ -167,6 +171,26 @@ def inspect_source(
         truncated=truncation(reading),
         left_out=reading.totals.count("left_out"),
     )
+
+
+def with_names(facts: Facts, inputs: Sequence[str], names: Mapping[str, str]) -> Facts:
+    """Return facts that name the inputs in place of the paths of temporary files.
+
+    Args:
+        facts: of the temporary files.
+        inputs: as typed.
+        names: of the paths of temporary files and folders.
+    """
+    files = [replace(file, path=without_paths(file.path, names)) for file in facts.input.files]
+    findings = [
+        replace(
+            one,
+            evidence=[replace(row, file=without_paths(row.file, names)) for row in one.evidence],
+        )
+        for one in facts.findings
+    ]
+    stored = replace(facts.input, files=files)
+    return replace(facts, inputs=list(inputs), input=stored, findings=findings)
 
 
 def _columns(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number
-from rlpost.pipeline.columns import LENGTH, content_of
+from rlpost.pipeline.columns import LENGTH, TEXT, content_of
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
 
@@ -162,7 +162,8 @@ def select_columns(
     }
     columns = without_roles(columns, unusable)
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
-    texts = _texts_or_lists(source, TEXTS)
+    mapped = [columns.column(TEXT)] if TEXT in columns else []
+    texts = _texts_or_lists(source, (*mapped, *TEXTS))
     ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), ids)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None

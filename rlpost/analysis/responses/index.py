@@ -27,7 +27,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import prefetch
-from rlpost.pipeline.columns import LENGTH
+from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class Index:
     """[N] rank of the row's step among all steps; 0 without steps."""
     group: Codes
     """[N] code of (step, prompt), ordered by step, then by first row."""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Names of the paths of temporary files, for display."""
     measures: dict[str, Numbers] = field(default_factory=dict)
     """`kl` and `advantage`, after `measure`: means over each response's policy tokens."""
 
@@ -255,6 +257,8 @@ class IndexBuilder:
         self.source = source
         self.columns = columns = resolve(source.columns, columns_map, source.name)
         self.names = named(source.columns)
+        if TEXT in columns:
+            self.names["response"] = columns.column(TEXT)
         prompt = columns.columns.get("group", self.names.get("prompt"))
         self.keys = {
             "step": columns.columns.get("batch"),

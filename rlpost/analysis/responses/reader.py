@@ -17,6 +17,7 @@ from rlpost.errors import ReadWriteError
 from rlpost.io.arrow import is_list, is_true
 from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.paths import without_paths
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class ResponseReader:
         text = "".join(token_texts) if has_texts else ""
         return Response(
             row=row,
-            path=str(index.source.files[file].path),
+            path=without_paths(str(index.source.files[file].path), index.shown),
             file_row=file_row,
             step=_label(index.step, row),
             prompt_id=_label(index.prompt, row),

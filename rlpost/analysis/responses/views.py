@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,7 @@ def show(
     inputs: Sequence[str],
     *,
     columns_map: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
     prompt: str | None = None,
     row: int | None = None,
     top: str | None = None,
@@ -73,6 +75,7 @@ def show(
     Args:
         inputs: Parquet files, directories or globs.
         columns_map: role to column, as in `--map`.
+        names: of the paths of temporary files, which are printed in their place.
         prompt: the id of a group: its responses in every step, highest reward first.
         row: the number of one row, counted from 0 over all inputs.
         top: `reward`, `kl`, `length` or `advantage`: the rows with the highest values.
@@ -94,7 +97,7 @@ def show(
         raise UsageError(f"--colour {colour}: no such measure{hint}")
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
-    index = build_index(inputs, columns_map)
+    index = replace(build_index(inputs, columns_map), shown=names or {})
     if colour is not None and not index.columns_for(colour):
         raise index.missing_error(colour)
     if colour is not None and index.sized_by is None:
@@ -264,7 +267,7 @@ def _show_table(
             out.print(_boxes(several, bodies, out.width))
         else:
             for one, body in zip(several, bodies, strict=True):
-                out.print(f"\n{heading(one)} · {facts(one)}")
+                out.print("\n" + " · ".join(filter(None, (heading(one), facts(one)))))
                 out.print(body, soft_wrap=True)
         if whole:
             line = Text("  ".join(field_lines(several[0])), style="dim")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import option
+from rlpost.cli.output import echo
 from rlpost.errors import UsageError
 from rlpost.optional import need
 
@@ -57,17 +59,20 @@ def browse(
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
 
-    with progress(quiet=False) as reporter:
-        index = build_index(paths, columns_map, reporter)
-        if not len(index):
-            raise DataError(f"{index.source.name}: there are no responses to browse")
-        for measure in ("kl", "advantage"):
-            columns = index.columns_for(measure)
-            if columns and index.source.bytes_of(columns) <= SMALL:
-                index.measure(measure, reporter)
-    with _drawn_on_stdout():
-        Browser(index, condition).run()
+    with canonical_inputs(paths, report=echo) as inputs:
+        with progress(quiet=False) as reporter:
+            index = build_index(inputs, columns_map, reporter)
+            if not len(index):
+                raise DataError(f"{index.source.name}: there are no responses to browse")
+            for measure in ("kl", "advantage"):
+                columns = index.columns_for(measure)
+                if columns and index.source.bytes_of(columns) <= SMALL:
+                    index.measure(measure, reporter)
+        index = replace(index, shown=names_of(inputs, paths))
+        with _drawn_on_stdout():
+            Browser(index, condition).run()
 
 
 @contextmanager

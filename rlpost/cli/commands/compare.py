@@ -13,6 +13,7 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import Format, option
+from rlpost.cli.output import echo
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,13 +98,17 @@ def compare(
     from rlpost.analysis.compare import compare as work  # noqa: PLC0415
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
-    with progress(quiet=how is not Format.table) as reporter:
+    with (
+        canonical_inputs(paths, report=echo) as inputs,
+        progress(quiet=how is not Format.table) as reporter,
+    ):
         options: Any = {"column": column, "count": count, "reporter": reporter}
         comparison = (
-            work.compare_recipes(paths, recipes, columns_map, **options)
+            work.compare_recipes(inputs, recipes, columns_map, **options)
             if recipes
-            else work.compare_files(paths, columns_map, **options)
+            else work.compare_files(inputs, columns_map, names=paths, **options)
         )
     render_compare.show(comparison, how.value)
 

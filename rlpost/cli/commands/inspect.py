@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -111,7 +110,7 @@ def inspect(
     if quiet:
         silence_warnings()
     # Pyarrow is slow to import; a wrong command line is reported before.
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
         if strict or footer or quiet or not tokens or rollout_id is not None:
@@ -124,6 +123,7 @@ def inspect(
         with canonical_inputs(paths, report=echo) as inputs:
             views.show(
                 inputs,
+                names=names_of(inputs, paths),
                 columns_map=columns_map,
                 prompt=prompt,
                 row=row,
@@ -172,10 +172,11 @@ def _whole(
     """Print the statistics of the input under its names as typed; `inputs` may be temporary."""
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
+    from rlpost.formats.inputs import names_of  # noqa: PLC0415
 
     with progress(quiet=prints != Format.table.value) as reporter:
         result = facts.inspect(inputs, columns_map=columns_map, reporter=reporter, **options)
     if prints is not None:
-        render.show(replace(result, inputs=names), prints)
+        render.show(facts.with_names(result, names, names_of(inputs, names)), prints)
     if strict and result.findings:
         raise typer.Exit(EXIT_FINDINGS)

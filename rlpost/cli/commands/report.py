@@ -64,20 +64,25 @@ def report(
     from rlpost.analysis.report import run  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.display.text import counted, size  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
+    from rlpost.io.paths import without_paths  # noqa: PLC0415
 
-    with progress(quiet=quiet) as reporter:
-        facts = run.report(
-            paths,
-            output,
+    with (
+        canonical_inputs(paths, report=None if quiet else echo) as inputs,
+        progress(quiet=quiet) as reporter,
+    ):
+        run.check_output(Path(output), run.files_of(inputs), overwrite=overwrite)
+        facts, page = run.build(
+            inputs,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward.value,
             examples=examples,
             seed=seed,
-            overwrite=overwrite,
             reporter=reporter,
         )
+        run.write(without_paths(page, names_of(inputs, paths)), Path(output))
     if not quiet:
         responses, findings = facts.responses, len(facts.findings)
         echo(

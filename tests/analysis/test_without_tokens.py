@@ -1,0 +1,207 @@
+"""inspect, report, browse and compare of files without tokens: what they show, and what is absent.
+
+The same rollouts are a file with masks, one with lengths alone, and one with neither.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import rlpost
+from rlpost.analysis.browse.filters import filter_rows
+from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.browse.preview import preview_of
+from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.cli.commands.inspect import app as inspect_command
+from rlpost.errors import DataError, UsageError
+
+SAMPLE = pl.read_parquet(Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet")
+KEPT = ["step", "prompt_id", "domain", "reward", "finish_reason", "prompt", "response"]
+MASKED = SAMPLE.select(*KEPT, "response_mask")
+LENGTHS = SAMPLE.select(*KEPT, response_length=pl.col("response_mask").list.sum().cast(pl.Int32))
+NEITHER = SAMPLE.select(KEPT)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each table as a file, without and with advantages."""
+    folder, paths = tmp_path_factory.mktemp("files"), {}
+    for name, frame in {"masked": MASKED, "lengths": LENGTHS, "neither": NEITHER}.items():
+        paths[name], paths[f"{name}-out"] = folder / f"{name}.parquet", folder / f"{name}-o.parquet"
+        frame.write_parquet(paths[name])
+        rlpost.advantages(paths[name], paths[f"{name}-out"])
+    return paths
+
+
+def without(facts: dict, *keys: str) -> dict:
+    return {key: value for key, value in facts.items() if key not in keys}
+
+
+def test_inspect_shows_everything_that_needs_no_tokens(files):
+    masked, lengths, neither = (rlpost.inspect(files[f"{name}-out"]) for name in
+                                ("masked", "lengths", "neither"))  # fmt: skip
+    for other in (lengths, neither):
+        assert other.groups == masked.groups
+        assert other.rewards == masked.rewards
+        assert other.truncated == masked.truncated == masked.lengths.truncated
+        assert [without(asdict(one), "tokens", "length") for one in other.steps] == [
+            without(asdict(one), "tokens", "length") for one in masked.steps
+        ]
+        assert other.token_facts.duplicates["rows"] == masked.token_facts.duplicates["rows"]
+        assert other.advantages.column == "response_advantage"
+        assert other.masks is None
+    assert without(asdict(lengths.lengths), "column") == without(asdict(masked.lengths), "column")
+    policy = int(LENGTHS["response_length"].sum())
+    assert lengths.tokens == {"all": None, "policy": policy}
+    assert [one.length for one in lengths.domains] == [one.length for one in masked.domains]
+    assert neither.tokens is None
+    assert neither.lengths is None
+    assert {one.tokens is None for one in neither.steps} == {True}
+    column = pl.read_parquet(files["neither-out"])["response_advantage"].cast(pl.Float64)
+    whole = neither.advantages.whole
+    assert (whole.count, whole.min, whole.max) == (512, column.min(), column.max())
+    assert whole.std == pytest.approx(column.std(), rel=1e-9)
+
+
+def test_lengths_that_are_null_count_nowhere():
+    some = LENGTHS.with_columns(
+        pl.when(pl.int_range(pl.len()) % 2 == 0).then("response_length").alias("response_length")
+    )
+    facts = rlpost.inspect(some)
+    known = LENGTHS["response_length"].gather_every(2)
+    assert facts.lengths.spread.count == len(known)
+    assert facts.lengths.spread.mean == pytest.approx(known.mean())
+    assert facts.tokens["policy"] == known.sum()
+
+
+def test_a_checks_lengths_may_come_from_a_column(files):
+    ran = {name: {one.name: one.not_run for one in rlpost.inspect(files[name]).checks}
+           for name in ("lengths", "neither")}  # fmt: skip
+    assert ran["lengths"]["length_follows_reward"] is None
+    assert ran["neither"]["length_follows_reward"] == "no column for lengths"
+    assert ran["lengths"]["empty_masks"] == "no column for token lists"
+
+
+@pytest.mark.parametrize("words", [[], ["--row", "3"], ["--top", "reward"], ["--worst"]])
+@pytest.mark.parametrize("how", ["table", "markdown"])
+def test_no_screen_counts_0_tokens(files, words, how):
+    ran = CliRunner().invoke(inspect_command, [str(files["neither"]), *words, "--format", how])
+    assert ran.exit_code == 0, ran.output
+    assert not re.search(r"\b0 (policy )?tokens|nan|None", ran.stdout)
+    assert " ·\n" not in ran.stdout
+    if not words:
+        reason = "no column has tokens, so lengths are unknown"
+        assert ran.stdout.count(reason) == 1
+        assert "policy tokens" not in ran.stdout
+    else:
+        assert NEITHER["response"][3][:20] in ran.stdout or words != ["--row", "3"]
+
+
+def test_single_responses_have_a_length_if_a_column_has_it(files):
+    def one(name):
+        words = [str(files[name]), "--row", "5", "--format", "json"]
+        return json.loads(CliRunner().invoke(inspect_command, words).stdout)["responses"][0]
+
+    assert one("lengths")["policy_tokens"] == LENGTHS["response_length"][5]
+    assert one("neither")["policy_tokens"] is None
+    enriched, column = one("neither-out"), pl.read_parquet(files["neither-out"])
+    assert enriched["advantage"] == column["response_advantage"][5]
+    longest = CliRunner().invoke(inspect_command, [str(files["lengths"]), "--top", "length"])
+    assert f"{LENGTHS['response_length'].max()} tokens" in longest.stdout
+
+
+def test_options_that_need_tokens_are_errors(files):
+    for words, text in (
+        (["--top", "length"], "no column for the length"),
+        (["--row", "0", "--colour", "advantage"], "no column with tokens"),
+    ):
+        ran = CliRunner().invoke(inspect_command, [str(files["neither-out"]), *words])
+        assert isinstance(ran.exception, DataError)
+        assert text in str(ran.exception)
+    with pytest.raises(UsageError, match="--map response_length=reward: has no effect"):
+        rlpost.inspect(MASKED, columns_map={"response_length": "reward"})
+    with pytest.raises(DataError, match="no column for log_probs"):
+        rlpost.loss(NEITHER)
+
+
+def test_the_report_shows_texts_and_no_tokens(files, tmp_path):
+    page = tmp_path / "page.html"
+    rlpost.report(files["neither-out"], page)
+    (text,) = re.findall(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>',
+                         page.read_text(), re.DOTALL)  # fmt: skip
+    data = json.loads(text)
+    overview = data["sections"][0]
+    labels = [tile["label"] for tile in overview["tiles"]]
+    assert "Truncated" in labels
+    assert not {"Policy tokens", "Mean length"} & {*labels}
+    assert any("no column has tokens" in line for line in overview["lines"])
+    shown = [one for group in data["groups"] for one in group["responses"]]
+    assert {one["text"] for one in shown} <= {*NEITHER["response"]}
+    assert all(not one["pieces"] for one in shown)
+    assert {name for one in shown for name, _ in one["facts"]} == {"reward", "advantage"}
+
+
+def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
+    for name, has_lengths in (("neither-out", False), ("lengths-out", True)):
+        index = build_index([str(files[name])], {})
+        index.measure("advantage")
+        navigation = Navigation(index, ResponseReader(index, ("advantage",)), None)
+        navigation.open()
+        for _ in range(2):
+            columns = {column.name for column in navigation.top.listing.columns}
+            assert ("tokens" in columns) == has_lengths
+            assert "advantage" in columns
+            opened = navigation.open()
+        assert navigation.top.level == "responses"
+        assert not opened
+        row = navigation.top.id
+        shown = io.StringIO()
+        Console(width=200, file=shown).print(preview_of(navigation, "responses", row))
+        assert NEITHER["response"][row].split("\n")[0] in shown.getvalue()
+        if has_lengths:
+            expected = LENGTHS["response_length"].to_numpy() >= 9
+            assert np.array_equal(filter_rows("length>=9", index), expected)
+        else:
+            with pytest.raises(DataError, match="no column for the length"):
+                filter_rows("length>=9", index)
+
+
+def test_a_side_with_tokens_is_compared_by_its_responses(files):
+    rloo = rlpost.enrich(MASKED, rlpost.Recipe(estimator="rloo", drop_truncated=True))[0]
+    found = rlpost.compare([files["neither-out"], rloo])
+    left = pl.read_parquet(files["neither-out"])["response_advantage"].to_numpy().astype(float)
+    lists, keeps = rloo["advantages"].to_list(), rloo["sample_mask"].to_list()
+    right = np.array([np.mean(a) if keep and a else np.nan for a, keep in
+                      zip(lists, keeps, strict=True)])  # fmt: skip
+    both = ~np.isnan(right)
+    pair = found.pairs[0]
+    assert pair["tokens"] is None
+    assert found.population == "kept responses"
+    assert pair["responses"]["count"] == both.sum() < 512
+    expected = np.corrcoef(left[both], right[both])[0, 1]
+    assert pair["responses"]["pearson"] == pytest.approx(expected, rel=1e-9)
+    assert found.sides[0]["advantage"]["std"] == pytest.approx(left.std(ddof=1), rel=1e-9)
+    assert found.sides[1]["advantage"]["mean"] == pytest.approx(np.nanmean(right), abs=1e-12)
+    assert "Tokens are not compared" in found._repr_html_().replace("&nbsp;", " ")
+
+
+def test_recipes_are_compared_on_a_frame_of_ids_and_rewards():
+    frame = NEITHER.select("prompt_id", "reward")
+    recipes = {"a": rlpost.Recipe(estimator="dr_grpo"), "b": rlpost.Recipe(estimator="rloo")}
+    found = rlpost.compare(frame, recipes)
+    size = frame["prompt_id"].value_counts()["count"].min()
+    means = frame.select(pl.col("reward") - pl.col("reward").mean().over("prompt_id")).to_series()
+    assert found.sides[0]["advantage"]["std"] == pytest.approx(means.std(), rel=1e-6)
+    assert found.pairs[0]["responses"]["sign"]["agreement"] == 1.0
+    assert size > 1
