@@ -96,12 +96,18 @@ def console(stream: TextIO) -> Console:
     return out
 
 
-def as_html(show: Callable[[Console], None], columns: int = 100) -> str:
+def as_html(show: Callable[[Console], None], columns: int = 86) -> str:
     """Return what is printed to a console of this width as HTML, for light and dark pages."""
     out = _recording(columns, "truecolor")
     show(out)
-    style = "font-family: monospace; line-height: normal; white-space: pre; overflow-x: auto"
-    page = f'<pre style="{style}">{{code}}</pre>'
+    rules = (
+        "margin: 0",
+        "font-family: monospace",
+        "line-height: normal",
+        "white-space: pre",
+        "overflow-x: auto",
+    )
+    page = f'<pre style="{"; ".join(rules)}">{{code}}</pre>'
     return out.export_html(inline_styles=True, code_format=page, theme=_THEME)
 
 
