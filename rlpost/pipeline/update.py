@@ -5,7 +5,7 @@ and the columns that were read. An output is up to date as long as these are the
 are written by one run. Its numbers are those of a run over all files: a batch or prompt group that
 a file to be written shares with one that is up to date is an error, or both are written.
 
-A run that is killed while it publishes its files is repeated; see `rlpost.pipeline.update_marker`.
+`rlpost.pipeline.update_marker` completes runs that were killed while they published their files.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ class Update:
     """Those that are no rollouts, as far as is known."""
     vanished: dict[Path, Entry] = field(default_factory=dict)
     """Outputs whose input no longer exists."""
+    deletes: bool = False
+    """Those outputs are deleted at the end."""
     deleted: list[Path] = field(default_factory=list)
     written: bool = False
     sources: dict[Found, Source] = field(default_factory=dict)
@@ -371,6 +373,7 @@ def updating(
         update = Update(folder, recipe_digest(recipe), find(inputs, folder))
         if options.delete and not update.files:
             raise UsageError("--delete: IN has no files at all, so nothing was deleted")
+        update.deletes = options.delete
         select(update, recover(folder, options.state))
         yield update
     finally:

@@ -47,7 +47,7 @@ def coupled(update: Update, plan: Plan) -> dict[Found, str]:
     """
     roles, coupling = roles_of(plan), coupling_of(plan.resolved)
     found = {
-        one: _other_roles(one, update.kept[one].roles, roles)
+        one: _other_roles(one, update.kept[one].roles, roles, plan.columns.columns)
         for one in update.kept
         if update.kept[one].roles != roles
     }
@@ -63,8 +63,11 @@ def coupled(update: Update, plan: Plan) -> dict[Found, str]:
     return found
 
 
-def _other_roles(found: Found, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    role = next(role for role in {**before, **now} if before.get(role) != now.get(role))
+def _other_roles(
+    found: Found, before: Mapping[str, str], now: Mapping[str, str], columns: Mapping[str, str]
+) -> str:
+    differing = [role for role in {**before, **now} if before.get(role) != now.get(role)]
+    role = next((role for role in differing if role not in columns), differing[0])
     old, new = (f"`{one[role]}`" if role in one else "no column" for one in (before, now))
     return (
         f"{found.path}: was computed with {old} as {role}, and the files to be written have {new}; "
@@ -77,7 +80,7 @@ def _written(update: Update) -> Iterator[_Written]:
         partitions = partitions_of(found.path)
         file = InputFile(update.target(found), found.relative, partitions)
         yield _Written(str(found.path), file, found)
-    for path, entry in update.vanished.items():
+    for path, entry in ({} if update.deletes else update.vanished).items():
         own = entry.input_of(path)
         yield _Written(str(own), InputFile(path, path, partitions_of(own)), None)
 
@@ -120,7 +123,10 @@ def _sharing(update: Update, plan: Plan, coupling: Coupling) -> Iterator[tuple[_
 def _one_batch(plan: Plan) -> str:
     if plan.resolved.recipe.numerics.batch == "all":
         return "couples all responses (--numerics batch=all)"
-    return "couples all responses of a batch, and without steps all files are one batch"
+    return (
+        "couples all responses of a batch, and without steps all files are one batch; if a column "
+        "has the steps, name it with --map batch=COLUMN"
+    )
 
 
 def _touched(update: Update, keys: Keys, coupling: Coupling) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 The files of a run become visible one by one. So before the first does, a marker in OUT names them,
 with the state file before the run and after it. If the run is killed before all are visible, the
-next update repeats it from the state before it, so that no batch is missed or counted twice.
+next update publishes the rest; or it repeats the whole run, from the state before it, if a file is
+missing. So no batch is missed or counted twice.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.system import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +33,8 @@ def mark(output: Path, staged: Mapping[str, Path], state: Path | None, after: st
         state: the state file, if the run has one.
         after: its text after the run.
     """
-    facts = {name: _facts(file) for name, file in staged.items()}
-    table: Json = {"files": facts, "state": None}
+    files = {name: [file.name, *(_facts(file) or ())] for name, file in staged.items()}
+    table: Json = {"files": files, "state": None}
     if state is not None:
         texts = {"before": _text(state), "after": after}
         table["state"] = {"path": str(state.absolute()), **texts}
@@ -45,20 +47,27 @@ def unmark(output: Path) -> None:
 
 
 def stopped_files(output: Path) -> frozenset[str]:
-    """Return the outputs of a run that was killed while it published them, as paths below OUT."""
+    """Return the outputs of a killed run that has to be repeated, as paths below OUT.
+
+    They are those of the last run if it was killed while it published them, and one is missing.
+    """
     marker = _read_marker(output)
     return (
         frozenset()
-        if marker is None or _is_published(output, marker)
-        else frozenset(marker["files"])
+        if marker is None or _unpublished(output, marker) is not None
+        else _names(marker)
     )
 
 
 def recover(output: Path, state: Path | None) -> frozenset[str]:
-    """Return the names of the outputs of a run that was killed while it published them.
+    """Publish the files of a run that was killed meanwhile, or undo what it did to the state file.
 
-    Its state file is again as it was before that run. If all of its files were published, there
-    is nothing to repeat.
+    Args:
+        output: OUT, which is locked.
+        state: the state file of this run.
+
+    Returns:
+        The outputs of the killed run if it has to be repeated, since a file is missing.
 
     Raises:
         UsageError: that run had another state file, or a later run changed it.
@@ -66,43 +75,65 @@ def recover(output: Path, state: Path | None) -> frozenset[str]:
     marker = _read_marker(output)
     if marker is None:
         return frozenset()
-    if _is_published(output, marker):
-        unmark(output)
-        return frozenset()
-    if marker["state"] is not None:
-        _restore(output, marker["state"], state)
+    left = _unpublished(output, marker)
+    if left != {} and marker["state"] is not None:
+        _set_state(output, marker["state"], state, "before" if left is None else "after")
+    if left is None:
+        return _names(marker)
+    for staged, target in left.items():
+        with file_errors(target, "cannot be written"):
+            staged.replace(target)
+            sync_folder(target.parent)
+    unmark(output)
+    return frozenset()
+
+
+def _unpublished(output: Path, marker: Json) -> dict[Path, Path] | None:
+    """Return complete files that are not published, with their targets; None if one is missing."""
+    left = {}
+    for name, (staged, *facts) in marker["files"].items():
+        target = output / name
+        if _facts(target) != facts:
+            if _facts(target.with_name(staged)) != facts:
+                return None
+            left[target.with_name(staged)] = target
+    return left
+
+
+def _names(marker: Json) -> frozenset[str]:
     return frozenset(marker["files"])
 
 
-def _restore(output: Path, saved: Json, state: Path | None) -> None:
-    path = Path(saved["path"])
+def _set_state(output: Path, saved: Json, state: Path | None, when: str) -> None:
+    """Write the state file as it was before or after the killed run."""
+    path, wanted = Path(saved["path"]), saved[when]
     if state is None or state.absolute() != path:
         raise UsageError(
             f"--state {state or 'is missing'}: {output} has files of a run that was killed, and "
             f"it had --state {path}; use that file"
         )
     text = _text(path)
-    if text == saved["before"]:
-        return
-    if text != saved["after"]:
+    if text not in (saved["before"], saved["after"]):
         raise UsageError(
             f"--state {path}: was changed after an update of {output} was killed, so that update "
-            "cannot be repeated; start over with another OUT and state file"
+            "cannot be completed; start over with another OUT and state file"
         )
-    if saved["before"] is None:
-        path.unlink()
-    else:
-        _write(path, saved["before"])
+    if wanted is None:
+        path.unlink(missing_ok=True)
+    elif text != wanted:
+        _write(path, wanted)
 
 
 def _read_marker(output: Path) -> Json | None:
     text = _text(output / MARKER)
-    table: Json | None = None if text is None else json.loads(text)
+    try:
+        table: Json | None = None if text is None else json.loads(text)
+    except ValueError:
+        raise DataError(
+            f"{output / MARKER}: is damaged, and has the state of an update; start over with "
+            "another OUT and state file"
+        ) from None
     return table
-
-
-def _is_published(output: Path, marker: Json) -> bool:
-    return all(_facts(output / name) == facts for name, facts in marker["files"].items())
 
 
 def _facts(path: Path) -> list[int] | None:
