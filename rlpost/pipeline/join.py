@@ -36,7 +36,7 @@ from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.file_metadata import SIDECAR_KEY
 from rlpost.pipeline.join_output import JoinedFile, write_joined
-from rlpost.pipeline.join_rows import FileRows, Matches, check_order, is_key, match_by_key
+from rlpost.pipeline.join_rows import FileRows, check_order, is_key, match_by_key
 from rlpost.pipeline.outputs import Outputs, targets_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import closest
@@ -96,9 +96,8 @@ class Pair:
         fields += [new.field(name) for name in self.columns.new]
         return encode_arrow_schema(pa.schema(fields)).decode()
 
-    def with_rows(self, match: Matches | None) -> JoinedFile:
-        """Return the files to write, with the rows of the sidecar that belong to the input's."""
-        rows = None if match is None or match.in_order else match.rows
+    def with_rows(self, rows: NDArray[np.int64] | None) -> JoinedFile:
+        """Return the files to write, with the row of the sidecar for each row of the input."""
         return JoinedFile(self.input, self.sidecar, self.columns.new, self.columns.replaced, rows)
 
 
@@ -109,9 +108,17 @@ class _Found:
     warnings: list[str] = field(default_factory=list)
     decoded: list[str] = field(default_factory=list)
     """Why columns of sidecars were decoded."""
-    unused: int = 0
+    used: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Whether an input row has each row of a sidecar, if rows are matched by key."""
+    shared: int = 0
+    """Input rows with the key of an earlier row."""
     bytes: int = 0
     """Of the complete outputs."""
+
+    @property
+    def unused(self) -> dict[str, int]:
+        """The number of rows of each sidecar that no input row has."""
+        return {name: int((~rows).sum()) for name, rows in self.used.items() if not rows.all()}
 
 
 def join(
@@ -155,12 +162,16 @@ def join(
         check_overwritable(targets)
     reporter.start("match rows", source.rows)
     matches = [_matched(pair, on, found, reporter) for pair in pairs]
-    found.warnings += _unused(pairs, matches, found)
+    found.warnings += [
+        f"{name}: {counted(rows, 'row')} of {len(found.used[name]):,} have a key that no row of "
+        "the input has, and are left out"
+        for name, rows in found.unused.items()
+    ]
     reporter.start("write", source.rows)
     with Outputs(targets) as outputs:
-        for index, (pair, match) in enumerate(zip(pairs, matches, strict=True)):
-            metadata = _metadata(pair, replace=replace)
-            file = pair.with_rows(match)
+        for index, (pair, rows) in enumerate(zip(pairs, matches, strict=True)):
+            metadata = _metadata(pair, on, replace=replace)
+            file = pair.with_rows(rows)
             size, reason = write_joined(outputs, index, file, metadata, reporter.advance)
             found.bytes += size
             found.decoded += [f"{pair.sidecar.name}: {reason}"] if reason else []
@@ -177,7 +188,8 @@ def join(
         "checked": [*columns.checked],
         "columns": [*columns.new],
         "replaced": [*columns.replaced],
-        "unused": found.unused,
+        "shared": found.shared,
+        "unused": sum(found.unused.values()),
         "rewritten": rewritten,
         "decoded": found.decoded,
         "bytes": found.bytes,
@@ -261,23 +273,23 @@ def _columns_of(left: FileRows, right: FileRows, on: Sequence[str], *, replace: 
     return Columns(tuple(new), tuple(clash), tuple(name for name in common if name in checked))
 
 
-def _matched(pair: Pair, on: Sequence[str], found: _Found, reporter: Reporter) -> Matches | None:
-    """Return the rows of a sidecar by key; None if they are matched, and checked, by order."""
+def _matched(
+    pair: Pair, on: Sequence[str], found: _Found, reporter: Reporter
+) -> NDArray[np.int64] | None:
+    """Return the row of the sidecar for each input row; None if both have one order."""
     left, right, checked = pair.input, pair.sidecar, pair.columns.checked
-    match = None
+    rows = None
     if on:
-        equal = [name for name in checked if name not in on]
-        match = match_by_key(left, right, on, equal)
-        if match.shared:
-            found.warnings.append(
-                f"{left.name}: {counted(match.shared, 'row')} of {left.rows:,} have the key of an "
-                "earlier row, and get the same values"
-            )
+        match = match_by_key(left, right, on, [name for name in checked if name not in on])
+        used = found.used.setdefault(right.name, np.zeros(right.rows, np.bool_))
+        used[match.rows] = True
+        found.shared += match.shared
+        rows = None if match.in_order else match.rows
     else:
         check_order(left, right, checked)
         found.warnings += _order_warnings(pair)
     reporter.advance(left.rows)
-    return match
+    return rows
 
 
 def _order_warnings(pair: Pair) -> list[str]:
@@ -302,23 +314,7 @@ def _order_warnings(pair: Pair) -> list[str]:
     return [text] if text else []
 
 
-def _unused(pairs: Sequence[Pair], matches: Sequence[Matches | None], found: _Found) -> list[str]:
-    """Return a warning if no input row has some rows of a sidecar."""
-    used: dict[str, NDArray[np.bool_]] = {}
-    for pair, match in zip(pairs, matches, strict=True):
-        if match is not None:
-            rows = used.setdefault(pair.sidecar.name, np.zeros(pair.sidecar.rows, np.bool_))
-            rows[match.rows] = True
-    found.unused = sum(int((~rows).sum()) for rows in used.values())
-    return [
-        f"{name}: {counted(int((~rows).sum()), 'row')} of {len(rows):,} have a key that no row of "
-        "the input has, and are left out"
-        for name, rows in used.items()
-        if not rows.all()
-    ]
-
-
-def _metadata(pair: Pair, *, replace: bool) -> dict[str, str]:
+def _metadata(pair: Pair, on: Sequence[str], *, replace: bool) -> dict[str, str]:
     """Return the metadata that an output gets from a sidecar.
 
     With columns that rlpost computed, these are rlpost's entries, as if the run had written all
@@ -336,7 +332,7 @@ def _metadata(pair: Pair, *, replace: bool) -> dict[str, str]:
     if ARROW_SCHEMA in stored and ARROW_SCHEMA not in own:
         entries[ARROW_SCHEMA.decode()] = pair.arrow_schema
     if not computed:
-        about = {"sidecar": pair.sidecar.path.name, "columns": [*pair.columns.new]}
+        about = {"sidecar": pair.sidecar.path.name, "columns": pair.columns.new, "on": [*on]}
         entries[JOIN_KEY.decode()] = json.dumps(about)
     return entries
 

@@ -198,15 +198,10 @@ class Matches(NamedTuple):
     """The row of the sidecar for each row of the input."""
 
     rows: NDArray[np.int64]
-    unused: int
-    """Rows of the sidecar that no row of the input has."""
     shared: int
-    """Rows of the input beyond the first one with the same key."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether both files have the same rows in one order."""
-        return not self.unused and bool((self.rows == np.arange(len(self.rows))).all())
+    """Rows of the input with the key of an earlier row."""
+    in_order: bool
+    """Whether both files have the same rows in one order."""
 
 
 def match_by_key(
@@ -260,8 +255,8 @@ def match_by_key(
                 f"{rows[first]} of {right.name}, with the same key, it is "
                 f"{_shown(other[name][int(rows[first])])}; --replace uses the sidecar's values"
             )
-    used = len(np.unique(rows))
-    return Matches(rows, right.rows - used, left.rows - used)
+    in_order = left.rows == right.rows and bool((rows == np.arange(len(rows))).all())
+    return Matches(rows, left.rows - len(np.unique(rows)), in_order)
 
 
 def _selected(file: FileRows, names: Sequence[str]) -> pa.Schema:
