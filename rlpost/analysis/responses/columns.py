@@ -36,7 +36,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "messages": ("messages", "conversation", "conversations", "chat", "content", "trajectory"),
     "tokens": (
-        "response_tokens", "response_ids", "completion_ids", "output_tokens", "output_ids",
+        "response_token_ids", "response_tokens", "response_ids", "completion_ids",
+        "output_tokens", "output_ids",
         "completion_token_ids", "token_ids", "tokens", "input_ids", "sequences",
     ),
     "prompt_tokens": ("prompt_tokens", "prompt_ids", "input_tokens", "prompt_token_ids"),
