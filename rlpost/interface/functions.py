@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -349,7 +350,7 @@ def report(
         files = work.files_of(paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
-        facts, page = work.build(
+        found, page = work.build(
             paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
@@ -358,13 +359,13 @@ def report(
             examples=examples,
             seed=seed,
             reporter=run.reporter,
+            shown=partial(_of_inputs, paths=paths, inputs=inputs),
         )
         names = dict(zip(paths, input_names(inputs), strict=True))
         page = without_paths(page, {path: name for path, name in names.items() if path != name})
-        found = Report.of(_of_inputs(facts, paths, inputs), page, files)
     if output is not None:
         work.write(page, Path(output))
-    return found
+    return Report.of(found, page, files)
 
 
 def convert(

@@ -68,7 +68,7 @@ class Report(Inspection):
     """HTML; it needs no network."""
 
     @classmethod
-    def of(cls, found: Inspection, page: str, files: Sequence[AnyPath]) -> Report:
+    def of(cls, found: Facts, page: str, files: Sequence[AnyPath]) -> Report:
         """Return statistics with their page; `save` does not overwrite these files."""
         report = cls(**vars(found))
         vars(report).update(page=page, _files=files)

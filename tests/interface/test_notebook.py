@@ -106,6 +106,8 @@ def test_a_report_is_shown_and_saved(tmp_path):
     report = rlpost.report(FRAME)
     assert report.inputs == ["DataFrame"]
     assert "/DataFrame" not in report.page  # of the temporary folder
+    assert "1 table in memory" in report.page
+    assert "written by" not in report.page
     frame = re.fullmatch(
         '<iframe .*sandbox="allow-scripts" srcdoc="([^"]+)".*', report._repr_html_()
     )

@@ -24,7 +24,7 @@ from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Evidence, Facts
     from rlpost.analysis.report.page import Json, Section
@@ -57,12 +57,13 @@ def build(
     inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal", examples: int = 6, seed: int = 0,
-    reporter: Reporter | None = None,
+    reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
-    page does not grow with the input.
+    page does not grow with the input. `shown` returns the statistics with the names of inputs in
+    place of temporary files.
     """
     columns_map = columns_map or {}
     source = Source(find_inputs(inputs))
@@ -80,8 +81,9 @@ def build(
     )
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
-    data = data_of(facts, builder.finish(), clips.counts, count=examples, seed=seed)
-    return facts, page_of(data)
+    index, named = builder.finish(), shown(facts)
+    data = data_of(facts, named, index, clips.counts, count=examples, seed=seed)
+    return named, page_of(data)
 
 
 def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[str, str]:
@@ -110,25 +112,34 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
 
 
 def data_of(
-    facts: Facts, index: Index, clips: clipping.ClipCounts, *, count: int, seed: int
+    facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts, *, count: int, seed: int
 ) -> Json:
-    """Return the content of the page as plain data: sections, findings, examples."""
+    """Return the content of the page as plain data: sections, findings, examples.
+
+    Args:
+        facts: statistics, whose evidence is in the files of the index.
+        named: the same with the names that the page has.
+        index: of the responses.
+        clips: counts of clipped values.
+        count: number of the best, of the worst and of random responses.
+        seed: of the random responses.
+    """
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
     parts = [
-        sections.overview(facts),
+        sections.overview(named),
         sections.steps(facts),
         sections.distributions(facts),
         sections.groups(facts),
         sections.engine(facts),
         clipping.section(index.source, clips),
         sections.checks(facts),
-        sections.storage(facts),
+        sections.storage(named),
     ]
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
-        "inputs": all_plain(_inputs(facts)),
+        "inputs": all_plain(_inputs(named)),
         "sections": [_section(one) for one in parts if one is not None],
         "checks": checks_ran(facts),
         "findings": all_plain(_findings(facts, index)),

@@ -69,6 +69,8 @@ def overview(facts: Facts) -> Section:
 
 
 def _stored(facts: Facts) -> str:
+    if not facts.input.columns:
+        return f"{counted(len(facts.input.files), 'table')} in memory"
     return f"{counted(len(facts.input.files), 'file')}, {size(facts.input.bytes)}"
 
 
@@ -279,10 +281,9 @@ def storage(facts: Facts) -> Section:
     ]
     if len(facts.input.files) > MOST_FILES:
         files.append((f"… {len(facts.input.files) - MOST_FILES:,} more", "", "", ""))
-    tables = [
-        Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3)),
-        Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)),
-    ]
+    tables = [Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3))]
+    if facts.input.columns:  # tables in memory have none
+        tables.append(Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)))
     return Section("storage", "Files and columns", ignored_lines(facts), tables=tables)
 
 
