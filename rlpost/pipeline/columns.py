@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind, is_tokens
-from rlpost.io.parquet.inputs import COMBINED
+from rlpost.io.parquet.inputs import COMBINED, MISSING_ROLES
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.recipe import ROW_COLUMNS
 from rlpost.recipe.roles import LOG_PROBS, ROLES, ColumnMap, kind_of, missing, resolve
@@ -54,11 +55,30 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
 def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
     """Return whether an input has no list of numbers, in any file, and no role of tokens is mapped.
 
-    Such an input has one number per response at most: a dump of texts and rewards.
+    Such an input has one number per response at most: a dump of texts and rewards. Of a dump whose
+    format has no tokens, lists are what a reward function returned.
     """
     if any(how == "map" and kind_of(role) == "tokens" for role, how in columns.how.items()):
         return False
+    if "mask" in lacks_of(source) and not _has_token_roles(source, columns):
+        return True
     return not any(is_tokens(field.type) for schema in source.schemas for field in schema)
+
+
+def _has_token_roles(source: Source | TableSource, columns: ColumnMap) -> bool:
+    """Return whether a role of tokens has a column of lists."""
+    first = source.schemas[0]
+    own = {columns.column(role) for role in columns.columns if kind_of(role) == "tokens"}
+    return any(is_tokens(first.field(name).type) for name in own & {*first.names})
+
+
+def lacks_of(source: Source | TableSource) -> dict[str, str]:
+    """Return why a converted dump lacks roles, from the metadata that `rlpost convert` wrote."""
+    try:
+        noted = json.loads(source.metadata.get(MISSING_ROLES, b"{}"))
+    except ValueError:
+        return {}
+    return noted if isinstance(noted, dict) else {}
 
 
 def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
@@ -72,12 +92,9 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
             or the column of texts is mapped, and no tokenizer reads it.
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
-    first = source.schemas[0]
-    own = {columns.column(role) for role in tokens} & {*first.names}
-    has_tokens = any(is_tokens(first.field(name).type) for name in own)
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     mapped = any(columns.how[role] == "map" for role in tokens)
-    rows_only = not has_tokens and not mapped
+    rows_only = not _has_token_roles(source, columns) and not mapped
     rows_only = rows_only and (rows_alone or without_tokens(source, columns))
     _check_lengths(recipe, columns, rows_only=rows_only)
     by_texts = rows_only and recipe.tokenizer is not None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.io.parquet.inputs import MISSING_ROLES
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.losses.config import behaviour_of
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
@@ -352,15 +350,6 @@ def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
     policy = options.kl_loss_ratio_policy
     needs = options.kl_loss_ratio and policy in ("old", "infer")
     return [(f"{policy}_log_probs", f"--kl-loss-ratio-policy {policy}", needs)]
-
-
-def lacks_of(source: Source | TableSource) -> dict[str, str]:
-    """Return why a converted dump lacks roles, from the metadata that `rlpost convert` wrote."""
-    try:
-        noted = json.loads(source.metadata.get(MISSING_ROLES, b"{}"))
-    except ValueError:
-        return {}
-    return noted if isinstance(noted, dict) else {}
 
 
 _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")

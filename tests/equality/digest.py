@@ -36,6 +36,7 @@ ADDED = {
     "numerics.process_rewards",  # the option for that
     "recipe.rollout_reward",  # the reward of a rollout of several rows
     "recipe.tokenizer",  # what counts the tokens of texts
+    "lacks.response_length",  # dumps of texts have no lengths, and errors have the reason
     "truncated",  # inspect counts truncated responses if their lengths are unknown, too
     "bytes.copied",  # bytes that a run decoded and wrote
     "bytes.decoded",  # likewise

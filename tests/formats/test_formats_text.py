@@ -288,6 +288,12 @@ def test_a_dump_of_texts_gets_one_advantage_per_response(name, tmp_path):
     rewards, advantages = columns(table, "reward", "response_advantage")
     assert rewards == [one.reward for one in MADE]
     np.testing.assert_allclose(advantages, reference_grpo(MADE), rtol=1e-5, atol=1e-6)
+    if name == "verl":
+        writers.verl(tmp_path / "9.jsonl", MADE, tries=[[1, 2.5]] * len(MADE))
+        rlpost.advantages(tmp_path / "9.jsonl", tmp_path / "lists.parquet")
+        lists = pq.read_table(tmp_path / "lists.parquet")
+        assert lists["tries"][0].as_py() == [1, 2.5]
+        assert lists["response_advantage"].to_pylist() == advantages
     if name != "plain":
         assert table["response"].to_pylist() == [one.response for one in MADE]
 
@@ -319,7 +325,8 @@ def test_a_table_in_memory_says_so_too():
     table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0], "ids": [[1], [2, 3]]})
     told = table.replace_schema_metadata({"rlpost.lacks": json.dumps(lacks)})
     with pytest.raises(DataError, match="the writer left them out"):
-        rlpost.enrich(told, rlpost.Recipe(estimator="grpo"))
+        rlpost.enrich(told, rlpost.Recipe(whiten_rewards=True))
+    assert "response_advantage" in rlpost.enrich(told)[0].column_names
     for noted in (b"", b"not json", b"[1]"):
         with pytest.raises(DataError, match="no column for mask"):
             rlpost.enrich(
