@@ -17,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 
 import format_writers as writers
+import format_writers_text as writers_text
 import pyarrow.parquet as pq
 import pytest
 from manual.pages import HOME, PAGES, refreshed
@@ -40,6 +41,13 @@ OF_PROGRAM = {
     "--show-completion",
 }
 by_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+
+
+TOKENIZER = {
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "w": 1}, "unk_token": "[UNK]"},
+}  # fmt: skip
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -70,6 +78,13 @@ def files(tmp_path_factory):
     (home / "logs").mkdir()
     shutil.copy(writers.nemo_rl(home / "nemo", samples), home / "logs" / "train_data_step7.jsonl")
     shutil.copytree(writers.slime_train(home / "slime", samples).parent, home / "dump/train_data")
+    (home / "rollout_data").mkdir()
+    (home / "completions").mkdir()
+    texts = writers_text.rollouts(steps=1)
+    writers_text.verl(home / "rollout_data" / "1.jsonl", texts)
+    writers_text.trl(home / "completions" / "completions_00001.parquet", texts)
+    (home / "model").mkdir()
+    (home / "model" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     lines = [
         f'{{"prompt": "p{i % 2}", "task": {{"id": {i % 2}}}, "scores": {{"total": {i}}}}}\n'
         for i in range(4)

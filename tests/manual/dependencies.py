@@ -42,6 +42,7 @@ USES = {
     "ray": "`--engine ray`, `rlpost.ray`",
     "rich": "tables, charts and help on the screen; typer needs it, too",
     "textual": "`rlpost browse`",
+    "tokenizers": "`--tokenizer`",
     "torch": "all arithmetic",
     "typer": "the command line",
     "vl-convert-python": "charts as pictures inside the page",
