@@ -60,6 +60,7 @@ def found(tmp_path_factory):
         "inspect": rlpost.inspect(path),
         "verify": rlpost.verify(path),
         "loss": rlpost.loss(FRAME),
+        "sweep": rlpost.loss(FRAME, sweep={"pg_clip": [0.1, 0.2]}),
         "compare": rlpost.compare([path, path]),
     }
 
@@ -70,12 +71,14 @@ TEXTS = {
     "inspect": "rlpost inspect · ",
     "verify": "columns equal bit for bit",
     "loss": "rlpost loss · ppo",
+    "sweep": "rlpost loss · 2 settings of pg_clip",
     "compare": "512 responses, matched by ",
 }
 STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
 CHARTS = {
     "advantages": STEPS,
     "enrich": STEPS,
+    "sweep": ["Clipped tokens", "Tokens with zero gradient", "Mean loss"],
     "inspect": ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"],
 }
 
@@ -92,6 +95,16 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", charts) == (
         CHARTS.get(name, [])
     )
+
+
+def test_a_sweep_is_a_line_of_numbers_or_bars_of_names(found):
+    marks = r'aria-label="([^"]+)"[^>]*aria-roledescription="(point|bar)"'
+    assert re.findall(marks, found["sweep"].charts())[:2] == [
+        ("pg_clip 0.1: 2.84 %", "point"),
+        ("pg_clip 0.2: 2.01 %", "point"),
+    ]
+    names = rlpost.loss(FRAME, sweep={"loss": ["ppo", "gspo"]})
+    assert ("gspo: 0.5706 of tokens", "bar") in re.findall(marks, names.charts())
 
 
 def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):

@@ -61,6 +61,38 @@ def charts_of_steps(summary: dict[str, Any]) -> str:
     return _html(charts) if len(steps) > 1 else ""
 
 
+def charts_of_sweep(summary: dict[str, Any]) -> str:
+    """Return what each setting of a loss clips as HTML; empty if there is one setting.
+
+    A sweep of one number is a line; of names or of several options, bars.
+    """
+    settings = summary["settings"]
+    values = [tuple(one["swept"].values()) for one in settings]
+    labels = [", ".join(map(_word, each)) for each in values]
+    axis = ", ".join(settings[0]["swept"])
+    numbers = {
+        "Clipped tokens": [one["clip"]["any"]["fraction"] for one in settings],
+        "Tokens with zero gradient": [one["no_gradient"]["fraction"] for one in settings],
+        "Mean loss": [one["loss"]["total"] for one in settings],
+    }
+
+    def charts() -> Iterator[Chart]:
+        from rlpost.analysis.report.charts import bars, line  # noqa: PLC0415 - altair is an extra
+
+        for title, heights in numbers.items():
+            share = title != "Mean loss"
+            if all(len(each) == 1 and isinstance(each[0], int | float) for each in values):
+                yield line(title, labels, heights, axis, share=share, from_zero=share)
+            else:
+                yield bars(title, labels, heights, "of tokens" if share else "loss", axis)
+
+    return _html(charts) if len(settings) > 1 else ""
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:
     """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
     try:
