@@ -387,7 +387,7 @@ def _check_roles(source: _InputColumns, enriched: EnrichedFile) -> None:
     for role, binding in enriched.metadata.summary["roles"].items():
         if binding["column"] not in source.columns:
             why = (
-                "--emit-only omitted it"
+                "--emit-only omitted it; rlpost join adds it from the input"
                 if enriched.metadata.recipe.emit_only
                 else "--replace replaced it"
                 if binding["column"] in source.written

@@ -4,7 +4,6 @@ import json
 
 import duckdb
 import numpy as np
-import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +28,7 @@ def lists(seed=0):
             "label": [None if i % 7 == 0 else f"label {i}" for i in range(len(lengths))],
             "kind": pl.Series([f"k{i % 3}" for i in range(len(lengths))], dtype=pl.Categorical),
             "pair": [{"a": i, "b": [i, None]} for i in range(len(lengths))],
-            "when": pd.date_range("2026-01-01", periods=len(lengths), tz="UTC"),
+            "when": pl.Series(range(len(lengths))).cast(pl.Datetime("us", "UTC")),
         }
     )
 
