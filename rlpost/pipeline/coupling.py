@@ -42,14 +42,14 @@ class Coupling(NamedTuple):
 
 def coupling_of(resolved: ResolvedRecipe) -> Coupling:
     """Return what a resolved recipe couples; when in doubt, more."""
-    recipe, estimator, norm = resolved.recipe, resolved.estimator, resolved.norm
+    recipe, estimator = resolved.recipe, resolved.estimator
     name = f"estimator {estimator.name}"
     of_batch = {"batch", "cohort"} & {*estimator.needs}
     if "states" in estimator.options and recipe.numerics.states == "group":
         of_batch -= {"batch"}
     batch = {
-        "--norm-mean batch": norm[0] == "batch",
-        "--norm-std batch": norm[1] == "batch",
+        "--norm-mean batch": resolved.norm[0] == "batch",
+        "--norm-std batch": resolved.norm[1] == "batch",
         "--whiten-rewards": recipe.whiten_rewards,
         "whitening of advantages": resolved.whiten,
         name: estimator.normalise_batch or bool(of_batch),
@@ -57,20 +57,23 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
     }
-    group = dict.fromkeys(group_reasons(resolved), True) | {
-        "the columns of the group": bool({*GROUP_COLUMNS} & {*resolved.written}),
+    single = recipe.numerics.single
+    group = {
+        "--emit of a group column": bool({*GROUP_COLUMNS} & {*resolved.written}),
         "--rollout-id": recipe.rollout_id is not None,
-        f"--numerics single={recipe.numerics.single}": recipe.numerics.single
-        in ("zero_always", "raw"),
+        f"--numerics single={single}": single in ("zero_always", "raw"),
         name: bool(estimator.token_weights or estimator.rewards),
     }
-    running, adapts = "running" in norm, recipe.kl_target is not None and resolved.kl
+    carried = {
+        "running reward statistics": "running" in resolved.norm,
+        "--kl-target": recipe.kl_target is not None and resolved.kl,
+    }
     found = [
-        *[Coupling("run", name) for holds in [estimator.beyond_steps] if holds],
-        *[Coupling("run", "running reward statistics", carried=True) for _ in range(running)],
-        *[Coupling("run", "--kl-target", carried=True) for _ in range(adapts)],
-        *[Coupling("batch", why) for why, holds in batch.items() if holds],
-        *[Coupling("group", why) for why, holds in group.items() if holds],
+        *(Coupling("run", why) for why in [name] if estimator.beyond_steps),
+        *(Coupling("run", why, carried=True) for why, holds in carried.items() if holds),
+        *(Coupling("batch", why) for why, holds in batch.items() if holds),
+        *(Coupling("group", why) for why in group_reasons(resolved)),
+        *(Coupling("group", why) for why, holds in group.items() if holds),
     ]
     return next(iter(found), Coupling("response"))
 

@@ -73,7 +73,8 @@ def histories(draw):
     if by == "batch":
         files = {unit: unit for unit in units}
     after = [files.get(keys(row), 0) for row in rows]
-    late = draw(st.sets(st.sampled_from(sorted({*after}))))
+    names = sorted({*after})
+    late = {*names[len(names) // 2 :]} if draw(st.booleans()) else {draw(st.sampled_from(names))}
     cut = draw(st.booleans())  # a file that is there already, and grows
     before = [
         -1 if one in late or (cut and index == len(rows) - 1) else one
