@@ -279,7 +279,7 @@ State = Annotated[
         metavar="PATH",
         panel=REWARDS,
         common=False,
-        help="Running reward statistics (JSON) to load and save.",
+        help="JSON: running statistics, adaptive KL; loaded and saved.",
     ),
 ]
 RolloutId = Annotated[
