@@ -96,7 +96,7 @@ def _word(value: Any) -> str:
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:
     """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
     try:
-        need("charts", "report", "altair", "vl_convert")
+        need("a view with charts", "report", "altair", "vl_convert")
     except UnavailableError as error:
         return f"<p>{escape(str(error))}</p>"
     from rlpost.analysis.report.charts import drawn  # noqa: PLC0415 - altair is an extra
