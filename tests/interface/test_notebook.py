@@ -110,7 +110,7 @@ def test_a_sweep_is_a_line_of_numbers_or_bars_of_names(found):
 def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
     monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
     page = found["inspect"]._repr_html_()
-    assert page.startswith("<p>a view with charts needs altair and vl_convert, which are not install")
+    assert page.startswith("<p>a view with charts needs altair and vl_convert")
     assert "<svg" not in page
     assert "rlpost inspect" in page.replace("&nbsp;", " ")
 
