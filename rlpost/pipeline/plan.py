@@ -258,7 +258,8 @@ def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) ->
     if (reasons := resolved.token_reasons) and needs.keys().isdisjoint(_TOKEN_ROLES):
         return {"mask": f"{' and '.join(reasons)}, and the input has no tokens"}
     if resolved.lengths == "unknown" and (reasons := resolved.length_reasons):
-        return {LENGTH: f"{' and '.join(reasons)}, and the input has no tokens"}
+        why = "the input has no tokens; --tokenizer counts those of its texts"
+        return {LENGTH: f"{' and '.join(reasons)}, and {why}"}
     return {}
 
 

@@ -55,7 +55,8 @@ function findingsSection(open, shownRows) {
 }
 
 function examplesSection(groups, shown) {
-  const intro = 'Open a group to see its prompt and responses, and a response to see its tokens.';
+  const tokens = groups.some((group) => group.responses.some((one) => one.pieces.length));
+  const intro = `Open a group to see its prompt and responses, and a response to see its ${tokens ? 'tokens' : 'text'}.`;
   return sectionOf('examples', 'Examples', make('p', { class: 'soft' }, intro),
     chooserOf(data.reasons, shown), make('div', { class: 'groups' }, ...shown));
 }
