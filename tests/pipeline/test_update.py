@@ -142,7 +142,7 @@ def law(case, options, *, steps=True):
 LAW = int(os.environ.get("LAW", "0"))  # examples, by hand
 
 
-@settings(max_examples=LAW or 12, deadline=None, phases=[Phase.generate] if LAW else [*Phase])
+@settings(max_examples=LAW or 8, deadline=None, phases=[Phase.generate] if LAW else [*Phase])
 @given(histories(), law_recipes(), st.sampled_from([True, True, False]))
 def test_an_update_equals_one_run_over_all_files_or_is_an_error(case, options, steps):
     what = law(case, options, steps=steps)
