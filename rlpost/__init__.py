@@ -3,8 +3,9 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `report`, `convert`, `join` and `verify` are the other commands as
-functions; they read paths and tables. `functional` has the formulas as functions of torch tensors.
+`inspect`, `loss`, `compare`, `report`, `convert`, `export`, `join` and `verify` are the other
+commands as functions; they read paths and tables. `functional` has the formulas as functions of
+torch tensors.
 `rlpost help python` prints the manual.
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         compare,
         convert,
         enrich,
+        export,
         inspect,
         join,
         loss,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _FUNCTIONS = (
-    *("advantages", "compare", "convert", "enrich", "inspect", "join", "loss", "report"),
+    *("advantages", "compare", "convert", "enrich", "export", "inspect", "join", "loss", "report"),
     "verify",
 )
 _HOMES = {
@@ -67,6 +69,7 @@ __all__ = [
     "compare",
     "convert",
     "enrich",
+    "export",
     "facts",
     "functional",
     "inspect",

@@ -77,6 +77,7 @@ HOMES = {
     "pydantic": ("recipe", "cli"),
     "torch": (
         "formats.pickles",
+        "formats.targets.verl",
         "kernels",
         "estimators",
         "losses",

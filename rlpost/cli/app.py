@@ -32,6 +32,7 @@ COMMANDS = {
     "report": "Write an HTML report about rollout files.",
     "browse": "Browse responses in the terminal.",
     "convert": "Convert dumps of RL frameworks to Parquet.",
+    "export": "Export rollouts to files that a training framework reads.",
     "join": "Add the new columns of a sidecar to the file they are of.",
     "verify": "Recompute enriched columns, compare with the stored ones.",
     "plan": "Compute response-level statistics for a sharded run.",

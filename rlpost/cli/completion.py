@@ -36,11 +36,11 @@ def choices_of(metavar: str | None) -> Completer | None:
 
 
 def names(table: str) -> dict[str, str]:
-    """Return the names of `estimators` with formulas, or of `formats` with titles.
+    """Return the names of `estimators` with formulas, of `formats` or `export` with titles.
 
     They come from the manual's generated tables: torch and pyarrow are not imported.
     """
-    column = {"estimators": "formula", "formats": "dump"}[table]
+    column = {"estimators": "formula", "formats": "dump", "export": "writes"}[table]
     first, *_ = manual.table(table)[0]
     return {row[first]: row[column] for row in manual.table(table)}
 

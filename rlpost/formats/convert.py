@@ -184,7 +184,7 @@ def write_all(
     files: list[CanonicalFile] = []
     try:
         for target in plan:
-            folders += _make_folders(target)
+            folders += make_folders(target)
         with FileLock([target for target in plan if isinstance(target, Path)]):
             for target, dumps in plan.items():
                 file = CanonicalFile(target)
@@ -202,7 +202,7 @@ def write_all(
     return files
 
 
-def _make_folders(target: AnyPath) -> list[Path]:
+def make_folders(target: AnyPath) -> list[Path]:
     """Create the folders of a target; return the new ones."""
     missing = [folder for folder in target.parents if not folder.exists()][::-1]
     try:

@@ -1,4 +1,4 @@
-"""`torch.save` files, read without executing code from them.
+"""`torch.save` files: written, and read without executing code from them.
 
 A .pt file is one pickled object. Its tensors are memory-mapped, so they need no memory until they
 are used; lists of Python numbers are read into memory. Only tensors, numbers, text, lists, dicts
@@ -62,6 +62,16 @@ def load(path: Path) -> Any:
     if stored is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
         raise DataError(f"{path}: damaged: the size of a tensor is wrong")
     return loaded
+
+
+def save(dump: Any, path: Path) -> None:
+    """Write an object as a `torch.save` file; raises OSError."""
+    import torch  # noqa: PLC0415 - as in `load`
+
+    try:
+        torch.save(dump, path)
+    except RuntimeError as error:  # what torch raises if the disk is full
+        raise OSError(str(error).splitlines()[0]) from None
 
 
 def _stored_sizes(path: Path) -> Counter[int] | None:

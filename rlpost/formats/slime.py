@@ -5,9 +5,11 @@ miles writes the same samples, so `rlpost.formats.miles` uses these functions to
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
@@ -16,13 +18,12 @@ from rlpost.formats.keys import SAME_TOKENS, check_blocks, prompt_key
 from rlpost.formats.layout import as_mask, as_vector, check_length, check_token_count
 from rlpost.formats.pickles import first_texts, load
 from rlpost.formats.records import Record, as_record, describe
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.rows import MOST_ROWS, Row, check_finite, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
@@ -47,6 +48,10 @@ TRAIN_LISTS = {
 _VERSION = 2
 
 
+EXPORTED = "rlpost"
+"""Key of what `rlpost export` adds to a dump, and to the metadata of a sample."""
+
+
 def sniff_rollout(path: Path) -> bool:
     """Return whether the pickle begins with a rollout id and samples of responses."""
     texts = first_texts(path)
@@ -54,8 +59,46 @@ def sniff_rollout(path: Path) -> bool:
 
 
 def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the samples of one rollout, which is one step."""
+    """Yield the samples of one rollout, which is one step.
+
+    Samples that `rlpost export` wrote have the columns that were exported, in their types.
+    """
+    if not options.map and EXPORTED in (dump := dump_of(path, ("rollout_id", "samples"))):
+        return _exported(path, dump, options)
     return record_batches(_rollout_rows(path, options), options)
+
+
+def _exported(path: Path, dump: dict[str, Any], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of an export; `rlpost.formats.targets.slime` documents where they are."""
+    stored, records = dump[EXPORTED], list(samples_of(path, dump))
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"])))
+        for first in range(0, len(records), MOST_ROWS):
+            part = records[first : first + MOST_ROWS]
+            columns = [
+                pa.array([_exported_value(one, name, stored["fields"]) for one in part], kind)
+                for name, kind in zip(schema.names, schema.types, strict=True)
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            if options.nonfinite == "error":
+                check_finite(batch, [one.where for one in part].__getitem__)
+            yield batch
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: damaged: `{EXPORTED}` does not describe the samples ({error})"
+        ) from None
+
+
+def _exported_value(record: Record, column: str, fields: dict[str, str]) -> Any:
+    """Return the value of a column, from the field of the sample that has it."""
+    if column not in fields:
+        return plain(record.fields["metadata"][EXPORTED][column])
+    item, _, field = fields[column].partition(":")
+    if item.endswith("token_ids"):
+        return split_tokens(record, record.integer("response_length"))[item]
+    if field.startswith("train_metadata."):
+        return plain(record.fields["train_metadata"][item])
+    return record.fields[field]
 
 
 def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from rlpost.interface.inputs import (
 from rlpost.interface.results import (
     Comparison,
     Conversion,
+    Export,
     Inspection,
     Join,
     LossSummary,
@@ -409,6 +410,55 @@ def convert(
         return Conversion(
             work.convert(inputs, output, source, read, overwrite=overwrite, reporter=run.reporter)
         )
+
+
+def export(
+    inputs: Inputs,
+    output: str | Path,
+    to: str,
+    *,
+    columns_map: Mapping[str, str] | None = None,
+    lossy: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> Export:
+    """Export rollouts to files that a training framework reads, as `rlpost export` does.
+
+    Args:
+        inputs: paths or tables, as of `advantages`; together they are one input.
+        output: the file to write; for `slime` and `verl`, a directory with a file per step (or the
+            file of the only step); for `prime-rl`, a directory, and its index beside it.
+        to: `jsonl`, `tinker`, `slime`, `verl` or `prime-rl`.
+        columns_map: role to column, as with `--map`.
+        lossy: leave out columns and values that the target cannot hold; otherwise they are an
+            error before anything is written.
+        overwrite: replace existing files.
+        progress: show a progress bar, as of `advantages`.
+
+    Returns:
+        The files, the field of each column, the other columns, and those that are lost.
+
+    Raises:
+        UsageError: columns are lost and `lossy` is not set; the output exists; no such target.
+        DataError: the input lacks a column that the target needs, or a row is bad.
+        ReadWriteError: reading or writing failed; no output is left behind.
+        UnavailableError: `verl` is not installed, which writes its file itself.
+    """
+    from rlpost.formats import export as work  # noqa: PLC0415 - pyarrow is slow to import
+
+    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+        found = work.export(
+            paths,
+            output,
+            to,
+            columns_map,
+            lossy=lossy,
+            overwrite=overwrite,
+            reporter=run.reporter,
+        )
+    if paths != input_names(inputs):
+        found["inputs"] = input_names(inputs)
+    return Export(found)
 
 
 @overload

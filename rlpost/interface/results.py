@@ -206,6 +206,27 @@ class Conversion(Result):
         show_converted(self, out)
 
 
+class Export(Result):
+    """What an export wrote, and what it lost."""
+
+    inputs: list[str]
+    outputs: list[str]
+    responses: int
+    fields: dict[str, str]
+    """Column -> field of the target."""
+    others: list[str]
+    """Other columns that were written."""
+    lost: dict[str, str]
+    """Column -> why the target does not hold it."""
+    warnings: list[str]
+
+    def show(self, out: Console) -> None:
+        """Print the export as `rlpost export` does."""
+        from rlpost.render.export import show_exported  # noqa: PLC0415
+
+        show_exported(self, out)
+
+
 class Join(Result):
     """The files of a join, and how their rows were matched."""
 

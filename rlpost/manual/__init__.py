@@ -15,6 +15,7 @@ TOPICS = {
     "recipes": "Recipe files, environment variables, shell completion.",
     "presets": "Presets of frameworks, and what differs between frameworks.",
     "formats": "Conversion of the rollout dumps of frameworks.",
+    "export": "Export to the files of training frameworks.",
     "inspect": "Statistics of rollout files, and findings.",
     "report": "An HTML report.",
     "browse": "The terminal browser.",

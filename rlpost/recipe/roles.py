@@ -111,6 +111,15 @@ ROLES: dict[str, Role] = {
     "episode_score": _role("episode_score", "number", "episode_score"),
 }  # fmt: skip
 
+TOKEN_IDS: dict[str, tuple[str, ...]] = {
+    "response_token_ids": (
+        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
+        "output_ids", "completion_token_ids",
+    ),
+    "prompt_token_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
+}  # fmt: skip
+"""Names of the columns of token ids, which serve no role of a recipe."""
+
 # Role, column name, and columns that only the framework has in which the name has that role. The
 # column is used for a role that has no other column, and for no other role.
 FRAMEWORK_ALIASES: tuple[tuple[str, str, frozenset[str]], ...] = (

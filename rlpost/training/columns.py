@@ -9,7 +9,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number, is_tokens
 from rlpost.pipeline.columns import columns_of
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import closest
+from rlpost.recipe.roles import TOKEN_IDS, closest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,12 +30,9 @@ TOKENS = (
 ROWS = ("reward", "response_advantage", "sample_weight")
 """Columns of responses that batches have by default."""
 IDS: Mapping[str, tuple[str, ...]] = {
-    "response_ids": (
-        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
-        "output_ids", "completion_token_ids",
-    ),
-    "prompt_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
-}  # fmt: skip
+    "response_ids": TOKEN_IDS["response_token_ids"],
+    "prompt_ids": TOKEN_IDS["prompt_token_ids"],
+}
 _FINAL = "final_response_mask"
 RESERVED = frozenset(
     {

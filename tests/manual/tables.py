@@ -16,12 +16,14 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
+from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import HISTORY
+from rlpost.render.export import target_facts
 
 USES = {
     "group": "prompt groups",
@@ -183,6 +185,15 @@ def formats() -> str:
     return table(headings, rows)
 
 
+def export() -> str:
+    rows = [
+        (code(one.name), one.title, *target_facts(one).values(), one.note, one.source)
+        for one in TARGETS.values()
+    ]
+    headings = ("`--to`", "writes", "needs", "also holds", "other columns", "note", "read by")
+    return table(headings, rows)
+
+
 def format_notes() -> str:
     sections = []
     for one in FORMATS.values():
@@ -284,6 +295,7 @@ TABLES = {
     "numerics": numerics,
     "semantics": semantics,
     "formats": formats,
+    "export": export,
     "format-notes": format_notes,
     "findings": findings,
     "functional": functions,

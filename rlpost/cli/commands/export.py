@@ -1,0 +1,106 @@
+"""`rlpost export`: rollouts as files that a training framework reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import name_values
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import Format, option
+from rlpost.cli.output import echo, silence_warnings, write_json
+from rlpost.errors import UsageError
+
+app = typer.Typer(add_completion=False)
+
+EPILOG = """Examples:
+
+  rlpost export --list
+
+  rlpost export out.parquet out.jsonl --to jsonl
+
+  rlpost export out.parquet data.jsonl --to tinker --lossy
+
+  rlpost export out.parquet samples/ --to slime
+"""
+
+
+@command(app, epilog=EPILOG)
+def export(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IN... OUT",
+            help="Parquet files, directories or globs; then the file or directory to write.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        option(
+            "--to",
+            metavar="NAME",
+            complete=lambda: [*completion.names("export").items()],
+            help="What is written (see --list).",
+        ),
+    ] = None,
+    roles: declared.Map = None,
+    lossy: Annotated[
+        bool, option("--lossy", help="Leave out what the target cannot hold.")
+    ] = False,
+    overwrite: declared.Overwrite = False,
+    listed: Annotated[
+        bool, option("--list", help="List the targets, and what each holds and loses.")
+    ] = False,
+    how: declared.Output = Format.table,
+    summary_json: declared.SummaryJson = None,
+    quiet: declared.Quiet = False,
+) -> None:
+    """Export rollouts to files that a training framework reads.
+
+    The other direction of rlpost convert. Columns that the target cannot hold are listed before
+    anything is written, as an error without --lossy.
+    """
+    if not listed and (len(paths or []) < 2 or target is None):  # noqa: PLR2004
+        raise UsageError(
+            "IN, OUT and --to are needed: rlpost export IN... OUT --to NAME, or --list"
+        )
+    # Pyarrow takes a while to import; a wrong command line is answered before that.
+    from rlpost.render import export as render_export  # noqa: PLC0415
+
+    if listed and summary_json is not None:
+        raise UsageError("--summary-json needs an export; for the list use --list --format json")
+    if listed:
+        render_export.show_targets(how.value)
+        return
+    from rlpost.display.progress import progress  # noqa: PLC0415
+    from rlpost.formats import export as work  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+
+    assert paths is not None
+    assert target is not None
+    if quiet:
+        silence_warnings()
+    check_writable(None if summary_json == "-" else summary_json)
+    chosen = name_values(roles or [], "--map")
+    with (
+        canonical_inputs(paths[:-1], report=None if quiet else echo) as inputs,
+        progress(quiet=quiet) as reporter,
+    ):
+        summary = work.export(
+            inputs,
+            paths[-1],
+            target,
+            chosen,
+            lossy=lossy,
+            overwrite=overwrite,
+            reporter=reporter,
+        )
+    summary["inputs"] = paths[:-1] if inputs != paths[:-1] else summary["inputs"]
+    if summary_json is not None:
+        write_json(summary, summary_json)
+    if summary_json != "-" or how is Format.table:
+        render_export.show_export(summary, how.value, quiet=quiet)

@@ -1,0 +1,285 @@
+"""Exports: rows of Parquet files as files that a training framework reads."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from rlpost._version import __version__
+from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.formats.convert import make_folders
+from rlpost.formats.targets import target_named
+from rlpost.formats.targets.base import held_columns
+from rlpost.formats.targets.rows import Rows
+from rlpost.io import arrow as ragged
+from rlpost.io.arrow import CellLocation
+from rlpost.io.locks import FileLock
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.paths import check_target, parse_path
+from rlpost.io.progress import SilentReporter
+from rlpost.io.shutdown import signals_deferred
+from rlpost.io.staged import file_errors
+from rlpost.io.uploads import stage_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rlpost.formats.targets.base import Held, Sink, Target
+    from rlpost.io.paths import AnyPath
+    from rlpost.io.progress import Reporter
+    from rlpost.io.staged import StagedFile
+    from rlpost.io.uploads import Upload
+
+
+Json = dict[str, Any]
+CHUNK_TOKENS = 1 << 16
+"""Of the largest column at a time: as Python objects they need 32 bytes each."""
+
+
+def export(
+    inputs: Sequence[str | Path],
+    output: str | Path,
+    to: str,
+    columns_map: Mapping[str, str] | None = None,
+    *,
+    lossy: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Json:
+    """Run `rlpost.export` on Parquet files; return the summary as a plain mapping.
+
+    Args:
+        inputs: Parquet files, directories, globs and URLs.
+        output: as of `rlpost.export`.
+        to: the target's name.
+        columns_map: role to column.
+        lossy: whether columns and values that the target cannot hold are left out.
+        overwrite: whether to replace existing files.
+        reporter: shows the progress.
+    """
+    started, reporter, target = time.perf_counter(), reporter or SilentReporter(), target_named(to)
+    target.available()
+    source = Source(find_inputs([str(path) for path in inputs]))
+    if not source.rows:
+        raise DataError(f"{source.name}: there are no rows to export")
+    held = held_columns(source, target, columns_map or {}, lossy=lossy)
+    steps = _steps_of(source, held, target)
+    plan = _plan(parse_path(output), target, steps, source, overwrite=overwrite)
+    texts = _texts(plan, held, target, source, overwrite=overwrite)
+    rows_of = dict(Counter(steps)) or {0: source.rows}
+    reporter.start("export", source.rows)
+    with _Files(plan, texts, rows_of, held, target) as files:
+        for rows, numbers in _read(source, held, steps):
+            for step in np.unique(numbers).tolist():
+                files.add(step, rows.take(np.flatnonzero(numbers == step)))
+            reporter.advance(len(rows))
+        source.check_unchanged()
+        files.publish()
+    return {
+        "target": target.name,
+        "title": target.title,
+        "inputs": [str(file.path) for file in source.files],
+        "outputs": [str(path) for path in [*chain.from_iterable(plan.values()), *texts]],
+        "responses": source.rows,
+        "tokens": _tokens(source, held),
+        "fields": {column: target.fields[item] for item, column in held.columns.items()},
+        "others": [*held.others],
+        "lost": dict(held.lost),
+        "use": target.use.format(out=output),
+        "note": target.note,
+        "warnings": files.warnings,
+        "seconds": time.perf_counter() - started,
+        "rlpost_version": __version__,
+    }
+
+
+def _tokens(source: Source, held: Held) -> int:
+    """Return the number of response tokens."""
+    ids = ("response_token_ids", "mask", "advantages")
+    column = next((held.columns[item] for item in ids if item in held.columns), None)
+    return 0 if column is None else source.values_of(column)
+
+
+def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
+    """Return the step of each row, if the target has a file for each; else [].
+
+    Raises:
+        DataError: a step is not a whole number.
+    """
+    if target.layout != "steps" or "batch" not in held.columns:
+        return []
+    column, steps = held.columns["batch"], []
+    for chunk in source.read([column], CHUNK_TOKENS, ""):
+        path = str(source.files[chunk.file].path)
+        location = CellLocation(path, chunk.first_row, column)
+        keys = ragged.key(chunk.table.column(column), location).to_pylist()
+        for row, key in enumerate(keys):
+            if not str(key).removeprefix("-").isdecimal():
+                raise location.error(
+                    row, f"is {key!r}", f"--to {target.name} numbers its files by whole steps"
+                )
+            steps.append(int(key))
+    return steps
+
+
+def _plan(
+    output: AnyPath, target: Target, steps: list[int], source: Source, *, overwrite: bool
+) -> dict[int, list[AnyPath]]:
+    """Return the files of each step; a target without steps has step 0 alone.
+
+    Raises:
+        UsageError: the output is an input, exists, or does not fit the target.
+        ReadWriteError: it cannot be accessed.
+    """
+    numbers = sorted({*steps}) or [0]
+    if target.layout == "file":
+        plan: dict[int, list[AnyPath]] = {0: [output]}
+        if output.is_dir():
+            raise UsageError(
+                f"{output}: is a directory; --to {target.name} writes one file: name it"
+            )
+    elif target.layout == "stream":
+        plan = {0: [output / "00000.jsonl", parse_path(f"{output}.index.jsonl")]}
+    elif output.suffix == target.suffix:
+        if len(numbers) > 1:
+            raise UsageError(
+                f"{output}: the input has {len(numbers)} steps, and --to {target.name} writes a "
+                f"file for each: name a directory, not a {target.suffix} file"
+            )
+        plan = {numbers[0]: [output]}
+    else:
+        plan = {step: [output / f"{step}{target.suffix}"] for step in numbers}
+    _check(list(chain.from_iterable(plan.values())), source, overwrite=overwrite)
+    return plan
+
+
+def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None:
+    """Check that files may be written; raises as `_plan`."""
+    inputs = {file.path.resolve() for file in source.files}
+    for path in paths:
+        try:
+            check_target(path, inputs, overwrite=overwrite)
+        except OSError as error:
+            raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _texts(
+    plan: Mapping[int, list[AnyPath]],
+    held: Held,
+    target: Target,
+    source: Source,
+    *,
+    overwrite: bool,
+) -> dict[AnyPath, str]:
+    """Return the files that read advantages, if there are any, beside those of steps."""
+    if "advantages" not in held.columns:
+        return {}
+    first = str(next(iter(plan.values()))[0]).replace("\\", "/")
+    folder = parse_path(first.rpartition("/")[0] or ".")
+    texts: dict[AnyPath, str] = {folder / name: text for name, text in target.beside.items()}
+    _check([*texts], source, overwrite=overwrite)
+    return texts
+
+
+def _read(
+    source: Source, held: Held, steps: list[int]
+) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
+    """Yield the rows of the input in pieces of bounded size, and the step of each row."""
+    names = [*dict.fromkeys([*held.columns.values(), *held.others])]
+    of_rows = np.array(steps or [0] * source.rows, np.int64)
+    for chunk in source.read(names, CHUNK_TOKENS, _largest(source, names)):
+        path = str(source.files[chunk.file].path)
+        rows = Rows.of(chunk, path, source.first_rows[chunk.file], held.columns)
+        yield rows, of_rows[rows.numbers]
+
+
+def _largest(source: Source, names: Sequence[str]) -> str:
+    """Return the column with the most bytes."""
+    sizes = dict.fromkeys(names, 0)
+    for footer in source.footers:
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            for index in range(group.num_columns):
+                chunk = group.column(index)
+                name = chunk.path_in_schema.partition(".")[0]
+                if name in sizes:
+                    sizes[name] += chunk.total_uncompressed_size
+    return max(sizes, key=lambda name: sizes[name])
+
+
+class _Files:
+    """The files of an export, which appear when the last one is complete.
+
+    Args:
+        plan: step -> its files.
+        texts: other files, and their contents.
+        rows: the number of rows of each step; a step's files are written after its last row.
+        held: the columns.
+        target: the target.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[int, list[AnyPath]],
+        texts: Mapping[AnyPath, str],
+        rows: Mapping[int, int],
+        held: Held,
+        target: Target,
+    ) -> None:
+        self._plan, self._texts, self._rows = plan, texts, dict(rows)
+        self._held, self._target = held, target
+        self._staged: list[StagedFile | Upload] = []
+        self._sinks: dict[int, Sink] = {}
+        self._folders: list[Path] = []
+        self._lock = ExitStack()
+        self.warnings: list[str] = []
+
+    def __enter__(self) -> Self:
+        every = [*(path for paths in self._plan.values() for path in paths), *self._texts]
+        for path in every:
+            self._folders += make_folders(path)
+        self._lock.enter_context(FileLock([path for path in every if isinstance(path, Path)]))
+        for path, text in self._texts.items():
+            with file_errors(path, "cannot be written"):
+                self._stage(path).path.write_text(text, encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for staged in self._staged:
+            staged.discard()
+        self._lock.close()
+        for folder in reversed(self._folders):
+            with suppress(OSError):  # it is not empty: a file was published
+                folder.rmdir()
+
+    def _stage(self, path: AnyPath) -> StagedFile | Upload:
+        self._staged.append(stage_file(path))
+        return self._staged[-1]
+
+    def add(self, step: int, rows: Rows) -> None:
+        """Write rows of a step."""
+        if step not in self._sinks:
+            files = [self._stage(path) for path in self._plan[step]]
+            self._sinks[step] = self._target.open(files, self._held, step)
+        sink = self._sinks[step]
+        with file_errors(self._plan[step][0], "cannot be written"):
+            sink.add(rows)
+            self._rows[step] -= len(rows)
+            if not self._rows[step]:
+                self.warnings += sink.finish()
+                del self._sinks[step]
+
+    def publish(self) -> None:
+        """Rename the completed files to their targets."""
+        for staged in self._staged:
+            staged.complete()
+        with signals_deferred():
+            for staged in self._staged:
+                staged.publish()

@@ -1,0 +1,32 @@
+"""What `rlpost export` writes: one module per target, registered here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.errors import UsageError
+from rlpost.formats.targets import jsonl, prime_rl, slime, tinker, verl
+from rlpost.recipe.roles import closest
+
+if TYPE_CHECKING:
+    from rlpost.formats.targets.base import Target
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        jsonl.TARGET,
+        tinker.TARGET,
+        slime.TARGET,
+        verl.TARGET,
+        prime_rl.TARGET,
+    )
+}
+"""Every target by its name."""
+
+
+def target_named(name: str) -> Target:
+    """Return the target of that name; raise UsageError with the closest names if unknown."""
+    if name not in TARGETS:
+        hint = closest(name, TARGETS) or f" (targets: {', '.join(TARGETS)})"
+        raise UsageError(f"--to {name}: no such target{hint}")
+    return TARGETS[name]

@@ -1,0 +1,201 @@
+"""What a target of `rlpost export` declares, and the columns of an input that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import content_kind, is_list, is_number
+from rlpost.io.staged import StagedFile
+from rlpost.io.uploads import Upload
+from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rlpost.formats.targets.rows import Rows
+    from rlpost.io.parquet.source import Source
+
+
+FINAL_MASK = "final_response_mask"
+Layout = Literal["file", "steps", "stream"]
+
+
+Staged = StagedFile | Upload
+
+
+class Lines:
+    """Appends JSON lines to a staged file."""
+
+    def __init__(self, file: Staged) -> None:
+        self._file = file
+        self._encoder = msgspec.json.Encoder()
+        self.size = 0
+        """Bytes so far."""
+
+    def append(self, records: Sequence[Any]) -> None:
+        """Write a line for each record."""
+        if records:
+            self.size = self._file.write(self.size, self._encoder.encode_lines(records))
+
+
+class Sink(Protocol):
+    """Writes the rows of one file, or of one stream with its index."""
+
+    def add(self, rows: Rows) -> None:
+        """Add rows; a DataError names the bad one."""
+
+    def finish(self) -> list[str]:
+        """Write what is left; return warnings."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The columns of an input that an export writes."""
+
+    columns: Mapping[str, str]
+    """Role, `response_token_ids`, `prompt_token_ids` or canonical column -> column."""
+    others: tuple[str, ...]
+    """Other columns, which are written under their own names."""
+    lost: Mapping[str, str]
+    """Column -> why the target does not hold it."""
+    schema: pa.Schema
+    """Of the columns that are written."""
+    lossy: bool = False
+    """Whether values that the target cannot represent may be replaced."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of file that `rlpost export` writes.
+
+    `fields` has what the target has a place for: the name of a role, of ids of tokens, or of a
+    canonical column, and the target's field. `layout` is `file` (all rows in one file), `steps` (a
+    file for each step in a directory, or one file) or `stream` (a directory, and its index beside
+    it).
+    """
+
+    name: str
+    title: str
+    layout: Layout
+    suffix: str
+    fields: Mapping[str, str]
+    needs: Mapping[str, str]
+    """Those of `fields` without which there is no output -> what needs it."""
+    source: str
+    """The reader whose code defines the format."""
+    open: Callable[[Sequence[Staged], Held, int], Sink]
+    """Opens the files of a step; the last argument is its number, 0 without steps."""
+    use: str
+    """How the target reads the output; `{out}` is its path."""
+    others: str = ""
+    """Where all other columns go; empty: they are lost."""
+    note: str = ""
+    """One line on what becomes different."""
+    available: Callable[[], None] = field(default=lambda: None)
+    """Raises UnavailableError if a library is missing."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Name -> text of files beside those of steps, which read the advantages."""
+    reserved: tuple[str, ...] = ()
+    """Names of the target's own, which no other column can have."""
+
+
+def held_columns(
+    source: Source, target: Target, columns_map: Mapping[str, str], *, lossy: bool
+) -> Held:
+    """Return the columns of the input that the target holds.
+
+    Raises:
+        UsageError: the map has an unknown name, or columns are lost and that is not allowed.
+        DataError: the input lacks a column that the target needs, or a mapped one.
+    """
+    found = _found(source, target, columns_map)
+    missing = [_missing(item, target, source) for item in target.needs if item not in found]
+    if missing:
+        raise DataError("\n".join(missing))
+    kinds = {one.name: one.type for schema in source.schemas for one in schema}
+    left = [name for name in source.columns if name not in found.values()]
+    lost = {name: f"{kinds[name]}: no plain value" for name in left
+            if name in kinds and not is_plain(kinds[name])}  # fmt: skip
+    if not target.others:
+        lost = dict.fromkeys(left, f"{target.name} has no place for it")
+    lost |= dict.fromkeys(
+        (name for name in left if name in target.reserved), f"{target.name} uses this name itself"
+    )
+    lost |= {
+        name: "in some files only"
+        for schema in source.schemas
+        for name in schema.names
+        if name not in source.columns
+    }
+    if lost and not lossy:
+        names = ", ".join(lost)
+        raise UsageError(
+            f"{source.name}: --to {target.name} loses {len(lost)} of {len(source.columns)} "
+            f"columns: {names}; --lossy leaves them out"
+        )
+    others = tuple(name for name in left if name not in lost)
+    written = [name for name in source.columns if name not in lost and name in kinds]
+    schema = pa.schema([pa.field(name, kinds[name]) for name in written])
+    return Held(found, others, lost, schema, lossy)
+
+
+def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each of the target's fields that the input has."""
+    available = source.columns
+    known = {*ROLES, *target.fields}
+    for name, column in columns_map.items():
+        if name not in known:
+            raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, known)}")
+        if name not in target.fields:
+            raise UsageError(
+                f"--map {name}={column}: has no effect, because --to {target.name} has no place "
+                f"for {name}; leave it out"
+            )
+        if column not in available and column != "none":
+            raise DataError(
+                f"{source.name}: --map {name}={column}: no column {column!r}"
+                f"{closest(column, available)}"
+            )
+    roles = {role: column for role, column in columns_map.items() if role in ROLES}
+    columns = resolve(available, roles, source.name).columns
+    if FINAL_MASK in available and FINAL_MASK not in target.fields and "mask" not in columns_map:
+        columns["mask"] = FINAL_MASK
+    for item in target.fields:
+        names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
+        text = item not in ROLES or ROLES[item].kind == "text"
+        own = next((name for name in names if name in available), None)
+        if item in columns_map:
+            columns[item] = columns_map[item]
+        elif text and own is not None:
+            columns[item] = own
+    return {
+        item: columns[item]
+        for item in target.fields
+        if item in columns and columns_map.get(item) != "none"
+    }
+
+
+def _missing(item: str, target: Target, source: Source) -> str:
+    """Return the error for a column that the target needs and the input lacks."""
+    names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
+    return (
+        f"{source.name}: no column for {item} (--to {target.name}: {target.needs[item]}): expected "
+        f"{' or '.join(names[:4])}; --map {item}=COLUMN names another"
+    )
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether a type has numbers, texts or bools, or lists or structs of them."""
+    if is_list(kind):
+        return is_plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(is_plain(one.type) for one in kind)
+    if pa.types.is_dictionary(kind):
+        return is_plain(kind.value_type)
+    text = content_kind(kind) == "text" or pa.types.is_string_view(kind)
+    return is_number(kind) or text or bool(pa.types.is_null(kind))

@@ -1,0 +1,221 @@
+"""`--to slime`: rollout samples for slime's --load-debug-rollout-data, and its advantage hook.
+
+A file has the samples of one step: a dictionary with `rollout_id` and `samples`, each with the
+fields of slime's Sample. Advantages and returns are in `train_metadata`, which slime passes to its
+trainer; a function file beside the samples hands them over. Columns that a Sample has no field for
+are in `metadata`, from where `rlpost.formats.slime` reads them back.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.formats.pickles import save
+from rlpost.formats.slime import EXPORTED
+from rlpost.formats.targets.base import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.rows import Rows
+
+
+TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
+CREDIT = ("advantages", "returns")
+HOOK = "rlpost_advantages.py"
+
+
+class SampleSink:
+    """Collects the samples of a step, which are one object in the file."""
+
+    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+        self._file, self._held, self._step = files[0], held, step
+        self._samples: list[dict[str, Any]] = []
+        self._groups: dict[Any, int] = {}
+        self._rollouts: dict[Any, int] = {}
+        lists = {*_exact(held.columns)}
+        self._metadata = [name for name in held.schema.names if name not in lists]
+
+    def add(self, rows: Rows) -> None:
+        """Collect a sample for each row."""
+        fields = _fields(rows)
+        others = {name: rows.plain(name) for name in self._metadata}
+        rollouts = rows.keys("rollout_id") if "rollout_id" in rows else []
+        groups = rows.keys("group") if "group" in rows else [None] * len(rows)
+        for row, one in enumerate(fields):
+            sample = {
+                "group_index": None if groups[row] is None else _code(self._groups, groups[row]),
+                "index": int(rows.numbers[row]),
+                **one,
+                "metadata": {EXPORTED: {name: _storable(own[row]) for name, own in others.items()}},
+            }
+            if rollouts:
+                sample["rollout_id"] = _code(self._rollouts, rollouts[row])
+            self._samples.append(sample)
+
+    def finish(self) -> list[str]:
+        """Save the object."""
+        schema = base64.b64encode(self._held.schema.serialize().to_pybytes()).decode()
+        stored = {"schema": schema, "fields": _exact(self._held.columns)}
+        dump = {"rollout_id": self._step, "samples": self._samples, EXPORTED: stored}
+        save(dump, self._file.path)
+        self._samples = []
+        return []
+
+
+def _exact(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns whose values a sample has in a field of its own -> that field."""
+    items = {
+        "response_token_ids": "tokens",
+        "prompt_token_ids": "tokens",
+        "mask": "loss_mask",
+        **TOKENS,
+        **{name: f"train_metadata.{name}" for name in CREDIT},
+    }
+    return {columns[item]: f"{item}:{field}" for item, field in items.items() if item in columns}
+
+
+def _fields(rows: Rows) -> list[dict[str, Any]]:
+    """Return the fields of slime's Sample for each row."""
+    masks = rows.masks()
+    credit = {name: rows.tokens(name) for name in CREDIT if name in rows}
+    lists = {TOKENS[item]: rows.tokens(item) for item in TOKENS if item in rows}
+    rewards = rows.numbers_of("reward")
+    columns = zip(
+        rows.lists("prompt_token_ids"),
+        rows.tokens("response_token_ids"),
+        rows.values("prompt"),
+        rows.values("response"),
+        rows.truncated(),
+        rows.kept(),
+        strict=True,
+    )
+    found = []
+    for row, (prompt, response, question, answer, cut, keep) in enumerate(columns):
+        one = {
+            "response_length": len(response),
+            "prompt": question or "",
+            "tokens": np.concatenate([prompt, response]).astype(np.int64).tolist(),
+            "response": answer or "",
+            "label": None,
+            "reward": float(rewards[row]),
+            "loss_mask": masks[row].astype(np.int64).tolist(),
+            "weight_versions": [],
+            "rollout_log_probs": None,
+            "remove_sample": not keep,
+            "teacher_log_probs": None,
+            "status": "truncated" if cut else "completed",
+            "train_metadata": None,
+        }
+        one |= {field: own[row].tolist() for field, own in lists.items()}
+        if credit:
+            one["train_metadata"] = {name: _storable(own[row]) for name, own in credit.items()}
+        found.append(one)
+    return found
+
+
+def _storable(value: Any) -> Any:
+    """Return a value; an empty vector as a list, because its pickle calls `bytes`."""
+    return [] if isinstance(value, np.ndarray) and not len(value) else value
+
+
+def _code(codes: dict[Any, int], key: Any) -> int:
+    """Return the number of a key: itself if it is an integer, else that of its first appearance."""
+    if isinstance(key, int):
+        return key
+    return codes.setdefault(key, len(codes))
+
+
+HOOK_TEXT = '''"""The advantages that rlpost exported, for slime's --custom-advantage-function-path.
+
+    PYTHONPATH=FOLDER python train.py ... --debug-train-only
+        --load-debug-rollout-data 'FOLDER/{rollout_id}.pt'
+        --custom-advantage-function-path rlpost_advantages.advantages
+
+FOLDER is the directory of this file. Leave --normalize-advantages out: slime would whiten the
+advantages once more.
+"""
+
+from pathlib import Path
+
+import torch
+
+
+def advantages(args, rollout_data):
+    """Put the exported advantages and returns of each sample into rollout_data."""
+    stored = rollout_data.get("metadata") or of_files(rollout_data["sample_indices"])
+    found = {"advantages": [], "returns": []}
+    for i, (own, like) in enumerate(zip(stored, rollout_data["kl"], strict=True)):
+        length = int(rollout_data["response_lengths"][i])
+        for name, tensors in found.items():
+            values = torch.tensor(own[name] if name in own else own["advantages"])
+            if len(values) != length:
+                raise ValueError(f"sample {i}: {len(values)} {name}, {length} response tokens")
+            if len(like) != length:  # context parallelism: this rank has a part of the tokens
+                values = own_part(args, rollout_data, i, values)
+            tensors.append(values.to(like))
+    rollout_data.update(found)
+
+
+def own_part(args, rollout_data, i, values):
+    """Return the tokens of a sample that this rank of a context-parallel group has."""
+    from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
+
+    sizes = rollout_data.get("max_seq_lens")
+    total, length = rollout_data["total_lengths"][i], rollout_data["response_lengths"][i]
+    size = None if sizes is None else sizes[i]
+    return slice_log_prob_with_cp(values, total, length, args.qkv_format, size)
+
+
+def of_files(indices):
+    """Return the metadata of samples from the files beside this one, for versions of slime that
+    do not pass it to the trainer."""
+    found = dict.fromkeys(int(i) for i in indices)
+    for path in sorted(Path(__file__).parent.glob("*.pt")):
+        for sample in torch.load(path, weights_only=False)["samples"]:
+            if sample["index"] in found:
+                found[sample["index"]] = sample["train_metadata"]
+    return [found[int(i)] for i in indices]
+'''
+
+
+TARGET = Target(
+    name="slime",
+    title="slime rollout samples, and a function for its advantage hook",
+    layout="steps",
+    suffix=".pt",
+    fields={
+        "prompt_token_ids": "tokens",
+        "response_token_ids": "tokens, response_length",
+        "mask": "loss_mask",
+        "sample_mask": "remove_sample",
+        "reward": "reward",
+        "group": "group_index",
+        "rollout_id": "rollout_id",
+        "truncated": "status",
+        "infer_log_probs": "rollout_log_probs",
+        "teacher_log_probs": "teacher_log_probs",
+        "advantages": "train_metadata.advantages",
+        "returns": "train_metadata.returns",
+        "prompt": "prompt",
+        "response": "response",
+        "batch": "rollout_id of the file",
+    },
+    needs={
+        "prompt_token_ids": "a Sample has the tokens of prompt and response",
+        "response_token_ids": "a Sample has the tokens of prompt and response",
+        "reward": "slime normalises rewards before its advantage hook runs",
+    },
+    others="metadata.rlpost",
+    source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
+    "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
+    open=SampleSink,
+    use="--load-debug-rollout-data '{out}/{{rollout_id}}.pt' "
+    "--custom-advantage-function-path rlpost_advantages.advantages, with {out} on PYTHONPATH",
+    note="A step's samples are in memory at once.",
+    beside={HOOK: HOOK_TEXT},
+)

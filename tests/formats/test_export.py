@@ -1,0 +1,358 @@
+"""Exports are read back by readers written from the sources of the targets.
+
+`tests/peers/test_exports.py` reads them with the targets' own code.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from datetime import date
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from forked_runs import run
+from format_writers import lines, made, prime_rl_traces
+
+import rlpost
+from rlpost.errors import DataError, UnavailableError, UsageError
+from rlpost.formats import export as work
+
+FLOATS, IDS, MASK = pa.list_(pa.float32()), pa.list_(pa.int32()), pa.list_(pa.uint8())
+
+
+def rollouts(rows=7, seed=0):
+    """Rows of two steps, in turn, with observation tokens, a response that is left out."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 9, rows)
+    lengths[-1] = 0
+
+    def floats():
+        return pa.array([random.normal(size=n).astype(np.float32) for n in lengths], FLOATS)
+
+    return pa.table(
+        {
+            "step": pa.array([i % 2 + 5 for i in range(rows)], pa.int32()),
+            "prompt_id": [f"q{i // 2}" for i in range(rows)],
+            "sample_id": [f"s{i}" for i in range(rows)],
+            "reward": random.normal(size=rows),
+            "finish_reason": [["stop", "length"][i % 2] for i in range(rows)],
+            "prompt": [f"question {i}" for i in range(rows)],
+            "response": [None if i == 1 else f"answer {i}" for i in range(rows)],
+            "prompt_token_ids": pa.array([[*range(i + 1)] for i in range(rows)], IDS),
+            "response_token_ids": pa.array(
+                [random.integers(0, 9, n).astype(np.int32) for n in lengths], IDS
+            ),
+            "response_mask": pa.array(
+                [(random.random(n) < 0.8).astype(np.uint8) for n in lengths], MASK
+            ),
+            "infer_log_probs": floats(),
+            "old_log_probs": floats(),
+            "advantages": floats(),
+            "returns": floats(),
+            "sample_mask": pa.array([i != 2 for i in range(rows)]),
+            "parts": pa.array([{"style": i / 3, "tags": ["a"] * i} for i in range(rows)]),
+        }
+    )
+
+
+@pytest.fixture
+def source(tmp_path):
+    pq.write_table(rollouts(), tmp_path / "in.parquet", row_group_size=3)
+    return tmp_path / "in.parquet"
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_jsonl_has_all_columns_and_comes_back(source, tmp_path):
+    found = rlpost.export(source, tmp_path / "o.jsonl", "jsonl")
+    rows = rollouts().to_pylist()
+    assert records(tmp_path / "o.jsonl") == rows
+    assert found.others == rollouts().column_names
+    rlpost.convert(tmp_path / "o.jsonl", tmp_path / "back.parquet", "jsonl")
+    back = pq.read_table(tmp_path / "back.parquet")
+    assert {*back.column_names} == {*rollouts().column_names}
+    for one in back.to_pylist():
+        one["parts"] = json.loads(one["parts"])
+        assert one == rows.pop(0)
+
+
+def test_jsonl_has_no_nan_and_no_dates(tmp_path):
+    table = rollouts().append_column("nested", pa.array([[{"x": float("inf")}]] * 7))
+    with pytest.raises(DataError, match=r"row 0: `nested` has a number that JSON has not"):
+        rlpost.export(table, tmp_path / "o.jsonl", "jsonl")
+    found = rlpost.export(table, tmp_path / "o.jsonl", "jsonl", lossy=True)
+    assert found.warnings == ["nested: 7 numbers that JSON has not (NaN, infinite) became null"]
+    assert records(tmp_path / "o.jsonl")[6]["nested"] == [{"x": None}]
+    dated = rollouts().append_column("day", pa.array([date(2026, 1, 1)] * 7))
+    with pytest.raises(UsageError, match=r"loses 1 of 17 columns: day; --lossy"):
+        rlpost.export(dated, tmp_path / "dated.jsonl", "jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["o.jsonl"]
+
+
+def datum_of(row):
+    """A Datum by loops over the tokens: entry t predicts token t + 1."""
+    prompt, response = row["prompt_token_ids"], row["response_token_ids"]
+    sequence = prompt + response
+    found = {"tokens": [], "target_tokens": [], "logprobs": [], "advantages": [], "weights": []}
+    for t in range(len(sequence) - 1):
+        at = t + 1 - len(prompt)  # the place of the target in the response
+        trained = at >= 0 and row["response_mask"][at] == 1 and row["sample_mask"]
+        found["tokens"].append(sequence[t])
+        found["target_tokens"].append(sequence[t + 1])
+        found["logprobs"].append(row["infer_log_probs"][at] if trained else 0.0)
+        found["advantages"].append(row["advantages"][at] if trained else 0.0)
+        found["weights"].append(1.0 if trained else 0.0)
+    return found
+
+
+def test_a_datum_is_aligned_with_its_targets(source, tmp_path):
+    rlpost.export(source, tmp_path / "o.jsonl", "tinker", lossy=True)
+    for record, row in zip(records(tmp_path / "o.jsonl"), rollouts().to_pylist(), strict=True):
+        (chunk,) = record["model_input"]["chunks"]
+        inputs = record["loss_fn_inputs"]
+        found = {"tokens": chunk["tokens"], **{key: one["data"] for key, one in inputs.items()}}
+        assert found == datum_of(row)
+        assert {one["dtype"] for key, one in inputs.items() if key != "target_tokens"} == {
+            "float32"
+        }
+        assert all(one["shape"] == [len(chunk["tokens"])] for one in inputs.values())
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        ("advantages", [float("nan")], r"row 3: `advantages` is nan at token 0; a token that"),
+        ("prompt_token_ids", [], r"row 3: the prompt has no tokens"),
+        ("infer_log_probs", [0.0, 0.0], r"row 3: `infer_log_probs` has 2 values but `response_tok"),
+    ],
+)
+def test_a_row_that_no_datum_holds_is_an_error(column, values, text, tmp_path):
+    rows = rollouts().to_pylist()
+    for name in ("response_token_ids", "response_mask", "infer_log_probs", "advantages"):
+        rows[3][name] = [1]
+    rows[3][column] = values
+    table = pa.Table.from_pylist(rows, rollouts().schema)
+    with pytest.raises(DataError, match=text):
+        rlpost.export(table, tmp_path / "o.jsonl", "tinker", lossy=True)
+    assert not [*tmp_path.iterdir()]
+
+
+@dataclass
+class Sample:
+    """slime's Sample, as slime/utils/types.py builds it: unknown keys become attributes."""
+
+    group_index: int | None = None
+    index: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    response_length: int = 0
+    reward: float | None = None
+    loss_mask: list[int] | None = None
+    remove_sample: bool = False
+    rollout_log_probs: list[float] | None = None
+    status: str = "pending"
+    train_metadata: dict | None = None
+
+    @staticmethod
+    def from_dict(data):
+        one = Sample()
+        assert data["status"] in {"pending", "completed", "truncated", "aborted", "failed"}
+        for key, value in data.items():
+            setattr(one, key, value)
+        return one
+
+
+def load_debug_rollout_data(template, rollout_id):
+    samples = torch.load(template.format(rollout_id=rollout_id), weights_only=False)["samples"]
+    return [Sample.from_dict(sample) for sample in samples]
+
+
+def rollout_data(samples, *, metadata=True):
+    """What slime's trainer has when it calls the hook, without what the hook does not read."""
+    lengths = [sample.response_length for sample in samples]
+    return {
+        "kl": [torch.zeros(n) for n in lengths],
+        "response_lengths": lengths,
+        "total_lengths": [len(sample.tokens) for sample in samples],
+        "sample_indices": [sample.index for sample in samples],
+        **({"metadata": [sample.train_metadata for sample in samples]} if metadata else {}),
+    }
+
+
+@pytest.fixture
+def hook(tmp_path, monkeypatch):
+    def advantages(*args):
+        monkeypatch.syspath_prepend(tmp_path / "o")
+        monkeypatch.delitem(sys.modules, "rlpost_advantages", raising=False)
+        import rlpost_advantages  # noqa: PLC0415
+
+        return rlpost_advantages.advantages(*args)
+
+    return advantages
+
+
+def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook):
+    found = rlpost.export(source, tmp_path / "o", "slime")
+    assert found.lost == {}
+    rows = rollouts().to_pylist()
+    for step in (5, 6):
+        own = [row for row in rows if row["step"] == step]
+        samples = load_debug_rollout_data(str(tmp_path / "o" / "{rollout_id}.pt"), step)
+        for sample, row in zip(samples, own, strict=True):
+            assert sample.tokens == row["prompt_token_ids"] + row["response_token_ids"]
+            assert sample.response_length == len(sample.loss_mask) == len(row["response_mask"])
+            assert sample.rollout_log_probs == row["infer_log_probs"]
+            assert sample.remove_sample == (not row["sample_mask"])
+            assert (sample.status == "truncated") == (row["finish_reason"] == "length")
+            assert (sample.reward, sample.loss_mask) == (row["reward"], row["response_mask"])
+        groups = [sample.group_index for sample in samples]
+        for i, j in np.ndindex(len(own), len(own)):
+            assert (groups[i] == groups[j]) == (own[i]["prompt_id"] == own[j]["prompt_id"])
+        order = np.random.default_rng(step).permutation(len(own))  # a rank has some, in any order
+        for metadata in (True, False):
+            data = rollout_data([samples[i] for i in order], metadata=metadata)
+            hook(SimpleNamespace(), data)
+            for name in ("advantages", "returns"):
+                assert [one.tolist() for one in data[name]] == [own[i][name] for i in order]
+
+
+def test_the_hook_cuts_out_a_rank_s_tokens(source, tmp_path, hook, monkeypatch):
+    rlpost.export(source, tmp_path / "o", "slime")
+    module = ModuleType("slime.backends.megatron_utils.cp_utils")
+    module.slice_log_prob_with_cp = lambda x, *_: x[:2]
+    for name in ("slime", "slime.backends", "slime.backends.megatron_utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    samples = load_debug_rollout_data(str(tmp_path / "o" / "{rollout_id}.pt"), 5)
+    long = [sample for sample in samples if sample.response_length > 2]
+    data = rollout_data(long)
+    data["kl"] = [torch.zeros(2) for _ in long]
+    hook(SimpleNamespace(qkv_format="thd"), data)
+    expected = [sample.train_metadata["advantages"][:2].tolist() for sample in long]
+    assert [one.tolist() for one in data["advantages"]] == expected
+    data["response_lengths"][0] += 1
+    with pytest.raises(ValueError, match="response tokens"):
+        hook(SimpleNamespace(qkv_format="thd"), data)
+
+
+def test_convert_reads_the_samples_back(source, tmp_path):
+    rlpost.export(source, tmp_path / "o", "slime")
+    rlpost.convert(tmp_path / "o", tmp_path / "back.parquet")
+    back = pq.read_table(tmp_path / "back.parquet")
+    rows = rollouts().sort_by("step")
+    assert back.select(rows.column_names).sort_by("step").equals(rows)
+    assert back.num_columns == rows.num_columns
+
+
+def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
+    frame = pl.from_arrow(rollouts()).filter(pl.col("step") == 5)
+    rlpost.export(frame, tmp_path / "one.pt", "slime")
+    rlpost.convert(tmp_path / "one.pt", tmp_path / "back.parquet", "slime-rollout")
+    assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
+    with pytest.raises(UsageError, match=r"2 steps, and --to slime writes a file for each"):
+        rlpost.export(rollouts(), tmp_path / "two.pt", "slime")
+
+
+def fold(trace, update):
+    """Annotations onto nodes, as prime_rl/monitors/file/traces/update.py projects them."""
+    nodes = trace["nodes"]
+    inner = {node["parent"] for node in nodes}
+    leaves = [i for i in range(len(nodes)) if i not in inner]
+    for branch in update["branches"]:
+        path, at = [], leaves[branch["index"]]
+        while at is not None:
+            path.insert(0, nodes[at])
+            at = nodes[at]["parent"]
+        for name in ("advantages", "trainer_logprobs", "entropies"):
+            stream, begin = branch.get(name), 0
+            for node in path if stream else ():
+                part = stream[begin : begin + len(node["token_ids"])]
+                begin += len(node["token_ids"])
+                values = [x for x, sampled in zip(part, node["mask"], strict=True) if sampled]
+                if values and None not in values:
+                    node[name] = values
+
+
+def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
+    path = prime_rl_traces(tmp_path, made())
+    rlpost.convert(path, tmp_path / "in.parquet")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "e.parquet", rlpost.Recipe(gamma=0.9))
+    rlpost.export(
+        tmp_path / "e.parquet", tmp_path / "annotations" / "rlpost", "prime-rl", lossy=True
+    )
+    stream = (tmp_path / "annotations" / "rlpost" / "00000.jsonl").read_bytes()
+    updates = {}
+    for row in records(tmp_path / "annotations" / "rlpost.index.jsonl"):
+        update = json.loads(stream[row["offset"] :].partition(b"\n")[0])
+        assert update["trace_id"] == row["trace_id"]
+        updates[row["trace_id"]] = update
+    episodes = records(path)
+    for trace in (trace for episode in episodes for trace in episode["traces"]):
+        if trace["id"] in updates:
+            for node in trace["nodes"]:
+                node.pop("advantages", None)
+            fold(trace, updates.pop(trace["id"]))
+    assert updates == {}
+    rlpost.convert(lines(tmp_path / "folded.jsonl", episodes), tmp_path / "f.parquet", "prime-rl")
+    ours, theirs = (pq.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("e", "f"))
+    for own, other in zip(ours, theirs, strict=True):
+        numbers = zip(own["advantages"], own["response_mask"], strict=True)
+        assert other["dumped_advantages"] == [x if keep else 0 for x, keep in numbers]
+    assert any(any(own["advantages"]) for own in ours)
+
+
+def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_path):
+    words = ["export", str(source), str(tmp_path / "o.jsonl"), "--to", "tinker"]
+    ran = run(*words)
+    assert ran.code == 2
+    assert "loses 10 of 16 columns: step, prompt_id, sample_id, reward, finish_reason" in ran.err
+    assert not (tmp_path / "o.jsonl").exists()
+    ran = run(*words, "--lossy", "--format", "json")
+    assert ran.code == 0
+    assert [*json.loads(ran.out)["lost"]][:2] == ["step", "prompt_id"]
+    assert "exists already" in run(*words, "--lossy").err
+
+
+@pytest.mark.parametrize(
+    ("without", "options", "error", "text"),
+    [
+        ("advantages", {}, DataError, r"no column for advantages \(--to tinker: the loss mult"),
+        ("prompt_token_ids", {}, DataError, r"no column for prompt_token_ids .* --map prompt_t"),
+        ("step", {"columns_map": {"values": "x"}}, UsageError, r"--to tinker has no place for v"),
+        ("step", {"columns_map": {"infer_log_probs": "x"}}, DataError, r"no column 'x'"),
+        ("step", {"to": "tinkr"}, UsageError, r"no such target; did you mean tinker\?"),
+    ],
+)
+def test_errors_name_the_role(without, options, error, text, tmp_path):
+    table = rollouts().drop_columns([without])
+    with pytest.raises(error, match=text):
+        rlpost.export(table, tmp_path / "o", **{"to": "tinker", "lossy": True, **options})
+
+
+@pytest.mark.parametrize("target", ["jsonl", "tinker", "slime"])
+def test_files_do_not_depend_on_chunks(target, source, tmp_path, monkeypatch):
+    rlpost.export(source, tmp_path / "a", target, lossy=True)
+    monkeypatch.setattr(work, "CHUNK_TOKENS", 4)
+    rlpost.export(source, tmp_path / "b", target, lossy=True)
+    if target == "slime":
+        for step in (5, 6):
+            a, b = (
+                load_debug_rollout_data(str(tmp_path / name / "{rollout_id}.pt"), step)
+                for name in "ab"
+            )
+            assert str([vars(one) for one in a]) == str([vars(one) for one in b])
+    else:
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_verl_writes_its_file_itself(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "verl", None)
+    monkeypatch.setattr("rlpost.formats.targets.verl.find_spec", {}.get)
+    with pytest.raises(UnavailableError, match="not installed: pip install verl"):
+        rlpost.export(source, tmp_path / "o", "verl")
