@@ -11,10 +11,12 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import format_writers_text as writers
 import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
+from test_cli import run
 from typer.testing import CliRunner
 
 import rlpost
@@ -205,3 +207,28 @@ def test_recipes_are_compared_on_a_frame_of_ids_and_rewards():
     assert found.sides[0]["advantage"]["std"] == pytest.approx(means.std(), rel=1e-6)
     assert found.pairs[0]["responses"]["sign"]["agreement"] == 1.0
     assert size > 1
+
+
+def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = writers.rollouts(steps=2)
+    Path("logs").mkdir()
+    for step in (1, 2):
+        own = [one for one in made if one.step == step]
+        writers.verl(Path("logs") / f"{step}.jsonl", own, acc=[one.reward for one in own])
+    whole = run("inspect", "logs", "--format", "json")
+    files = json.loads(whole.out)["input"]["files"]
+    assert [file["path"] for file in files] == ["logs/1.parquet", "logs/2.parquet"]
+    said = "logs/1.jsonl to logs/2.jsonl: 2 dumps, read as verl, 24 responses, without columns of"
+    assert said in whole.err
+    assert len(whole.err.splitlines()) == 2
+    assert "\nlogs/1.jsonl, row 0" in run("inspect", "logs/1.jsonl", "--row", "0").out
+    assert run("report", "logs", "-o", "page.html", "-q").code == 0
+    page = Path("page.html").read_text()
+    assert "logs/1.parquet" in page
+    assert "rlpost-dump" not in page
+    Path("again.jsonl").write_bytes(Path("logs/1.jsonl").read_bytes())
+    both = run("compare", "logs/1.jsonl", "again.jsonl", "--column", "acc", "--format", "json")
+    found = json.loads(both.out)
+    assert [side["name"] for side in found["sides"]] == ["1.jsonl", "again.jsonl"]
+    assert found["pairs"][0]["responses"]["identical"] == 12
