@@ -110,6 +110,8 @@ def _html(charts: Callable[[], Iterable[Chart]]) -> str:
 
 def frame(page: str) -> str:
     """Return a page as a frame in a notebook; its scripts have no access to the notebook."""
+    # Links to sections stay in the frame; before the page's policy, which allows no other base.
+    page = page.replace("<head>", '<head><base href="about:srcdoc">', 1)
     style = f"width: 100%; height: {_HEIGHT}; border: 0"
     return (
         f'<iframe title="rlpost report" sandbox="allow-scripts" srcdoc="{escape(page)}" '
