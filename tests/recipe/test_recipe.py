@@ -100,7 +100,7 @@ def asked(monkeypatch):
     """Takes what `api.advantages` is asked for, in its place."""
     calls = []
 
-    def spy(inputs, output, recipe, options):
+    def spy(inputs, output, recipe, options, _report):
         calls.append((inputs, output, recipe, options))
         return {}
 
