@@ -74,6 +74,8 @@ def detect(path: Path) -> Format | None:
         for candidate in FORMATS.values()
         if path.name.endswith(candidate.suffixes) and candidate.sniff(path)
     ]
+    if len(candidates) > 1 and generic.JSONL in candidates and not generic.has_mask(path):
+        candidates.remove(generic.JSONL)  # two names are no proof against a framework's own
     if len(candidates) > 1:
         names = " or ".join(candidate.name for candidate in candidates)
         raise UsageError(f"{path}: may be {names}; select one with --from NAME")

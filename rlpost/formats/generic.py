@@ -160,7 +160,12 @@ def _match_fields(
 def sniff_jsonl(path: Path) -> bool:
     """Return whether the first record has rlpost's own column names."""
     fields = first_fields(path)
-    return fields.keys() >= _NEEDED and isinstance(fields.get("response_mask", []), list)
+    return fields.keys() >= _NEEDED and ("response_mask" not in fields or has_mask(path))
+
+
+def has_mask(path: Path) -> bool:
+    """Return whether the first record has a mask under rlpost's own name."""
+    return isinstance(first_fields(path).get("response_mask"), list)
 
 
 def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:

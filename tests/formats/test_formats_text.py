@@ -360,6 +360,11 @@ def test_verls_extra_lists_become_columns(tmp_path):
     assert not {"short", "values"} & {*table.column_names}
 
 
+def test_a_dump_with_names_of_any_file_is_still_that_of_its_framework(tmp_path):
+    extra = {"prompt_id": ["p"] * len(MADE), "reward": [0.0] * len(MADE)}
+    assert detect(writers.verl(tmp_path / "1.jsonl", MADE, **extra)) is FORMATS["verl"]
+
+
 def test_a_field_may_come_late_and_its_kind_change_from_file_to_file(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1)  # the first batch decides the columns
     many = MADE * 200
