@@ -352,7 +352,6 @@ def test_files_do_not_depend_on_chunks(target, source, tmp_path, monkeypatch):
 
 
 def test_verl_writes_its_file_itself(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "verl", None)
-    monkeypatch.setattr("rlpost.formats.targets.verl.find_spec", {}.get)
-    with pytest.raises(UnavailableError, match="not installed: pip install verl"):
+    monkeypatch.setattr("rlpost.optional.find_spec", {}.get)
+    with pytest.raises(UnavailableError, match=r"needs verl, which is not .*\[peers-verl\]'"):
         rlpost.export(source, tmp_path / "o", "verl")

@@ -7,14 +7,13 @@ tensors, all others are in `non_tensor_batch`.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.errors import UnavailableError
 from rlpost.formats.targets.base import Target
 from rlpost.io.arrow import is_tokens
+from rlpost.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +127,8 @@ def _tensors(lists: dict[str, list[NDArray[Any]]]) -> dict[str, Tensor]:
     attention = (place >= 0) & (place < lengths[0] + lengths[1])
     out["input_ids"] = torch.cat([prompt_ids, out["responses"]], dim=1)
     out["attention_mask"] = attention.long()
-    out["position_ids"] = place.clamp(min=0)
+    last = (lengths[0] + lengths[1] - 1).clamp(min=0)
+    out["position_ids"] = place.clamp(min=0).minimum(last)  # as verl's own, constant in padding
     return out
 
 
@@ -151,10 +151,7 @@ def _objects(values: list[Any]) -> NDArray[np.object_]:
 
 def available() -> None:
     """Raise UnavailableError unless verl is installed."""
-    if find_spec("verl") is None:
-        raise UnavailableError(
-            "--to verl: verl itself writes the file, and it is not installed: pip install verl"
-        )
+    need("--to verl, whose file verl itself writes,", "peers-verl", "verl")
 
 
 _IDS = "input_ids has the tokens of prompt and response"
