@@ -75,10 +75,12 @@ def export(
     texts = _texts(plan, held, target, source, overwrite=overwrite)
     rows_of = dict(Counter(steps)) or {0: source.rows}
     reporter.start("export", source.rows)
+    tokens = 0
     with _Files(plan, texts, rows_of, held, target) as files:
         for rows, numbers in _read(source, held, steps):
             for step in np.unique(numbers).tolist():
                 files.add(step, rows.take(np.flatnonzero(numbers == step)))
+            tokens += rows.token_count()
             reporter.advance(len(rows))
         source.check_unchanged()
         files.publish()
@@ -88,7 +90,7 @@ def export(
         "inputs": [str(file.path) for file in source.files],
         "outputs": [str(path) for path in [*chain.from_iterable(plan.values()), *texts]],
         "responses": source.rows,
-        "tokens": _tokens(source, held),
+        "tokens": tokens,
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
@@ -98,13 +100,6 @@ def export(
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
-
-
-def _tokens(source: Source, held: Held) -> int:
-    """Return the number of response tokens."""
-    ids = ("response_token_ids", "mask", "advantages")
-    column = next((held.columns[item] for item in ids if item in held.columns), None)
-    return 0 if column is None else source.values_of(column)
 
 
 def _steps_of(source: Source, held: Held, target: Target) -> list[int]:

@@ -398,6 +398,7 @@ def test_a_closed_pipe_ends_a_command_without_output(words, code, tmp_path):
         "compare {} --estimator grpo --estimator rloo",
         "loss {}",
         "convert {} out.parquet",
+        "export {} out.jsonl --to jsonl",
         "verify {}",
     ],
 )

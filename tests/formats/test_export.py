@@ -355,3 +355,14 @@ def test_verl_writes_its_file_itself(source, tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.optional.find_spec", {}.get)
     with pytest.raises(UnavailableError, match=r"needs verl, which is not .*\[peers-verl\]'"):
         rlpost.export(source, tmp_path / "o", "verl")
+
+
+def test_the_step_can_be_in_the_paths_of_files(tmp_path):
+    table = rollouts().drop_columns(["step"])
+    for step in (5, 6):
+        (tmp_path / "in" / f"step={step}").mkdir(parents=True)
+        pq.write_table(table, tmp_path / "in" / f"step={step}" / "a.parquet")
+    found = rlpost.export(tmp_path / "in", tmp_path / "o", "slime")
+    assert [path.rpartition("/")[2] for path in found.outputs[:2]] == ["5.pt", "6.pt"]
+    rlpost.convert(tmp_path / "o", tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet")["step"].to_pylist() == [5] * 7 + [6] * 7

@@ -117,10 +117,10 @@ def held_columns(
     missing = [_missing(item, target, source) for item in target.needs if item not in found]
     if missing:
         raise DataError("\n".join(missing))
-    kinds = {one.name: one.type for schema in source.schemas for one in schema}
+    kinds = _partition_kinds(source)
+    kinds |= {one.name: one.type for schema in source.schemas for one in schema}
     left = [name for name in source.columns if name not in found.values()]
-    lost = {name: f"{kinds[name]}: no plain value" for name in left
-            if name in kinds and not is_plain(kinds[name])}  # fmt: skip
+    lost = {name: f"{kinds[name]}: no plain value" for name in left if not is_plain(kinds[name])}
     if not target.others:
         lost = dict.fromkeys(left, f"{target.name} has no place for it")
     lost |= dict.fromkeys(
@@ -139,9 +139,16 @@ def held_columns(
             f"columns: {names}; --lossy leaves them out"
         )
     others = tuple(name for name in left if name not in lost)
-    written = [name for name in source.columns if name not in lost and name in kinds]
+    written = [name for name in source.columns if name not in lost]
     schema = pa.schema([pa.field(name, kinds[name]) for name in written])
     return Held(found, others, lost, schema, lossy)
+
+
+def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
+    """Return the types of columns that are in the paths of files: `step=7/`."""
+    pairs = [pair for file in source.files for pair in file.partitions]
+    texts = {name for name, value in pairs if not value.lstrip("-").isdecimal()}
+    return {name: pa.string() if name in texts else pa.int64() for name, _ in pairs}
 
 
 def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> dict[str, str]:

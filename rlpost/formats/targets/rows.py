@@ -61,6 +61,11 @@ class Rows:
         """Whether there is a column for an item."""
         return item in self.columns
 
+    def token_count(self) -> int:
+        """Return the number of response tokens; 0 if no item sets the lengths."""
+        item = next((name for name in _LENGTH_OF if name in self.columns), None)
+        return 0 if item is None else sum(map(len, self.lists(item)))
+
     def values(self, item: str) -> list[Any]:
         """Return the values of an item as Python objects; None for all if it has no column."""
         if item not in self.columns:

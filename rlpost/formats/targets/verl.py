@@ -47,7 +47,7 @@ class ProtoSink:
         self._file, self._step, self._held = files[0], step, held
         kinds = {one.name: one.type for one in held.schema}
         self._tokens = {
-            name for name in held.others if name in kinds and is_tokens(kinds[name])
+            name for name in held.others if is_tokens(kinds[name])
         }  # of the others: lists, until one has another length than its response
         self._lists: dict[str, list[NDArray[Any]]] = {}
         self._plain: dict[str, list[Any]] = {}
