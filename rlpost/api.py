@@ -118,7 +118,8 @@ def _update(
     report: Callable[[str], None] | None,
 ) -> Json:
     """Run `advantages` on the files of an input that are new or were changed."""
-    summary: Json = {"inputs": [], "outputs": [], "responses": 0, "warnings": []}
+    lists: Json = {name: [] for name in ("inputs", "outputs", "steps", "domains", "warnings")}
+    summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
     with updating(paths, output, recipe, options) as update:
         if update.chosen:
             with UpdateInputs.of(update, report) as inputs:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rlpost.io.arrow import CellLocation
 
 
-_FILE = "tokenizer.json"
+FILE = "tokenizer.json"
+"""The file of a tokenizer in its folder."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _CHARACTERS = 1 << 20  # of the texts that are encoded at once: an encoding has 100 bytes per token
 
@@ -39,14 +40,14 @@ def load_tokenizer(name: str) -> Any:
     """
     need("--tokenizer", "tokenizers", "tokenizers")
     path = Path(name)
-    file = path / _FILE if path.is_dir() else path
+    file = path / FILE if path.is_dir() else path
     try:
         changed = file.stat().st_mtime_ns if file.is_file() else None
     except OSError as error:
         raise ReadWriteError(f"--tokenizer {name}: cannot be read: {error.strerror}") from None
     if changed is None and (path.exists() or not _HUB_NAME.fullmatch(name)):
-        lacks = f"the folder has no {_FILE}" if path.is_dir() else "no such file or folder"
-        raise ReadWriteError(f"--tokenizer {name}: {lacks}; a {_FILE} or its folder is needed")
+        lacks = f"the folder has no {FILE}" if path.is_dir() else "no such file or folder"
+        raise ReadWriteError(f"--tokenizer {name}: {lacks}; a {FILE} or its folder is needed")
     return _loaded(name if changed is None else str(file), name, changed)
 
 
@@ -62,7 +63,7 @@ def _loaded(source: str, name: str, changed: int | None) -> Any:
     except Exception as error:  # noqa: BLE001 - the library raises no other class
         why = str(error).partition("\n")[0]
         if changed is not None:
-            raise UsageError(f"--tokenizer {name}: is no {_FILE}: {why}") from None
+            raise UsageError(f"--tokenizer {name}: is no {FILE}: {why}") from None
         raise ReadWriteError(
             f"--tokenizer {name}: no such file or folder here, and the Hugging Face Hub has no "
             f"tokenizer of this name or cannot be reached: {why}"

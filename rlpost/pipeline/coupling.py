@@ -36,8 +36,9 @@ class Coupling(NamedTuple):
     """Those of a prompt group, of a batch, of the whole run, or none."""
     why: str = ""
     """The part of the recipe, as the start of a sentence."""
-    carried: bool = False
-    """Batches follow each other, and a state file passes the last one on to the next run."""
+    carried: str = ""
+    """The part of the recipe that a batch passes to the next one, and a state file to the next
+    run."""
 
 
 def coupling_of(resolved: ResolvedRecipe) -> Coupling:
@@ -68,9 +69,10 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "running reward statistics": "running" in resolved.norm,
         "--kl-target": recipe.kl_target is not None and resolved.kl,
     }
+    passed = next((why for why, holds in carried.items() if holds), "")
     found = [
-        *(Coupling("run", why) for why in [name] if estimator.beyond_steps),
-        *(Coupling("run", why, carried=True) for why, holds in carried.items() if holds),
+        *(Coupling("run", why, passed) for why in [name] if estimator.beyond_steps),
+        *(Coupling("run", why, why) for why in [passed] if passed),
         *(Coupling("batch", why) for why, holds in batch.items() if holds),
         *(Coupling("group", why) for why in group_reasons(resolved)),
         *(Coupling("group", why) for why, holds in group.items() if holds),

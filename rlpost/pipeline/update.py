@@ -28,6 +28,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
 from rlpost.io.staged import file_errors
+from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline.update_marker import MARKER, recover, stopped_files
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -93,9 +94,11 @@ class Entry:
         """Return the entry of an output; None if it has none."""
         try:
             text = last_entry(output, SOURCE_KEY)
-            return None if text is None else cls(**json.loads(text))
+            entry = None if text is None else cls(**json.loads(text))
         except (OSError, ValueError, TypeError):
             return None
+        texts = () if entry is None else (entry.name, entry.file)
+        return entry if all(isinstance(one, str) for one in texts) else None
 
     def input_of(self, output: Path) -> AnyPath:
         """Return the path of the input of an output."""
@@ -128,10 +131,15 @@ class Source(NamedTuple):
 def recipe_digest(recipe: Recipe) -> str:
     """Return a digest of what a recipe computes; new options do not change it."""
     table = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"estimator_name"})
-    own = Path(recipe.estimator.rpartition(":")[0])
-    if own.is_file():
-        with own.open("rb") as file:
-            table["estimator_file"] = file_digest(file, "sha256").hexdigest()
+    tokenizer = Path(recipe.tokenizer or "")
+    files = {
+        "estimator_file": Path(recipe.estimator.rpartition(":")[0]),
+        "tokenizer_file": tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer,
+    }
+    for name, path in files.items():
+        if path.is_file():
+            with path.open("rb") as file, file_errors(path, "cannot be read"):
+                table[name] = file_digest(file, "sha256").hexdigest()
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:32]
 
 

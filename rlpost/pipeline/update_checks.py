@@ -51,7 +51,7 @@ def coupled(update: Update, plan: Plan) -> dict[Found, str]:
         for one in update.kept
         if update.kept[one].roles != roles
     }
-    if coupling.carried:
+    if coupling.carried == coupling.why:  # then `check_steps` checks what follows what
         return found
     for written, why in _sharing(update, plan, coupling):
         if written.found is None:
@@ -158,7 +158,7 @@ def check_steps(update: Update, plan: Plan, state: RunState, options: Options) -
     coupling = coupling_of(plan.resolved)
     if not coupling.carried:
         return
-    why, path = f"{coupling.why} (carried from batch to batch)", options.state
+    why, path = f"{coupling.carried} (carried from batch to batch)", options.state
     over = "start over: an empty OUT, and --state FILE as it was before the first run"
     if path is None:
         raise UsageError(f"--update: {why}: needs --state FILE, which later updates continue from")

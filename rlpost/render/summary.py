@@ -124,6 +124,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         show_update(summary["update"], out)
         if not summary["update"]["written"]:
             return
+        out.print()
     parts: list[RenderableType] = [
         _overview(summary),
         _numbers(summary),

@@ -16,10 +16,12 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from strategies import ESTIMATORS, fitting, recipes, rollouts, to_table
 from test_invariance import big, same_bits
+from test_paths import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
 from rlpost import api
 from rlpost.errors import DataError, UsageError
+from rlpost.io.locks import BusyError, FileLock
 from rlpost.pipeline.update_marker import MARKER
 
 UPDATE = rlpost.Options(update=True, chunk_tokens=1 << 20, workers=1)
@@ -194,6 +196,30 @@ def test_nothing_to_do_writes_nothing_and_imports_no_torch(trained):
     assert sorted(path.name for path in (trained / "out").iterdir()) == sorted(before)
 
 
+def test_a_second_update_at_the_same_time_is_an_error(trained):
+    with (
+        FileLock([trained / "out" / MARKER]),
+        pytest.raises(BusyError, match="another rlpost process"),
+    ):
+        update(trained)
+    assert counts(update(trained)) == {}
+
+
+def test_objects_of_a_store_are_inputs(trained, s3):  # noqa: F811
+    for number in (0, 1):
+        s3.put(f"in/part-{number}.parquet", part(trained, number).read_bytes())
+    for expected in ({"new": 2}, {}):
+        found = rlpost.advantages("s3://lab/in/", trained / "remote", options=UPDATE)
+        assert counts(found) == expected
+    s3.put("in/part-1.parquet", part(trained, 1).read_bytes() + b"")
+    s3.put("in/part-2.parquet", part(trained, 2).read_bytes())
+    found = rlpost.advantages("s3://lab/in/", trained / "remote", options=UPDATE)
+    assert counts(found)["new"] == 1
+    for path in (trained / "remote").iterdir():
+        got, want = pq.read_table(path), pq.read_table(trained / "out" / path.name)
+        assert got.equals(want)
+
+
 def test_new_and_changed_files_are_written_alone(trained):
     before = stamps(trained)
     os.utime(part(trained, 1), ns=(1, 1))
@@ -224,7 +250,9 @@ def test_another_recipe_another_estimator_file_and_other_semantics_are_written_a
 
 
 def test_the_defaults_of_a_recipe_written_out_are_the_same_recipe(trained):
-    assert counts(update(trained, rlpost.Recipe(estimator="grpo", gamma=1.0))) == {}
+    found = update(trained, rlpost.Recipe(estimator="grpo", gamma=1.0))
+    assert counts(found) == {}
+    assert "0 of 3 files to write" in found._repr_html_()
 
 
 def test_an_output_without_a_fingerprint_is_written_again_and_a_foreign_file_never(trained):
