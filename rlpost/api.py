@@ -124,7 +124,7 @@ def _update(
         if update.chosen:
             with UpdateInputs.of(update, report) as inputs:
                 if inputs.files():
-                    summary = _write_update(update, inputs, recipe, options)
+                    summary |= _write_update(update, inputs, recipe, options)
                     summary["inputs"] = [str(found.path) for found in update.chosen]
         if options.delete:
             update.delete()
@@ -134,10 +134,16 @@ def _update(
 def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options: Options) -> Json:
     """Write the chosen files of an update, and those that must be computed with them."""
     source = Source(inputs.files(), keep_footers=True)
-    while update.kept or update.vanished:
+    while update.kept or update.vanished or update.incomplete:
         from rlpost.pipeline import run, update_checks  # noqa: PLC0415
 
-        found = update_checks.coupled(update, run.bind(source, recipe))
+        plan = run.bind(source, recipe)
+        if update_checks.is_carried(plan) and update.wait():
+            if not update.chosen:
+                return {}
+            source = Source(inputs.files(), keep_footers=True)
+            continue
+        found = update_checks.coupled(update, plan)
         if not found:
             break
         if not options.overwrite:

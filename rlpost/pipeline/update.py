@@ -108,7 +108,7 @@ class Entry:
         )
 
 
-class Source(NamedTuple):
+class Identity(NamedTuple):
     """The identity of an input."""
 
     fingerprint: FileFingerprint | None
@@ -158,6 +158,8 @@ class Update:
     """Those whose output is up to date."""
     incomplete: list[Found] = field(default_factory=list)
     """Those that another program still writes."""
+    waiting: list[Found] = field(default_factory=list)
+    """Those that must be written after an incomplete one."""
     skipped: list[Found] = field(default_factory=list)
     """Those that are no rollouts, as far as is known."""
     vanished: dict[Path, Entry] = field(default_factory=dict)
@@ -166,7 +168,7 @@ class Update:
     """Those outputs are deleted at the end."""
     deleted: list[Path] = field(default_factory=list)
     written: bool = False
-    sources: dict[Found, Source] = field(default_factory=dict)
+    sources: dict[Found, Identity] = field(default_factory=dict)
     """The identity of chosen files when they were read."""
 
     def target(self, found: Found) -> Path:
@@ -194,6 +196,19 @@ class Update:
             del self.kept[found]
         self.chosen = {one: self.chosen[one] for one in self.files if one in self.chosen}
 
+    def wait(self) -> bool:
+        """Leave out chosen files that come after an incomplete one; return whether there are any.
+
+        The incomplete one may have an earlier step, which has to be written first.
+        """
+        position = {found: index for index, found in enumerate(self.files)}
+        first = min((position[one] for one in self.incomplete), default=len(self.files))
+        late = [found for found in self.chosen if position[found] > first]
+        for found in late:
+            del self.chosen[found]
+        self.waiting += late
+        return bool(late)
+
     def delete(self) -> None:
         """Delete the outputs whose input no longer exists."""
         for path in self.vanished:
@@ -212,6 +227,7 @@ class Update:
             "reasons": {reason: reasons.count(reason) for reason in REASONS},
             "names": {found.name: reason for found, reason in [*self.chosen.items()][:_MOST_NAMES]},
             "incomplete": [str(found.path) for found in self.incomplete],
+            "waiting": [str(found.path) for found in self.waiting],
             "skipped": [str(found.path) for found in self.skipped],
             "vanished": [str(path) for path in self.vanished],
             "deleted": [str(path) for path in self.deleted],
@@ -340,7 +356,7 @@ def _reason(update: Update, found: Found, stopped: frozenset[str]) -> str | None
         "stopped": found.name in stopped,
         "semantics": entry.semantics != SEMANTICS,
         "recipe": entry.recipe != update.recipe,
-        "changed": not Source.of(found).is_of(entry),
+        "changed": not Identity.of(found).is_of(entry),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason is None:

@@ -35,6 +35,11 @@ def roles_of(plan: Plan) -> dict[str, str]:
     return {role: column for role, column in plan.columns.columns.items() if role in plan.roles}
 
 
+def is_carried(plan: Plan) -> bool:
+    """Return whether a run passes statistics from batch to batch, so that their order matters."""
+    return bool(coupling_of(plan.resolved).carried)
+
+
 def coupled(update: Update, plan: Plan) -> dict[Found, str]:
     """Return the files that are up to date and must be computed with the chosen ones, with reasons.
 

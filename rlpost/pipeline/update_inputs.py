@@ -12,7 +12,7 @@ from rlpost.formats.dumps import Dump, check_mixed, common_format, is_dump_table
 from rlpost.formats.inputs import convert_dumps, converted_line
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.inputs import InputFile, partitions_of
-from rlpost.pipeline.update import Source
+from rlpost.pipeline.update import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,13 +100,13 @@ class UpdateInputs:
             update.skipped.append(found)
             del update.chosen[found]
             return None
-        update.sources[found] = Source.of(found)
+        update.sources[found] = Identity.of(found)
         if dump is None:
             self._files[found] = InputFile(found.path, Path(found.name), partitions_of(found.path))
             return None
         target = self._target(found)
         file = convert_dumps([dump], target)
-        if Source.of(found) != update.sources[found]:
+        if Identity.of(found) != update.sources[found]:
             update.incomplete.append(found)
             del update.chosen[found]
             return None

@@ -103,6 +103,7 @@ def _update(facts: Json) -> Text:
     several = "no longer exist, and their outputs are kept (--delete deletes them)"
     for name, one, more in (
         ("incomplete", "file is not complete yet", "files are not complete yet"),
+        ("waiting", "file waits for one before it", "files wait for one before them"),
         ("skipped", "file has no known format", "files have no known format"),
         ("vanished", f"input {vanished}", f"inputs {several}"),
         (

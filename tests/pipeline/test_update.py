@@ -395,6 +395,21 @@ def test_carried_statistics_need_a_state_file_and_steps_in_order(trained):
         update(top, recipe, **state)
 
 
+def test_carried_statistics_wait_for_an_incomplete_file_before(tmp_path):
+    recipe = rlpost.Recipe(estimator="raw", norm_mean="running")
+    rows, state = big(60), tmp_path / "state.json"
+    save(to_table(rows), [row.batch for row in rows], tmp_path / "in")
+    whole = part(tmp_path, 1).read_bytes()
+    for size, expected, waiting in ((9, {"new": 1}, 1), (99, {}, 1), (len(whole), {"new": 2}, 0)):
+        part(tmp_path, 1).write_bytes(whole[:size])
+        found = update(tmp_path, recipe, state=state)
+        assert counts(found) == expected
+        assert found["update"]["waiting"] == [str(part(tmp_path, 2))] * waiting
+    rlpost.advantages(tmp_path / "in", tmp_path / "whole", recipe, PLAIN)
+    for path in (tmp_path / "whole").iterdir():
+        assert pq.read_table(path).equals(pq.read_table(tmp_path / "out" / path.name))
+
+
 def test_hive_partitions_are_steps(tmp_path):
     rows = big(40)
     table = to_table(rows, without=("step",))

@@ -17,7 +17,7 @@ from forked_runs import ForkedRuns
 
 import rlpost
 
-EVERY = int(os.environ.get("RLPOST_EVERY", "8"))
+EVERY = int(os.environ.get("RLPOST_EVERY", "11"))
 SECONDS = float(os.environ.get("RLPOST_SECONDS", "2.5"))
 RUNNING = "--norm-mean running --norm-std running --kl-coef 0.1 --kl-target 0.01 --kl-horizon 9"
 
