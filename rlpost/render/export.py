@@ -79,8 +79,9 @@ def _facts(summary: Json) -> dict[str, str]:
     tokens = f", {counted(summary['tokens'], 'response token')}" if summary["tokens"] else ""
     fields = sorted(((field, name) for name, field in summary["fields"].items()), key=itemgetter(0))
     written = [
-        f"{field} = {', '.join(name for _, name in names)}"
+        field if columns == [field] else f"{field} = {', '.join(columns)}"
         for field, names in groupby(fields, key=itemgetter(0))
+        for columns in [[name for _, name in names]]
     ]
     facts = {
         "written": f"{counted(summary['responses'], 'response')}{tokens}, "

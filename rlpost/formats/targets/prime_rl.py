@@ -135,7 +135,7 @@ TARGET = Target(
     source="prime_rl/monitors/file/traces/update.py, fold_trace_updates (2026)",
     open=AnnotationSink,
     use="the dashboard of prime-rl folds {out} onto the traces, if it is "
-    "RUN/.../traces/annotations/NAME",
+    "traces/annotations/NAME of the run",
     note="Its dashboard reads annotations; its trainer computes advantages itself and reads none "
     "from files.",
 )

@@ -203,7 +203,7 @@ TARGET = Target(
         "returns": "train_metadata.returns",
         "prompt": "prompt",
         "response": "response",
-        "batch": "`rollout_id`, the name of the file",
+        "batch": "name of the file",
     },
     needs={
         "prompt_token_ids": "a Sample has the tokens of prompt and response",
