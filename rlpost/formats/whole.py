@@ -24,11 +24,15 @@ _BLOCK = 1 << 16
 _ZIP, _STOP = b"PK", b"."  # how files of torch.save begin, and how other pickles end
 
 
-def is_whole(path: AnyPath) -> bool:
+def is_whole(path: AnyPath, *, table: bool) -> bool:
     """Return whether a file is complete; a remote object always is, and an empty file never.
 
     Parquet ends with its footer, a pickle with its directory or its stop mark, and JSONL with a
     line break or a line that is JSON. So JSONL that ends between two lines counts as complete.
+
+    Args:
+        path: of the file.
+        table: it is Parquet; otherwise its suffix says what it is.
 
     Raises:
         ReadWriteError: the file cannot be read.
@@ -38,7 +42,7 @@ def is_whole(path: AnyPath) -> bool:
     with file_errors(path, "cannot be read"):
         file, size = open_file(path)
         try:
-            if path.suffix == ".parquet":
+            if table:
                 return _has_footer(file, size)
             if path.suffix == ".pt":
                 start, end = read_at(file, len(_ZIP), 0), read_at(file, 1, max(size - 1, 0))

@@ -67,7 +67,7 @@ class Found(NamedTuple):
     @property
     def name(self) -> str:
         """The path of its output below OUT."""
-        return self.relative.with_suffix(".parquet").as_posix()
+        return (self.relative if self.table else self.relative.with_suffix(".parquet")).as_posix()
 
 
 @dataclass(frozen=True)
@@ -290,11 +290,11 @@ def _expand(text: str, output: Path) -> list[Found]:
                 raise UsageError(f"{output}: OUT and IN are the same directory; name another OUT")
             return _directory(path, output)
         if path.is_file():
-            return [Found(path, Path(path.name), path.suffix == ".parquet")]
+            return [Found(path, Path(path.name), path.suffix not in _DUMPS)]
         matches = [(file, relative_to_glob(path, file)) for file in glob_files(path)]
         if not matches:
             find_inputs([text])  # raises the error
-        return [Found(file, relative, file.suffix == ".parquet") for file, relative in matches]
+        return [Found(file, relative, file.suffix not in _DUMPS) for file, relative in matches]
 
 
 def _directory(top: Path, output: Path) -> list[Found]:
@@ -327,7 +327,7 @@ def select(update: Update, stopped: frozenset[str]) -> None:
         reason = _reason(update, found, stopped)
         if reason is None:
             continue
-        if is_whole(found.path):
+        if is_whole(found.path, table=found.table):
             update.chosen[found] = reason
         else:
             update.incomplete.append(found)

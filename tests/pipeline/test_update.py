@@ -479,6 +479,16 @@ def test_what_an_update_does_not_support_is_an_error(trained, options, out, text
         rlpost.advantages(pa.table({}), trained / "x", options=UPDATE)
 
 
+def test_parquet_may_have_any_name(trained):
+    """As a single file or by a glob, as for other runs."""
+    part(trained, 1).rename(trained / "in/part-1.pq")
+    for source in ("in/part-1.pq", "in/*.pq"):
+        shutil.rmtree(trained / "out")
+        assert counts(update(trained, source=source)) == {"new": 1}
+        assert counts(update(trained, source=source)) == {}
+        assert (trained / "out/part-1.pq").exists()
+
+
 def test_out_may_be_inside_in(trained):
     out = trained / "in/enriched"
     for expected in ({"new": 3}, {}):
