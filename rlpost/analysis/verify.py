@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from copy import copy
@@ -172,17 +172,32 @@ _MOST_DIFFERENCES = 5  # of a summary
 def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs([str(path) for path in paths]))
-    runs: dict[str, list[EnrichedFile]] = defaultdict(list)
-    for file, footer in zip(source.files, source.footers, strict=True):
-        metadata = FileMetadata.read(str(file.path), footer.metadata or {})
-        runs[metadata.run].append(EnrichedFile(file, footer.num_rows, metadata))
-    options = options or Options()
+    files = [
+        EnrichedFile(
+            file, footer.num_rows, FileMetadata.read(str(file.path), footer.metadata or {})
+        )
+        for file, footer in zip(source.files, source.footers, strict=True)
+    ]
+    runs, options = _runs(files), options or Options()
     verdicts = [verdict for run in runs.values() for verdict in _verify_run(run, options)]
     return {
         "ok": all(verdict["ok"] for verdict in verdicts),
         "files": sorted(verdicts, key=lambda verdict: str(verdict["file"])),
         "rlpost_version": __version__,
     }
+
+
+def _runs(files: Sequence[EnrichedFile]) -> dict[tuple[str, str, int], list[EnrichedFile]]:
+    """Return the files of each run: of one input, recipe and state, and of each copy of these."""
+    runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
+    seen: Counter[tuple[str, str, int]] = Counter()
+    for one in files:
+        metadata = one.metadata
+        how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
+        copy = seen[metadata.run, how, metadata.file]
+        seen[metadata.run, how, metadata.file] += 1
+        runs[metadata.run, how, copy].append(one)
+    return runs
 
 
 def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
@@ -230,19 +245,16 @@ def _compare_undamaged(
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
-    """Raise UsageError if files of a run, in order, are missing or given twice."""
+    """Raise UsageError if files of a run, in order, are missing."""
     first = run[0]
     numbers = [enriched.metadata.file for enriched in run]
     if len(numbers) == first.metadata.files and numbers == [*range(len(numbers))]:
         return
-    twice = next((number for number in numbers if numbers.count(number) > 1), None)
-    if twice is not None:
-        raise UsageError(
-            f"{run[numbers.index(twice)].file.path}: is given twice; name each file of a run once"
-        )
     raise UsageError(
         f"{first.file.path}: belongs to a run of {first.metadata.files} files, and the input has "
-        f"{len(run)} of them; groups and batches can span files, so name all: rlpost verify OUTDIR"
+        f"{len(run)} of them; groups and batches can span files, so name all: rlpost verify "
+        "OUTDIR. "
+        "If others were deleted, its numbers can no longer be recomputed: write it again"
     )
 
 

@@ -61,7 +61,8 @@ def policy_loss(
 
     The responses are one batch: its means and, for clip_cov and kl_cov, its highest tokens are
     those of all T tokens. With `totals` they are a part of an optimiser step, and the loss is their
-    share: the losses of all parts add up to that of the step in one batch.
+    share: the losses of all parts add up to that of the step in one batch. (Not those of clip_cov
+    and kl_cov, which select tokens within each part.)
 
     Args:
         log_probs: [T] log-probs of the current policy.

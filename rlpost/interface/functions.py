@@ -85,7 +85,7 @@ def advantages(
     options = options or Options()
     if options.update:
         with _reporting(options, progress=progress) as run:
-            return Summary(api.advantages(path_names(inputs), output, recipe, run))
+            return Summary(api.advantages(_files_of_update(inputs), output, recipe, run))
     with (
         input_paths(inputs, output, overwrite=options.overwrite) as paths,
         _reporting(options, progress=progress) as run,
@@ -405,10 +405,11 @@ def convert(
     from rlpost.formats import convert as work  # noqa: PLC0415 - pyarrow is slow to import
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
 
+    paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(dict(columns_map or {}), layout, group_size, tokenizer, nonfinite)
     with _reporting(progress=progress) as run:
         return Conversion(
-            work.convert(inputs, output, source, read, overwrite=overwrite, reporter=run.reporter)
+            work.convert(paths, output, source, read, overwrite=overwrite, reporter=run.reporter)
         )
 
 
@@ -590,9 +591,14 @@ def verify(
     """
     from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
 
-    several = list(paths) if isinstance(paths, list | tuple) else [paths]
+    several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
     with _reporting(options, progress=progress) as run:
-        return Verification(work.verify([str(path) for path in several], run))
+        return Verification(work.verify(several, run))
+
+
+def _files_of_update(inputs: Inputs) -> list[str]:
+    """Return the paths of the inputs of an update; raises UsageError for a table."""
+    return path_names(inputs, "update=True", "files with a size and a time of change")
 
 
 @contextmanager

@@ -79,14 +79,22 @@ def input_names(inputs: Inputs) -> list[str]:
     ]
 
 
-def path_names(inputs: Inputs) -> list[str]:
-    """Return inputs that are all paths; UsageError if one is a table: it has no time of change."""
+def path_names(inputs: Inputs, where: str, of: str) -> list[str]:
+    """Return inputs that are all paths.
+
+    Args:
+        inputs: one, or several.
+        where: what needs paths, for the error.
+        of: what kind of files.
+
+    Raises:
+        UsageError: an input is a table.
+    """
     several = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     for one in several:
         if not isinstance(one, str | Path):
             raise UsageError(
-                f"update=True: {type(one).__name__} came; paths are needed, of files with a size "
-                "and a time of change"
+                f"{where}: {type(one).__name__} came; a path is needed, or a list of paths, of {of}"
             )
     return [str(one) for one in several]
 

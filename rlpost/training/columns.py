@@ -9,7 +9,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number, is_tokens
 from rlpost.pipeline.columns import columns_of
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import TOKEN_IDS, closest
+from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -105,6 +105,7 @@ def training_columns(
     ids = {name: _first(names, available) for name, names in IDS.items()}
     names = {**{name: name for name in available}, **found.columns}
     names |= {name: column for name, column in ids.items() if column is not None}
+    _check_alike(source, {*names, *found.columns.values()})
     default = [name for name in (*TOKENS, *ROWS, *IDS) if name in names]
     picked = default if chosen is None else list(dict.fromkeys(chosen))
     _check(picked, names, source.name)
@@ -136,6 +137,22 @@ def training_columns(
         response_ids=response_ids,
         prompt_ids=prompt_ids,
     )
+
+
+def _check_alike(source: Source, used: Collection[str]) -> None:
+    """Raise DataError if some files lack a column that batches of others would have."""
+    roles = {name for role in ROLES.values() for name in role.aliases}
+    relevant = (
+        {*TOKENS, *ROWS, _FINAL, "sample_mask"} | roles | {n for x in IDS.values() for n in x}
+    )
+    every = {name for schema in source.schemas for name in schema.names} & (relevant | {*used})
+    for file, schema in zip(source.files, source.schemas, strict=True):
+        own = {*schema.names, *(key for key, _ in file.partitions)}
+        if lacking := sorted(every - own):
+            raise DataError(
+                f"{file.path}: has no `{lacking[0]}`, which other files have; all files of one "
+                "load need the same columns: load them apart, or write them with the same recipe"
+            )
 
 
 def _first(names: Sequence[str], available: Collection[str]) -> str | None:

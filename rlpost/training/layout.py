@@ -126,10 +126,10 @@ def packed(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
 
 
 def of_rows(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
-    """Return the columns of responses, [B] float32, and the others as lists."""
+    """Return the columns of responses, [B] float32, int64 or bool, and the others as lists."""
     out: dict[str, Any] = {}
     for name in pieces[0].data.rows:
-        values = np.empty(count, np.float32)
+        values = np.empty(count, np.result_type(*(piece.data.rows[name] for piece in pieces)))
         for piece in pieces:
             values[piece.into] = piece.data.rows[name][piece.places]
         out[name] = torch.from_numpy(values)

@@ -7,6 +7,7 @@ processes and restarts agree on it. Batches are made from windows that a thread 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -68,11 +69,18 @@ class TrainingData(IterableDataset[Batch]):
         window: int = WINDOW,
     ) -> None:
         _check(batch_size, batch_tokens, layout, rank, world_size, accumulate, last, window)
+        if isinstance(shuffle, bool) or (shuffle is not None and shuffle < 0):
+            raise UsageError(
+                f"load: shuffle={shuffle}: a seed is needed, 0 or more; None: no shuffling"
+            )
         several = [paths] if isinstance(paths, str | Path) else list(paths)
+        if not several or not all(isinstance(path, str | Path) for path in several):
+            raise UsageError("load: a path is needed, or a list of paths")
         self._source = Source(find_inputs([str(path) for path in several]))
         self._columns = training_columns(self._source, columns, columns_map or {})
         if self._columns.lengths is None and batch_tokens is not None:
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
+        _warn_of_masks(self._source, self._columns)
         self._layout = layout
         self._rank = rank
         self._drop_masked = drop_masked
@@ -84,6 +92,9 @@ class TrainingData(IterableDataset[Batch]):
         self._orders: tuple[int, Epoch] | None = None
         # Shared with worker processes, also persistent ones, which have copies of this object.
         self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
+        """The epoch, and the first batch of the next iteration."""
+        self._done = 0
+        """Batches of the present iteration, in this process."""
 
     @property
     def epoch(self) -> int:
@@ -95,12 +106,20 @@ class TrainingData(IterableDataset[Batch]):
         return len(self._own)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, which begins at its first batch."""
-        self._position[:] = torch.tensor([epoch, 0])
+        """Choose the epoch of the next iteration.
+
+        It begins at the first batch, or after that of a state of this epoch that was loaded.
+        """
+        if epoch != self.epoch:
+            self._position[:] = torch.tensor([epoch, 0])
+            self._done = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the next iteration begins; every batch has the state after it, `state`."""
-        return self._state(int(self._position[1]))
+        """Return the state after the last batch in this process.
+
+        Worker processes of a DataLoader have their own: with them use the `state` of a batch.
+        """
+        return self._state(self._done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the batch that has this state.
@@ -121,18 +140,18 @@ class TrainingData(IterableDataset[Batch]):
                 f"{state['options']}; here {expected['options']}"
             )
         self._position[:] = torch.tensor([int(state["epoch"]), int(state["batch"])])
+        self._done = int(state["batch"])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of this rank, from the one after the state on; then begin anew."""
+        """Yield the batches of this rank: all, or those after a state that was loaded."""
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         order, first = self._own, int(self._position[1])
-        for batch in self._batches(order, range(first + number, len(order), workers)):
-            if worker is None:
-                self._position[1] = batch["state"]["batch"]
-            yield batch
         if worker is None:
-            self._position[1] = 0
+            self._position[1], self._done = 0, first  # the next iteration has all batches
+        for batch in self._batches(order, range(first + number, len(order), workers)):
+            self._done = batch["state"]["batch"]
+            yield batch
 
     @property
     def _own(self) -> RankOrder:
@@ -299,6 +318,26 @@ def load(
     )  # fmt: skip
 
 
+def _warn_of_masks(source: Source, columns: TrainingColumns) -> None:
+    """Warn if the recipe of the files masks responses or tokens, and the files lack the mask."""
+    try:
+        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
+        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
+        dropped = masked.get("all", {}).get("responses", 0)
+    except (ValueError, AttributeError):
+        return
+    lacking = ""
+    if recipe.get("is_filter") and columns.mask != "final_response_mask":
+        lacking = "final_response_mask"
+    elif dropped and columns.mask != "final_response_mask" and columns.sample_mask is None:
+        lacking = "sample_mask"
+    if lacking:
+        text = (
+            f"{source.name}: masks of its recipe dropped responses or tokens, which are trained on"
+        )
+        warnings.warn(f"{text}: write {lacking} with --emit", UserWarning, stacklevel=4)
+
+
 def _check(
     batch_size: int | None,
     batch_tokens: int | None,
@@ -311,7 +350,10 @@ def _check(
 ) -> None:
     """Raise UsageError for options that are out of range or do not fit together."""
     wrong = (
-        ((batch_size is None) == (batch_tokens is None), "batch_size= or batch_tokens= is needed"),
+        (
+            (batch_size is None) == (batch_tokens is None),
+            "either batch_size= or batch_tokens= is needed",
+        ),
         ((batch_size or batch_tokens or 0) < 1, "batch_size and batch_tokens are at least 1"),
         (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
         (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),

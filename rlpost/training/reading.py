@@ -194,13 +194,18 @@ def _slice_data(
     decoded["mask"] = _mask(batch, columns, at)
     _check_lengths(decoded, at, columns)
     others = {name: batch.column(column) for name, column in columns.others.items()}
-    row_values = {
-        name: ragged.numbers(batch.column(column), at(column)).astype(np.float32)
-        for name, column in columns.rows.items()
-    }
+    row_values = {name: _numbers(batch.column(c), at(c)) for name, c in columns.rows.items()}
     if columns.lengths is None:
         del decoded["mask"]
     return SliceData(numbers, decoded, row_values, others)
+
+
+def _numbers(array: pa.Array, location: CellLocation) -> NDArray[Any]:
+    """Return a number per row: int64 of integers, bool of bools, float32 of floats."""
+    if not pa.types.is_floating(array.type) and not array.null_count:
+        own = ragged.to_numpy(array)
+        return own if pa.types.is_boolean(array.type) else own.astype(np.int64)
+    return ragged.numbers(array, location).astype(np.float32)
 
 
 def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> Lists:

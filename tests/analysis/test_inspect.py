@@ -697,7 +697,7 @@ def test_a_terminal_gets_lines_of_its_width(width, colour, sample):
     environment.pop("NO_COLOR", None)
     if not colour:
         environment["NO_COLOR"] = "1"
-    command = f"{RLPOST} inspect {sample}"
+    command = f"{RLPOST} inspect {sample} 2>/dev/null"  # without the progress bar
     shown = subprocess.run(
         ["script", "-qec", command, "/dev/null"],
         capture_output=True, text=True, check=True, env=environment,

@@ -29,6 +29,7 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.device import Devices
 from rlpost.pipeline.run import bind
+from rlpost.pipeline.running_state import RunState
 from tests.device.inputs import rollouts
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
@@ -170,8 +171,8 @@ class InMemory:
 @every_recipe
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
-    plan = bind(TableSource(table), recipe, {})
-    context = TaskContext(recipe, plan.columns, {}, 1, device="shadow:1", chunk_tokens=3000)
+    plan = bind(TableSource(table), recipe, RunState())
+    context = TaskContext(recipe, plan.columns, RunState(), 1, device="shadow:1", chunk_tokens=3000)
     parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
     with shadow.counted() as counts:
         reduced = driver.reduce_responses(context, parts, InMemory())

@@ -1,6 +1,7 @@
 """The commands as Python functions: the same of tables as of paths, and as on the command line."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +133,31 @@ def test_a_users_script_passes_strict_type_checks(tmp_path):
         check=False,
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_outputs_of_one_input_by_two_recipes_and_copies_are_verified(tmp_path):
+    paths = [tmp_path / f"{name}.parquet" for name in ("grpo", "rloo", "copy")]
+    for path, estimator in zip(paths, ("grpo", "rloo"), strict=False):
+        rlpost.advantages(SAMPLE, path, rlpost.Recipe(estimator=estimator))
+    shutil.copy(paths[0], paths[2])
+    found = rlpost.verify(paths)
+    assert found.ok
+    assert len(found.files) == 3
+
+
+@pytest.mark.parametrize("call", [rlpost.verify, lambda table: rlpost.convert(table, "x.parquet")])
+def test_what_needs_paths_names_a_table(call):
+    with pytest.raises(UsageError, match="DataFrame came; a path is needed"):
+        call(pl.DataFrame({"reward": [1.0]}))
+
+
+def test_the_summary_of_an_update_with_nothing_to_write_has_all_attributes(tmp_path):
+    (tmp_path / "in").mkdir()
+    shutil.copy(SAMPLE, tmp_path / "in")
+    options = rlpost.Options(update=True)
+    first, second = (
+        rlpost.advantages(tmp_path / "in", tmp_path / "out", options=options) for _ in range(2)
+    )
+    assert (first.update["written"], second.update["written"]) == (1, 0)
+    assert first.advantage["max"] > 0
+    assert second.advantage is None

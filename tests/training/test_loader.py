@@ -189,6 +189,41 @@ def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: P
         data.load_state_dict({})
 
 
+def test_a_look_at_a_batch_takes_none_from_the_next_loop(enriched: Path) -> None:
+    data = rlpost.load(enriched, batch_size=16, shuffle=4)
+    first = next(iter(data))["rows"].tolist()
+    batches = [batch["rows"].tolist() for batch in data]
+    assert batches[0] == first
+    assert len(batches) == len(data)
+    data.load_state_dict(rlpost.load(enriched, batch_size=16, shuffle=4)._state(3))
+    data.set_epoch(0)  # as a loop over epochs does after it resumes
+    assert [batch["rows"].tolist() for batch in data] == batches[3:]
+    assert len([*data]) == len(batches)
+
+
+def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {"response_mask": [[1], [1]], "id": [2**40, 2**40 + 1], "ok": [True, False]}
+    )
+    table.write_parquet(tmp_path / "in.parquet")
+    (batch,) = rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id", "ok"])
+    assert batch["id"].tolist() == [2**40, 2**40 + 1]
+    assert batch["ok"].tolist() == [True, False]
+
+
+def test_files_with_other_columns_are_an_error(enriched: Path, tmp_path: Path) -> None:
+    pl.read_parquet(enriched).drop("sample_mask").write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(DataError, match="has no `sample_mask`, which other files have"):
+        rlpost.load([enriched, tmp_path / "other.parquet"], batch_size=4)
+
+
+def test_masks_that_a_file_lacks_are_a_warning(tmp_path: Path) -> None:
+    recipe = rlpost.Recipe(drop_truncated=True, emit=("advantages",))
+    rlpost.advantages(SAMPLE, tmp_path / "out.parquet", recipe)
+    with pytest.warns(UserWarning, match="write sample_mask with --emit"):
+        rlpost.load(tmp_path / "out.parquet", batch_size=4)
+
+
 RANK = """
 import json, sys
 from torch.utils.data import DataLoader
@@ -244,6 +279,7 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
         ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
         ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
+        ({"batch_size": 4, "shuffle": False}, "a seed is needed"),
     ],
 )
 def test_wrong_options(enriched: Path, options: dict[str, Any], text: str) -> None:
