@@ -96,7 +96,7 @@ def export(
         "lost": dict(held.lost),
         "use": target.use.format(out=output),
         "note": target.note,
-        "warnings": files.warnings,
+        "warnings": [*files.warnings, *_other_steps(parse_path(output), target, plan)],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
@@ -153,6 +153,23 @@ def _plan(
         plan = {step: [output / f"{step}{target.suffix}"] for step in numbers}
     _check(list(chain.from_iterable(plan.values())), source, overwrite=overwrite)
     return plan
+
+
+def _other_steps(
+    output: AnyPath, target: Target, plan: Mapping[int, Sequence[AnyPath]]
+) -> list[str]:
+    """Return a warning of files of other steps in the directory, which a framework reads, too."""
+    if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
+        return []
+    own = {str(path) for paths in plan.values() for path in paths}
+    others = sorted(
+        path.name
+        for path in output.glob(f"*{target.suffix}")
+        if path.stem.isdecimal() and str(path) not in own
+    )
+    some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
+    text = f"{output} has files of other steps, which were there before: {some}"
+    return [text] if others else []
 
 
 def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None:

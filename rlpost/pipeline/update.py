@@ -29,6 +29,7 @@ from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
+from rlpost.pipeline.file_metadata import RUN_KEY
 from rlpost.pipeline.update_marker import MARKER, recover, stopped_files
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -167,6 +168,8 @@ class Update:
     deletes: bool = False
     """Those outputs are deleted at the end."""
     deleted: list[Path] = field(default_factory=list)
+    computed_with_deleted: list[Path] = field(default_factory=list)
+    """Outputs that were computed together with deleted ones, and keep their numbers."""
     written: bool = False
     sources: dict[Found, Identity] = field(default_factory=dict)
     """The identity of chosen files when they were read."""
@@ -210,7 +213,11 @@ class Update:
         return bool(late)
 
     def delete(self) -> None:
-        """Delete the outputs whose input no longer exists."""
+        """Delete the outputs whose input no longer exists; note those of the same runs."""
+        runs = {_run_of(path) for path in self.vanished} - {None}
+        if runs:
+            outputs = map(self.target, self.kept)
+            self.computed_with_deleted = [output for output in outputs if _run_of(output) in runs]
         for path in self.vanished:
             with file_errors(path, "cannot be deleted"):
                 path.unlink(missing_ok=True)
@@ -231,7 +238,17 @@ class Update:
             "skipped": [str(found.path) for found in self.skipped],
             "vanished": [str(path) for path in self.vanished],
             "deleted": [str(path) for path in self.deleted],
+            "computed_with_deleted": [str(path) for path in self.computed_with_deleted],
         }
+
+
+def _run_of(output: Path) -> str | None:
+    """Return the name of the run of an output; None if it has no other file, or is not readable."""
+    try:
+        run = json.loads((read_metadata(output).metadata or {})[RUN_KEY.encode()])
+        return str(run["run"]) if run["files"] > 1 else None
+    except (DataError, ReadWriteError, OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def check_options(output: AnyPath, options: Options) -> Path:

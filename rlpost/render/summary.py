@@ -111,6 +111,11 @@ def _update(facts: Json) -> Text:
             "output of a vanished input is deleted",
             "outputs of vanished inputs are deleted",
         ),
+        (
+            "computed_with_deleted",
+            "output was computed with a deleted one: delete it, too, to write it anew",
+            "outputs were computed with deleted ones: delete them, too, to write them anew",
+        ),
     ):
         if paths := facts[name]:
             what = one if len(paths) == 1 else more

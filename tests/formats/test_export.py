@@ -197,6 +197,15 @@ def hook(tmp_path, monkeypatch):
     return advantages
 
 
+def test_files_of_other_steps_in_the_directory_are_a_warning(source, tmp_path):
+    assert rlpost.export(source, tmp_path / "o", "slime").warnings == []
+    pq.write_table(rollouts().slice(0, 1), tmp_path / "one.parquet")
+    found = rlpost.export(tmp_path / "one.parquet", tmp_path / "o", "slime", overwrite=True)
+    assert found.warnings == [
+        f"{tmp_path / 'o'} has files of other steps, which were there before: 6.pt"
+    ]
+
+
 def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook):
     found = rlpost.export(source, tmp_path / "o", "slime")
     assert found.lost == {}

@@ -314,6 +314,21 @@ def test_the_output_of_an_input_that_vanished_is_kept_or_deleted(trained):
         rlpost.advantages(trained / "in", trained / "x", options=rlpost.Options(delete=True))
 
 
+def test_outputs_that_were_computed_with_a_deleted_one_are_named(tmp_path):
+    (tmp_path / "in").mkdir()
+    table = pa.table({"prompt_id": [*"aabb"], "reward": [1.0, 0.0, 1.0, 0.0]})
+    for index in (0, 1):  # each has a response of each prompt
+        pq.write_table(table.take([index, 2 + index]), part(tmp_path, index))
+    update(tmp_path)
+    part(tmp_path, 1).unlink()
+    found = update(tmp_path, delete=True)["update"]
+    other = tmp_path / "out/part-0.parquet"
+    assert found["computed_with_deleted"] == [str(other)]
+    other.unlink()
+    update(tmp_path)
+    assert rlpost.verify(tmp_path / "out").ok
+
+
 def test_outputs_of_another_input_and_an_empty_input_are_not_deleted(trained):
     (trained / "other").mkdir()
     with pytest.raises(UsageError, match="--delete: IN has no files"):
