@@ -105,10 +105,11 @@ def training_columns(
     ids = {name: _first(names, available) for name, names in IDS.items()}
     names = {**{name: name for name in available}, **found.columns}
     names |= {name: column for name, column in ids.items() if column is not None}
+    for name, column in columns_map.items():
+        if column == "none":
+            names.pop(name, None)
     _check_alike(source, {*names, *found.columns.values()})
-    default = [name for name in (*TOKENS, *ROWS, *IDS) if name in names]
-    picked = default if chosen is None else list(dict.fromkeys(chosen))
-    _check(picked, names, source.name)
+    picked = _picked(chosen, names, ids, source.name)
     tokens, rows, others = {}, {}, {}
     for name in picked:
         kind, column = kinds[names[name]], names[name]
@@ -159,11 +160,32 @@ def _first(names: Sequence[str], available: Collection[str]) -> str | None:
     return next((name for name in names if name in available), None)
 
 
-def _check(picked: Sequence[str], names: Mapping[str, str], where: str) -> None:
-    for name in picked:
-        if name in RESERVED:
-            raise UsageError(f"columns: {name!r} is in every batch; leave it out")
-        if name not in names:
-            raise DataError(f"{where}: columns: no role or column {name!r}{closest(name, names)}")
+def _picked(
+    chosen: Sequence[str] | None,
+    names: Mapping[str, str],
+    ids: Mapping[str, str | None],
+    where: str,
+) -> list[str]:
+    """Return the names of the columns that batches have; raises as `training_columns`."""
+    if isinstance(chosen, str):
+        raise UsageError(f"load: columns={chosen!r}: a list of names is needed")
+    if chosen is None and {"advantages", "response_advantage"}.isdisjoint(names):
+        raise DataError(
+            f"{where}: has no advantages; rlpost advantages writes them, and columns= chooses "
+            "other columns to load"
+        )
+    default = [name for name in (*TOKENS, *ROWS, *IDS) if name in names]
+    picked = default if chosen is None else list(dict.fromkeys(chosen))
     if not picked:
         raise DataError(f"{where}: no column to train on; name some with columns=")
+    for name in picked:
+        if name in RESERVED:
+            raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
+        if name not in names:
+            raise DataError(f"{where}: columns: no role or column {name!r}{closest(name, names)}")
+        own = next((one for one in IDS if ids[one] == name), name)
+        if own != name:
+            raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")
+    if "prompt_ids" in picked and "response_ids" not in picked:
+        raise UsageError("load: columns: prompt_ids need response_ids, too, for input_ids")
+    return picked

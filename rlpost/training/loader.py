@@ -68,18 +68,19 @@ class TrainingData(IterableDataset[Batch]):
         epoch: int = 0,
         window: int = WINDOW,
     ) -> None:
-        _check(batch_size, batch_tokens, layout, rank, world_size, accumulate, last, window)
-        if isinstance(shuffle, bool) or (shuffle is not None and shuffle < 0):
-            raise UsageError(
-                f"load: shuffle={shuffle}: a seed is needed, 0 or more; None: no shuffling"
-            )
-        several = [paths] if isinstance(paths, str | Path) else list(paths)
+        _check(
+            batch_size, batch_tokens, layout, shuffle, last, rank=rank, world_size=world_size,
+            accumulate=accumulate, epoch=epoch, window=window,
+        )  # fmt: skip
+        several = list(paths) if isinstance(paths, list | tuple) else [paths]
         if not several or not all(isinstance(path, str | Path) for path in several):
-            raise UsageError("load: a path is needed, or a list of paths")
+            raise UsageError("load: a path is needed, or a list of paths; tables are not read")
         self._source = Source(find_inputs([str(path) for path in several]))
         self._columns = training_columns(self._source, columns, columns_map or {})
         if self._columns.lengths is None and batch_tokens is not None:
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
+        if keep_groups and not self._columns.keys:
+            raise UsageError("load: keep_groups: the input has no column of prompt groups")
         _warn_of_masks(self._source, self._columns)
         self._layout = layout
         self._rank = rank
@@ -137,7 +138,7 @@ class TrainingData(IterableDataset[Batch]):
         if state["options"] != expected["options"]:
             raise UsageError(
                 "load_state_dict: the state is of other options: "
-                f"{state['options']}; here {expected['options']}"
+                + _difference(state["options"], expected["options"])
             )
         self._position[:] = torch.tensor([int(state["epoch"]), int(state["batch"])])
         self._done = int(state["batch"])
@@ -286,7 +287,8 @@ def load(
         columns_map: role to column, as with `--map`.
         shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
             responses within a window.
-        keep_groups: the responses of a prompt group are in one batch.
+        keep_groups: the responses of a prompt group are in one batch, which has one group at least,
+            whatever its size.
         drop_masked: leave out responses whose sample mask is 0. If false, they are in batches, and
             their mask is false throughout.
         rank: of this process, from 0.
@@ -342,26 +344,44 @@ def _check(
     batch_size: int | None,
     batch_tokens: int | None,
     layout: str,
-    rank: int,
-    world_size: int,
-    accumulate: int,
+    shuffle: int | None,
     last: str,
-    window: int,
+    **numbers: int,
 ) -> None:
     """Raise UsageError for options that are out of range or do not fit together."""
+    least = {"rank": 0, "epoch": 0, "shuffle": 0}
+    optional = {"batch_size": batch_size, "batch_tokens": batch_tokens, "shuffle": shuffle}
+    given = {name: number for name, number in optional.items() if number is not None}
+    for name, number in {**numbers, **given}.items():
+        low = least.get(name, 1)
+        if isinstance(number, bool) or not isinstance(number, int) or number < low:
+            text = "a seed is needed: " if name == "shuffle" else ""
+            raise UsageError(f"load: {name}={number!r}: {text}a whole number from {low} is needed")
     wrong = (
         (
             (batch_size is None) == (batch_tokens is None),
             "either batch_size= or batch_tokens= is needed",
         ),
-        ((batch_size or batch_tokens or 0) < 1, "batch_size and batch_tokens are at least 1"),
         (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
         (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
-        (world_size < 1, f"world_size={world_size}: 1 or more is needed"),
-        (not 0 <= rank < world_size, f"rank={rank}: 0 to world_size - 1 is needed"),
-        (accumulate < 1, f"accumulate={accumulate}: 1 or more is needed"),
-        (window < 1, f"window={window}: 1 or more is needed"),
+        (
+            numbers["rank"] >= numbers["world_size"],
+            f"rank={numbers['rank']}: less than world_size={numbers['world_size']} is needed",
+        ),
     )
     for is_wrong, text in wrong:
         if is_wrong:
             raise UsageError(f"load: {text}")
+
+
+def _difference(state: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return the first option in which a state differs, by its name in `load`."""
+    names = {"size": "batch_size", "tokens": "batch_tokens", "seed": "shuffle"}
+    for name, value in here.items():
+        if state.get(name) != value:
+            was, own = state.get(name), value
+            if name == "padded":
+                was, own = ("padded" if one else "packed" for one in (was, own))
+            shown = "layout" if name == "padded" else names.get(name, name)
+            return f"{shown} was {was!r} and is {own!r}"
+    return "it has other options"

@@ -357,8 +357,8 @@ def _divided(rank: _Cut, most: int) -> Ints:
     cuts = rank.cuts
     if most - 1 > len(rank.bounds) - 1:
         raise UsageError(
-            f"last='even': a rank has {len(rank.bounds) - 1} units for {most - 1} batches; use "
-            "fewer ranks, smaller batches, or last='drop'"
+            f"last='even': a rank has {len(rank.bounds) - 1} responses (or whole groups) "
+            f"for {most - 1} batches; use fewer ranks, smaller batches, or last='drop'"
         )
     while len(cuts) < most:
         sizes = np.diff(cuts)

@@ -180,7 +180,7 @@ def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: P
     other.load_state_dict(state)
     assert [batch["rows"].tolist() for batch in other] == batches[1:]
     assert len(data) == len(batches)
-    with pytest.raises(UsageError, match="other options"):
+    with pytest.raises(UsageError, match="other options: batch_size was 16 and is 8"):
         rlpost.load(enriched, batch_size=8, shuffle=4).load_state_dict(state)
     pl.read_parquet(enriched).head(50).write_parquet(tmp_path / "some.parquet")
     with pytest.raises(UsageError, match="other files"):
@@ -207,6 +207,10 @@ def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
     )
     table.write_parquet(tmp_path / "in.parquet")
     (batch,) = rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id", "ok"])
+    with pytest.raises(DataError, match="has no advantages; rlpost advantages writes them"):
+        rlpost.load(tmp_path / "in.parquet", batch_size=2)
+    with pytest.raises(UsageError, match="no column of prompt groups"):
+        rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id"], keep_groups=True)
     assert batch["id"].tolist() == [2**40, 2**40 + 1]
     assert batch["ok"].tolist() == [True, False]
 
@@ -274,7 +278,11 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
     [
         ({}, "batch_size= or batch_tokens= is needed"),
         ({"batch_size": 4, "batch_tokens": 9}, "batch_size= or batch_tokens= is needed"),
-        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 0}, "a whole number from 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5"),
+        ({"batch_size": 2, "columns": "advantages"}, "a list of names"),
+        ({"batch_size": 2, "columns": ["prompt_ids"]}, "prompt_ids need response_ids"),
+        ({"batch_size": 2, "columns": ["prompt_tokens"]}, "name them prompt_ids"),
         ({"batch_size": 4, "layout": "flat"}, "padded or packed"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
         ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),

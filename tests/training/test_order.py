@@ -155,7 +155,7 @@ def test_errors_name_what_to_change() -> None:
     mixed.group[:] = np.arange(40) % 10
     with pytest.raises(DataError, match="sort the file by prompt group"):
         epoch_of(mixed, options_of(keep_groups=True, seed=None), 0)
-    with pytest.raises(UsageError, match="last='even': a rank has 0 units"):
+    with pytest.raises(UsageError, match="last='even': a rank has 0 responses"):
         epoch_of(facts_of([1]), options_of(world_size=2, last="even"), 0)
     with pytest.raises(UsageError, match="no full step of 3 batches"):
         epoch_of(facts_of([1] * 4), options_of(accumulate=3, last="drop"), 0)
