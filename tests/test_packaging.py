@@ -141,7 +141,7 @@ def test_every_extra_in_an_error_exists():
     asked = {
         extra
         for path in (ROOT / "rlpost").rglob("*.py")
-        for extra in re.findall(r"""need\(\s*f?"[^"]*",\s*"(\w+)""", path.read_text("utf-8"))
+        for extra in re.findall(r"""need\(\s*f?"[^"]*",\s*"([\w-]+)""", path.read_text("utf-8"))
     }
     assert {"browse", "report"} <= asked <= {*EXTRAS}
 

@@ -245,7 +245,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 _NO_MEMORY = re.compile(
-    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory",
+    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
+    r"|std::bad_alloc",
     re.IGNORECASE,
 )
 
