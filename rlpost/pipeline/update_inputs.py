@@ -25,7 +25,7 @@ class UpdateInputs:
     """The chosen files of an update as Parquet files.
 
     Args:
-        update: says which files are chosen.
+        update: the update, with the chosen files.
         folder: for converted dumps.
         report: is called with a line or two per converted dump; None: no reports.
     """

@@ -104,7 +104,11 @@ def _update(facts: Json) -> Text:
     for name, one, more in (
         ("incomplete", "file is not complete yet", "files are not complete yet"),
         ("waiting", "file waits for one before it", "files wait for one before them"),
-        ("skipped", "file has no known format", "files have no known format"),
+        (
+            "skipped",
+            "file is of no format that rlpost reads",
+            "files are of no format that rlpost reads",
+        ),
         ("vanished", f"input {vanished}", f"inputs {several}"),
         (
             "deleted",

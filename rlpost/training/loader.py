@@ -42,11 +42,46 @@ _VERSION = 1
 
 
 class TrainingData(IterableDataset[Batch]):
-    """Enriched files as batches, for `torch.utils.data.DataLoader(data, batch_size=None)` or alone.
+    """Enriched files as batches for a training loop: `rlpost.load(paths, batch_size=64)`.
 
-    Arguments, batches and errors are those of `rlpost.load`. With worker processes of a DataLoader,
-    each makes its share of the batches, and the DataLoader returns them in the same order as
-    without workers.
+    It is an iterable, and a data set for `torch.utils.data.DataLoader(data, batch_size=None)`. With
+    worker processes each makes its share of the batches, and the DataLoader returns them in the
+    same order as without workers.
+
+    Args:
+        paths: Parquet files, directories or globs, local or as URLs.
+        batch_size: responses of a batch; this or `batch_tokens` is needed.
+        batch_tokens: tokens of a batch at most, with padding in the padded layout and with prompts
+            if their ids are read. A single response may have more.
+        layout: `padded` returns tensors [B, T]; `packed` one sequence [T] with `cu_seqlens`.
+        columns: roles, names of columns, `response_ids` or `prompt_ids`; None: advantages, returns,
+            log-probs, values, weights, reward and ids, as far as the input has them.
+        columns_map: role to column, as with `--map`.
+        shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
+            responses within a window.
+        keep_groups: the responses of a prompt group are in one batch, which has one group at least,
+            whatever its size.
+        drop_masked: leave out responses whose sample mask is 0. If false, they are in batches, and
+            their mask is false throughout.
+        rank: of this process, from 0.
+        world_size: processes that divide the responses among themselves.
+        accumulate: batches of each rank in an optimiser step.
+        last: if ranks would have different numbers of batches: `even` divides batches, so that
+            all have as many; `keep` leaves it so; `drop` leaves out the responses after the last
+            full step.
+        epoch: its number, which is part of the seed.
+        window: tokens of a window. Memory is that of about three windows.
+
+    Yields:
+        A batch is a dict: `mask` (bool) of the tokens that are trained on, which includes the
+        sample mask; columns of tokens in float32, ids in int64, numbers per response as they are;
+        `lengths`; `rows`, the row numbers in the input; `totals` of the whole step over all ranks;
+        `step`, `step_end` and `state`, with which `load_state_dict` goes on after this batch.
+
+    Raises:
+        UsageError: options do not fit together.
+        DataError: the data is bad, or lacks a column; from the iteration, too.
+        ReadWriteError: a file cannot be read.
     """
 
     def __init__(
@@ -256,68 +291,8 @@ class _Held:
         self._read.close()
 
 
-def load(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    batch_size: int | None = None,
-    batch_tokens: int | None = None,
-    layout: Layout = "padded",
-    columns: Sequence[str] | None = None,
-    columns_map: Mapping[str, str] | None = None,
-    shuffle: int | None = None,
-    keep_groups: bool = False,
-    drop_masked: bool = True,
-    rank: int = 0,
-    world_size: int = 1,
-    accumulate: int = 1,
-    last: Last = "even",
-    epoch: int = 0,
-    window: int = WINDOW,
-) -> TrainingData:
-    """Return an iterable of batches of enriched files, for a training loop.
-
-    Args:
-        paths: Parquet files, directories or globs, local or as URLs.
-        batch_size: responses of a batch; this or `batch_tokens` is needed.
-        batch_tokens: tokens of a batch at most, with padding in the padded layout and with prompts
-            if their ids are read. A single response may have more.
-        layout: `padded` returns tensors [B, T]; `packed` one sequence [T] with `cu_seqlens`.
-        columns: roles, names of columns, `response_ids` or `prompt_ids`; None: advantages, returns,
-            log-probs, values, weights, reward and ids, as far as the input has them.
-        columns_map: role to column, as with `--map`.
-        shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
-            responses within a window.
-        keep_groups: the responses of a prompt group are in one batch, which has one group at least,
-            whatever its size.
-        drop_masked: leave out responses whose sample mask is 0. If false, they are in batches, and
-            their mask is false throughout.
-        rank: of this process, from 0.
-        world_size: processes that divide the responses among themselves.
-        accumulate: batches of each rank in an optimiser step.
-        last: if ranks would have different numbers of batches: `even` divides batches, so that
-            all have as many; `keep` leaves it so; `drop` leaves out the responses after the last
-            full step.
-        epoch: its number, which is part of the seed.
-        window: tokens of a window. Memory is that of about three windows.
-
-    Returns:
-        An `IterableDataset` with `len`, `set_epoch`, `state_dict` and `load_state_dict`. A batch is
-        a dict: `mask` (bool) of the tokens that are trained on, which includes the sample mask;
-        columns in float32 and ids in int64; `lengths`; `rows`, the row numbers in the input;
-        `totals` of the whole step over all ranks; `step`, `step_end` and `state`, with which
-        `load_state_dict` goes on after this batch.
-
-    Raises:
-        UsageError: options do not fit together.
-        DataError: the data is bad, or lacks a column; from the iteration, too.
-        ReadWriteError: a file cannot be read.
-    """
-    return TrainingData(
-        paths, batch_size=batch_size, batch_tokens=batch_tokens, layout=layout, columns=columns,
-        columns_map=columns_map, shuffle=shuffle, keep_groups=keep_groups,
-        drop_masked=drop_masked, rank=rank, world_size=world_size, accumulate=accumulate, last=last,
-        epoch=epoch, window=window,
-    )  # fmt: skip
+load = TrainingData
+"""The same class by a name like those of the other functions."""
 
 
 def _warn_of_masks(source: Source, columns: TrainingColumns) -> None:
