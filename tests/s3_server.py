@@ -124,6 +124,8 @@ class Proxy:
             return
         with client, server, suppress(OSError):
             first = client.recv(1 << 16)
+            if not first:  # a client may close a connection that it never used
+                return
             head = first.partition(b"\r\n\r\n")[0].decode()
             self.requests.append(head.splitlines()[0])
             limits = self._cut(head) or (_ALL, _ALL)
