@@ -1,0 +1,1 @@
+"""Replay: recorded numbers of a trainer against those of a recipe, stage by stage."""

@@ -1,0 +1,241 @@
+"""Stages computed by a recipe: from the start, or from what was recorded before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from rlpost.analysis.replay import stages as parts
+from rlpost.analysis.replay.differences import TOLERANCE, Difference
+from rlpost.analysis.replay.rollouts import Column
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.io.parquet.source import TableSource
+from rlpost.pipeline import run
+from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.options import Options
+from rlpost.pipeline.resolved import resolve_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.errors import DataError, UsageError
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
+
+    Numbers = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+
+def computed(
+    table: pa.Table, recipe: Recipe, names: Collection[str]
+) -> tuple[dict[str, Column], ResolvedRecipe]:
+    """Return the columns of some stages that a recipe computes, and the resolved recipe.
+
+    Args:
+        table: the input, without columns of results.
+        recipe: as the user sets it, with `columns`.
+        names: stages; those that the recipe does not compute are left out.
+
+    Raises:
+        UsageError, DataError: the recipe does not fit the table.
+    """
+    source = TableSource(table)
+    resolved = resolve_recipe(recipe, columns_of(source, recipe))
+    names = parts.reachable(names, resolved)
+    if not names:
+        return {}, resolved
+    emit = parts.emitted_names(names, resolved)
+    own = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
+    plan = run.bind(source, own)
+    engine = run.engine_for(plan, Options(device="cpu", workers=1))
+    with single_threaded_torch():
+        enriched, _ = run.enrich_table(engine, table, engine.responses(emit))
+    found = {
+        name: Column.of(enriched.column(column)) for name, column in zip(names, emit, strict=True)
+    }
+    return found, resolved
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A recorded stage and what a recipe computes for it."""
+
+    name: str
+    column: str
+    """The recorded column."""
+    used: tuple[str, ...]
+    """The recorded stages that it was computed from; empty: from the start."""
+    difference: Difference
+    outside: int = 0
+    """Observation tokens, or those of dropped responses, that differ."""
+    rounding: int = 0
+    """Elements of groups of equal rewards that differ within float32 rounding divided by ε."""
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the elements are tokens."""
+        return STAGES[self.name].level == "tokens"
+
+
+class Replayer:
+    """Computes the recorded stages of some rollouts by recipes, and compares.
+
+    Args:
+        rollouts: the input.
+        tolerance: relative tolerance.
+    """
+
+    def __init__(self, rollouts: Rollouts, tolerance: float = TOLERANCE) -> None:
+        self.rollouts = rollouts
+        self.tolerance = tolerance
+        results = {name for stage in STAGES.values() for name in stage.names}
+        results |= {*rollouts.recorded.values()}
+        used = {rollouts.columns.column(role) for role in rollouts.columns.columns}
+        kept = [n for n in rollouts.table.schema.names if n not in results or n in used]
+        self.inputs: pa.Table = rollouts.table.select(kept)
+
+    def bound(self, recipe: Recipe) -> Recipe:
+        """Return a recipe that reads the roles of the rollouts, but for those it names itself."""
+        columns = {**self.rollouts.columns.columns, **recipe.columns}
+        roles = {role: column for role, column in columns.items() if role in parts.MAPPABLE}
+        return recipe.model_copy(update={"columns": roles})
+
+    def resolved(self, recipe: Recipe) -> ResolvedRecipe:
+        """Return a recipe resolved for the rollouts; raises as `computed`."""
+        own = self.bound(recipe)
+        return resolve_recipe(own, columns_of(TableSource(self.inputs), own))
+
+    def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
+        """Return recorded stages against those that a recipe computes from the input alone."""
+        own = self.bound(recipe)
+        found, resolved = computed(self.inputs, own, names)
+        return [self._replayed(name, column, resolved, ()) for name, column in found.items()]
+
+    def from_recorded(self, recipe: Recipe) -> list[Replayed]:
+        """Return recorded stages against what a recipe makes of the recorded ones before them."""
+        own, recorded = self.bound(recipe), self.rollouts.recorded
+        resolved = self.resolved(own)
+        ready = self._with_recorded(resolved)
+        out = []
+        for name in parts.reachable(recorded, resolved):
+            changed = parts.substituted(ready, resolved, self._lists(resolved), name)
+            found, last = computed(changed.table, changed.recipe, [name])
+            if name in found:
+                out.append(self._replayed(name, found[name], last, changed.used))
+        return out
+
+    def _lists(self, resolved: ResolvedRecipe) -> dict[str, str]:
+        """Return the recorded stages that later ones can be computed from, by their columns."""
+        if resolved.rows_only:
+            own = self.rollouts.recorded
+            return {n: own[n] for n in ("response_level_rewards",) if n in own}
+        return {name: f"recorded.{name}" for name in parts.CHAIN if name in self.rollouts.recorded}
+
+    def _with_recorded(self, resolved: ResolvedRecipe) -> pa.Table:
+        """Return the input with the recorded columns of the chain, as the pipeline reads them."""
+        table = self.inputs
+        for name, column in self._lists(resolved).items():
+            table = parts.with_column(table, column, self._chain_column(name))
+        return table
+
+    def _chain_column(self, name: str) -> pa.Array:
+        """Return a recorded column: a number per response, or lists without null."""
+        column, rollouts = self.rollouts.column(name), self.rollouts
+        if STAGES[name].level == "responses":
+            return pa.array(np.nan_to_num(column.values))
+        values = np.nan_to_num(column.on_tokens(rollouts.offsets))
+        return pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(values))
+
+    def _replayed(
+        self, name: str, column: Column, resolved: ResolvedRecipe, used: tuple[str, ...]
+    ) -> Replayed:
+        rollouts, recorded = self.rollouts, self.rollouts.column(name)
+        by_tokens = STAGES[name].level == "tokens" and not resolved.rows_only
+        offsets = rollouts.offsets
+        lengths = np.diff(offsets)
+        size, slack = np.abs(np.nan_to_num(rollouts.reward)), equal_reward_slack(rollouts, resolved)
+        if not by_tokens:
+            recorded_values = _per_response(recorded, rollouts)
+            ours = column.values
+            difference = self._difference(
+                recorded_values, ours, np.ones(len(ours), bool), size, slack
+            )
+            return self._counted(name, used, difference, slack)
+        theirs, ours = recorded.on_tokens(offsets), column.on_tokens(offsets)
+        on_tokens = partial(np.repeat, repeats=lengths)
+        chosen = rollouts.mask
+        if name == "final_response_mask":
+            chosen = np.ones_like(chosen)
+        difference = self._difference(theirs, ours, chosen, on_tokens(size), on_tokens(slack))
+        outside = self._difference(theirs, ours, ~chosen, on_tokens(size), on_tokens(slack))
+        return self._counted(name, used, difference, on_tokens(slack), int(outside.wrong.sum()))
+
+    def _difference(
+        self, theirs: Numbers, ours: Numbers, chosen: Mask, size: Numbers, slack: Numbers
+    ) -> Difference:
+        return Difference.of(theirs, ours, chosen, tolerance=self.tolerance, size=size, slack=slack)
+
+    def _counted(
+        self,
+        name: str,
+        used: tuple[str, ...],
+        difference: Difference,
+        slack: Numbers,
+        outside: int = 0,
+    ) -> Replayed:
+        strict = difference.distance > difference.slack - slack + (
+            difference.relative * np.abs(difference.computed)
+        )
+        rounding = int((strict & difference.chosen & ~difference.wrong).sum())
+        column = self.rollouts.recorded[name]
+        return Replayed(name, column, used, difference, outside, rounding)
+
+
+def _per_response(column: Column, rollouts: Rollouts) -> Numbers:
+    """Return one number for each response: that of its first policy token, if these are tokens."""
+    if column.offsets is None:
+        return column.values
+    starts, out = rollouts.offsets[:-1], np.full(len(rollouts), np.nan)
+    for row in np.flatnonzero(np.diff(rollouts.offsets)):
+        inside = np.flatnonzero(rollouts.mask[starts[row] : rollouts.offsets[row + 1]])
+        if len(inside):
+            out[row] = column.values[starts[row] + inside[0]]
+    return out
+
+
+_FLOAT32 = 2e-7
+"""Relative error of a mean of equal float32 numbers."""
+_LARGEST_SLACK = 1.2
+
+
+def equal_reward_slack(rollouts: Rollouts, resolved: ResolvedRecipe) -> Numbers:
+    """Return how far a normalised reward in a group of equal rewards may be from 0, [N].
+
+    The mean of equal float32 numbers misses them by a rounding; a framework divides that by ε.
+    """
+    slack = np.zeros(len(rollouts))
+    if resolved.norm[1] == "none" or not resolved.grouped:
+        return slack
+    groups, reward = rollouts.groups, rollouts.reward
+    count = groups.max(initial=-1) + 1
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, groups, reward)
+    np.maximum.at(high, groups, reward)
+    equal = (low == high)[groups] & (np.bincount(groups, minlength=count)[groups] > 1)
+    epsilon = max(resolved.recipe.numerics.norm_eps, 1e-12)
+    bound = np.minimum(_LARGEST_SLACK, _FLOAT32 * np.abs(reward) / epsilon)
+    slack[equal] = bound[equal]
+    return slack
+
+
+def why_not(error: UsageError | DataError) -> str:
+    """Return the reason why a recipe does not fit an input, as one line."""
+    return str(error).splitlines()[0]

@@ -1,0 +1,119 @@
+"""The difference of recorded numbers from computed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+Json = dict[str, Any]
+TOLERANCE = 1e-4
+"""Relative difference that float32 arithmetic in another order can make."""
+_ABSOLUTE = 1e-2
+"""The absolute tolerance is this share of the relative one, of numbers near 1."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Recorded and computed numbers of a stage, element by element."""
+
+    recorded: Numbers
+    """[T] of tokens or [N] of responses, float64."""
+    computed: Numbers
+    """Of the same shape."""
+    chosen: Mask
+    """The elements that count: policy tokens, or responses, that both sides have."""
+    slack: Numbers
+    """Absolute tolerance of each element."""
+    relative: float
+    """Relative tolerance."""
+
+    @classmethod
+    def of(
+        cls,
+        recorded: Numbers,
+        computed: Numbers,
+        chosen: Mask,
+        *,
+        tolerance: float = TOLERANCE,
+        size: Numbers | float = 0.0,
+        slack: Numbers | float = 0.0,
+    ) -> Difference:
+        """Return the difference of two columns.
+
+        Args:
+            recorded: [T] or [N]; NaN is not compared.
+            computed: the same shape.
+            chosen: the elements that count.
+            tolerance: relative tolerance; one percent of it is the absolute one.
+            size: magnitude of the inputs, whose float32 rounding is an absolute error.
+            slack: absolute tolerance where float32 cannot say more.
+        """
+        near = tolerance * _ABSOLUTE * (1.0 + np.asarray(size)) + np.asarray(slack)
+        near = np.broadcast_to(near, recorded.shape)
+        return cls(recorded, computed, chosen & ~np.isnan(recorded), near, tolerance)
+
+    @property
+    def distance(self) -> Numbers:
+        """Absolute differences of all elements."""
+        return np.abs(self.recorded - self.computed)
+
+    @property
+    def wrong(self) -> Mask:
+        """The elements that count and differ by more than the tolerance."""
+        near = self.distance <= self.slack + self.relative * np.abs(self.computed)
+        return self.chosen & ~near
+
+    @property
+    def equal(self) -> bool:
+        """Whether no element differs by more than the tolerance."""
+        return not bool(self.wrong.any())
+
+    def facts(self, rows: NDArray[np.int64] | None = None, count: int = 0) -> Json:
+        """Return counts, the share of equal elements, and the largest and median difference.
+
+        Args:
+            rows: [T] the response of each element, if these are tokens.
+            count: number of responses.
+        """
+        chosen, wrong = self.chosen, self.wrong
+        distance = self.distance[chosen]
+        steps = ulps(self.recorded[chosen], self.computed[chosen])
+        compared = int(chosen.sum())
+        differing = np.flatnonzero(wrong) if rows is None else np.unique(rows[wrong])
+        responses = len(chosen) if rows is None else count
+        return {
+            "compared": compared,
+            "differing": int(wrong.sum()),
+            "share_equal": 1.0 - float(wrong.sum()) / compared if compared else None,
+            "identical": int((distance == 0).sum()),
+            "responses": responses,
+            "responses_differing": len(differing),
+            "largest": _finite(distance.max(initial=0.0)),
+            "median": _finite(np.median(distance)) if compared else None,
+            "largest_ulps": _finite(steps.max(initial=0.0)),
+            "median_ulps": _finite(np.median(steps)) if compared else None,
+        }
+
+
+def ulps(left: Numbers, right: Numbers) -> Numbers:
+    """Return how many float32 numbers two columns are apart, element by element."""
+    return np.abs(_order(left) - _order(right))
+
+
+def _order(values: Numbers) -> Numbers:
+    """Return the number of each value among all float32 numbers, with 0 for 0."""
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits).astype(np.float64)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

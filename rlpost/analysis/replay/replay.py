@@ -1,0 +1,189 @@
+"""Replay of a recipe: every recorded stage against the computed one, and the first that parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost._version import __version__
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.errors import DataError
+from rlpost.recipe.presets import toml_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.compute import Replayed
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+SCHEMA_VERSION = 1
+SAMPLE_TOKENS = 4_000_000
+"""Tokens of a replay in memory, unless the user sets another number."""
+_EXAMPLES = 3
+_STRIP = 12
+"""Tokens of an example."""
+
+
+def replay_recipe(
+    rollouts: Rollouts, recipe: Recipe, named: str, tolerance: float = TOLERANCE
+) -> Json:
+    """Compare what was recorded with what a recipe computes, stage by stage.
+
+    Each stage is computed from what was recorded before it; what was not recorded is computed, too.
+    A stage that is equal so, and differs from the start, inherits the difference of an earlier one.
+
+    Args:
+        rollouts: the input.
+        recipe: as the user sets it.
+        named: the recipe as the user typed it.
+        tolerance: relative tolerance.
+
+    Returns:
+        A plain mapping: `reproduced`, `stages`, `first` (the first stage that parts), `examples`.
+
+    Raises:
+        DataError: the input has no recorded column that the recipe computes, or lacks a role.
+    """
+    check_recorded(rollouts)
+    replayer = Replayer(rollouts, tolerance)
+    stages = replayer.from_recorded(recipe)
+    if not stages:
+        names = ", ".join(f"`{name}`" for name in rollouts.recorded.values())
+        raise DataError(
+            f"{rollouts.name}: {named} computes none of the recorded columns ({names}); choose "
+            "another preset or estimator, or leave both out to search for the recipe"
+        )
+    start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
+    first = next((one for one in stages if not one.difference.equal), None)
+    return {
+        **facts_of(rollouts, tolerance),
+        "recipe": recipe_facts(recipe, named),
+        "reproduced": first is None,
+        "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
+        "not_computed": sorted({*rollouts.recorded} - {one.name for one in stages}),
+        "first": None if first is None else first.name,
+        "findings": [],
+        "examples": [] if first is None else examples(first, rollouts),
+        "warnings": rollouts.warnings,
+    }
+
+
+def check_recorded(rollouts: Rollouts) -> None:
+    """Raise DataError if an input has no recorded column."""
+    if not rollouts.recorded:
+        raise DataError(
+            f"{rollouts.name}: no recorded column ({', '.join(STAGES)}), so there is nothing to "
+            "compare with; choose one with --map advantages=COLUMN"
+        )
+
+
+def facts_of(rollouts: Rollouts, tolerance: float) -> Json:
+    """Return what a replay compares: the input, its sample, and the recorded columns."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rlpost_version": __version__,
+        "input": rollouts.name,
+        "responses": len(rollouts),
+        "tokens": int(rollouts.offsets[-1]) if not rollouts.columns.rows_only else None,
+        "of_responses": rollouts.total,
+        "scope": rollouts.scope,
+        "tolerance": tolerance,
+        "roles": {
+            role: {"column": column, "found_by": rollouts.columns.how[role]}
+            for role, column in rollouts.columns.columns.items()
+        },
+        "recorded": rollouts.recorded,
+    }
+
+
+def recipe_facts(recipe: Recipe, named: str) -> Json:
+    """Return a recipe as the user named it, and as the TOML that `--config` takes."""
+    return {"named": named, "estimator": recipe.estimator, "toml": "\n".join(toml_lines(recipe))}
+
+
+def stage_facts(
+    one: Replayed, start: Replayed | None, first: Replayed | None, rollouts: Rollouts
+) -> Json:
+    """Return the comparison of a stage.
+
+    `verdict` is `equal`, `parts` (its own arithmetic differs), `follows` (its inputs differ).
+    """
+    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    tokens = len(one.difference.recorded) == len(rows) and one.tokens
+    inherited = one.difference.equal and start is not None and not start.difference.equal
+    verdict = "follows" if inherited else "equal" if one.difference.equal else "parts"
+    return {
+        "stage": one.name,
+        "title": STAGES[one.name].title,
+        "column": one.column,
+        "from_recorded": list(one.used),
+        "unit": "tokens" if tokens else "responses",
+        "verdict": verdict,
+        "first": one is first,
+        **one.difference.facts(rows if tokens else None, len(rollouts)),
+        "from_start_equal": None if start is None else start.difference.equal,
+        "outside_differing": one.outside,
+        "rounding": one.rounding,
+    }
+
+
+def examples(one: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[Json]:
+    """Return the responses that differ the most, with both sides' numbers side by side."""
+    difference = one.difference
+    wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
+    if len(wrong) == len(rollouts) and not _is_tokens(one, rollouts):
+        order = np.argsort(-wrong, kind="stable")[:count]
+        return [
+            _example(one, rollouts, int(row), slice(row, row + 1)) for row in order if wrong[row]
+        ]
+    starts, worst = rollouts.offsets, np.zeros(len(rollouts))
+    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    np.maximum.at(worst, rows, wrong)
+    order = np.argsort(-worst, kind="stable")[:count]
+    found = []
+    for row in (int(row) for row in order if worst[row]):
+        begin, end = int(starts[row]), int(starts[row + 1])
+        largest = begin + int(np.argmax(wrong[begin:end]))
+        first = max(begin, min(largest - _STRIP // 2, end - _STRIP))
+        found.append(_example(one, rollouts, row, slice(first, min(end, first + _STRIP))))
+    return found
+
+
+def _is_tokens(one: Replayed, rollouts: Rollouts) -> bool:
+    return one.tokens and not rollouts.columns.rows_only
+
+
+def _example(one: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
+    difference, tokens = one.difference, _is_tokens(one, rollouts)
+    first = part.start - int(rollouts.offsets[row]) if tokens else 0
+    return {
+        "row": int(rollouts.rows[row]),
+        "step": rollouts.label("batch", row),
+        "group": rollouts.label("group", row),
+        "reward": _number(rollouts.reward[row]),
+        "tokens": int(rollouts.lengths[row]) if tokens else None,
+        "first_token": first if tokens else None,
+        "policy": rollouts.mask[part].tolist() if tokens else None,
+        "recorded": _numbers(difference.recorded[part]),
+        "computed": _numbers(difference.computed[part]),
+    }
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [_number(value) for value in values]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def options_as_typed(parts: Sequence[str]) -> str:
+    """Return options as one would type them."""
+    return " ".join(part if " " not in part else f"'{part}'" for part in parts)

@@ -1,0 +1,367 @@
+"""The rollouts of a replay: whole steps or groups of an input in memory, and what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost.analysis.compare.matching import CHUNK_TOKENS, read_keys
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.responses import columns as lists
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import is_list, is_number
+from rlpost.io.parquet.source import TableSource
+from rlpost.recipe.roles import ROLES, closest, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.compare.matching import RowKeys
+    from rlpost.io.parquet.source import Source
+    from rlpost.recipe.roles import ColumnMap
+
+    Numbers = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The columns that the user named: of roles, and of recorded stages."""
+
+    roles: dict[str, str]
+    recorded: dict[str, str]
+
+    @classmethod
+    def of(cls, columns_map: Mapping[str, str]) -> Maps:
+        """Separate the values of `--map`.
+
+        Raises:
+            UsageError: a name is neither a role nor a stage.
+        """
+        both = {**ROLES, **STAGES}
+        for name, column in columns_map.items():
+            if name not in both:
+                raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, both)}")
+        recorded = {name: column for name, column in columns_map.items() if name in STAGES}
+        return cls({k: v for k, v in columns_map.items() if k not in recorded}, recorded)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers: of tokens, ragged by response, or one for each response."""
+
+    values: Numbers
+    """[T] of tokens, [N] of responses; NaN for what is null."""
+    offsets: NDArray[np.int64] | None = None
+    """[N+1] of the responses; None: one number for each response."""
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray | pa.Array) -> Column:
+        """Return a column of a table; a null list is empty."""
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if is_list(array.type):
+            offsets, values = lists.flat(array)
+            return cls(values, offsets)
+        return cls(lists.numbers(array))
+
+    def on_tokens(self, offsets: NDArray[np.int64]) -> Numbers:
+        """Return one number for each token, [T], of responses with these offsets."""
+        if self.offsets is None:
+            return np.repeat(self.values, np.diff(offsets))
+        return self.values
+
+
+@dataclass
+class Rollouts:
+    """Whole steps or groups of an input in memory, with the columns that a replay reads."""
+
+    name: str
+    table: pa.Table
+    columns: ColumnMap
+    """Roles of the input; none is a recorded column."""
+    recorded: dict[str, str]
+    """Stage to column."""
+    rows: NDArray[np.int64]
+    """[N] numbers of the rows in the input."""
+    total: int
+    """Rows of the input."""
+    scope: str = "everything"
+    """What the rows are: everything, whole steps, or whole prompt groups."""
+    warnings: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all rows of the input."""
+        return len(self) == self.total
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """[N+1] of the tokens of responses; each has one if the input has no tokens."""
+        column = self._length_column()
+        if column is None:
+            return np.arange(len(self) + 1)
+        return lists.flat(self.table.column(column).combine_chunks())[0]
+
+    @cached_property
+    def mask(self) -> Mask:
+        """[T]: policy tokens."""
+        if "mask" not in self.columns or self.columns.rows_only:
+            return np.ones(int(self.offsets[-1]), np.bool_)
+        return Column.of(self.table.column(self.columns.column("mask"))).values > 0
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] tokens of responses."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def reward(self) -> Numbers:
+        """[N] raw rewards; lists are summed; NaN without a column."""
+        if "reward" not in self.columns:
+            return np.full(len(self), np.nan)
+        column = Column.of(self.table.column(self.columns.column("reward")))
+        if column.offsets is None:
+            return column.values
+        rows = np.repeat(np.arange(len(self)), np.diff(column.offsets))
+        return np.asarray(np.bincount(rows, column.values, len(self)), np.float64)
+
+    def codes(self, *roles: str) -> NDArray[np.int64]:
+        """Return the number of each row's combination of roles, [N]; 0 for roles without column."""
+        codes = np.zeros(len(self), np.int64)
+        for role in roles:
+            if role in self.columns:
+                own = self.table.column(self.columns.column(role)).combine_chunks()
+                own = own.dictionary_encode() if not pa.types.is_dictionary(own.type) else own
+                part = lists.numbers(own.indices.fill_null(-1)).astype(np.int64)
+                codes = codes * (part.max(initial=0) + 2) + part + 1
+        return np.unique(codes, return_inverse=True)[1]
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """[N] prompt groups, of the same step."""
+        return self.codes("batch", "group")
+
+    def label(self, role: str, row: int) -> Any:
+        """Return the value of a role in a row; None without a column."""
+        if role not in self.columns:
+            return None
+        return self.table.column(self.columns.column(role))[row].as_py()
+
+    def column(self, stage: str) -> Column:
+        """Return a recorded column.
+
+        Raises:
+            DataError: its lists have other lengths than the tokens of the responses.
+        """
+        name = self.recorded[stage]
+        column = Column.of(self.table.column(name))
+        if column.offsets is not None:
+            own = np.diff(column.offsets)
+            wrong = np.flatnonzero((own != self.lengths) & (own != 0))
+            if len(wrong):
+                row = int(wrong[0])
+                raise DataError(
+                    f"{self.name}: row {self.rows[row]}: `{name}` has {own[row]} numbers; the "
+                    f"response has {self.lengths[row]} tokens; one for each token is needed, "
+                    f"without those of the prompt or padding: choose another with --map {stage}="
+                )
+            if not np.array_equal(own, self.lengths):
+                column = _filled(column, self.offsets)
+        return column
+
+    def take(self, rows: NDArray[np.int64], scope: str) -> Rollouts:
+        """Return some rows, [n] positions in ascending order."""
+        part = self.table.take(pa.array(rows))
+        return Rollouts(
+            self.name, part, self.columns, self.recorded, self.rows[rows], self.total, scope,
+            self.warnings,
+        )  # fmt: skip
+
+    def _length_column(self) -> str | None:
+        if self.columns.rows_only:
+            return None
+        roles = ("mask", *(role.name for role in ROLES.values() if role.kind == "tokens"))
+        found = next((self.columns.column(role) for role in roles if role in self.columns), None)
+        own = (name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens")
+        return found or next(
+            (name for name in own if is_list(self.table.schema.field(name).type)), None
+        )
+
+
+def _filled(column: Column, offsets: NDArray[np.int64]) -> Column:
+    """Return a column of tokens with NaN for the tokens of rows that are null."""
+    assert column.offsets is not None
+    present = np.repeat(np.diff(column.offsets) > 0, np.diff(offsets))
+    values = np.full(int(offsets[-1]), np.nan)
+    values[present] = column.values
+    return Column(values, offsets)
+
+
+def recorded_columns(
+    available: Sequence[str], maps: Maps, where: str, used: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the recorded column of each stage that has one.
+
+    Args:
+        available: columns of the input.
+        maps: the user's choice.
+        where: the input's name, for errors.
+        used: columns that serve a role, and are no results.
+
+    Raises:
+        DataError: a column that the user named does not exist.
+    """
+    found = {}
+    for stage in STAGES.values():
+        chosen = maps.recorded.get(stage.name)
+        if chosen is not None and chosen != "none" and chosen not in available:
+            raise DataError(
+                f"{where}: --map {stage.name}={chosen}: no such column{closest(chosen, available)}"
+            )
+        names = stage.names if chosen is None else (chosen,)
+        free = [name for name in names if name in available and name not in used]
+        if free:
+            found[stage.name] = free[0]
+    return found
+
+
+def roles_of(
+    columns: Sequence[str], maps: Maps, where: str, mask_results: Collection[str] = ()
+) -> ColumnMap:
+    """Return the roles of an input without its recorded columns.
+
+    Args:
+        columns: of the input.
+        maps: the user's choice.
+        where: the input's name, for errors.
+        mask_results: columns that a run computed, and that are no inputs.
+    """
+    results = {name for stage in STAGES.values() for name in stage.names} - {"sample_mask"}
+    results |= set(mask_results) | {*maps.recorded.values()}
+    keep = {*maps.roles.values()}
+    reward = {*ROLES["reward"].aliases} & {*columns} - results
+    if not reward and "reward" not in maps.roles:
+        results -= {"response_level_rewards"}  # the only rewards that the input has
+    own = [name for name in columns if name not in results or name in keep]
+    return resolve(own, maps.roles, where)
+
+
+def usable(schema: pa.Schema, name: str) -> bool:
+    """Return whether a column can be recorded numbers."""
+    kind = schema.field(name).type
+    return is_number(kind) or lists.holds_numbers(kind) or pa.types.is_boolean(kind)
+
+
+def read(
+    source: Source | TableSource,
+    maps: Maps,
+    needed: Collection[str] | None,
+    most_tokens: int,
+    mask_results: Collection[str] = (),
+) -> Rollouts:
+    """Read whole steps, or whole prompt groups, of an input into memory.
+
+    Args:
+        source: the input.
+        maps: the user's columns.
+        needed: other columns that recipes name; None: every column of numbers.
+        most_tokens: read no more tokens than this, but one group at least.
+        mask_results: columns that a run computed, and that are no inputs.
+
+    Raises:
+        DataError: there are no rows, or no recorded column.
+    """
+    if not source.rows:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
+    columns = roles_of(source.columns, maps, source.name, mask_results)
+    used = {columns.column(role) for role in columns.columns}
+    recorded = recorded_columns(source.columns, maps, source.name, used)
+    schema = source.schemas[0]
+    partitions = {name for name in source.columns if name not in schema.names}
+    recorded = {
+        stage: name
+        for stage, name in recorded.items()
+        if name not in partitions and usable(schema, name)
+    }
+    names = [*dict.fromkeys([*used, *recorded.values(), *(needed or ())])]
+    if needed is None:
+        names += [n for n in schema.names if n not in names and _may_matter(schema, n)]
+    rows, scope = chosen_rows(source, columns, recorded, most_tokens)
+    table = _read_rows(source, names, rows)
+    return Rollouts(source.name, table, columns, recorded, rows, source.rows, scope)
+
+
+def _may_matter(schema: pa.Schema, name: str) -> bool:
+    """Return whether a recipe could name a column: of numbers, and not of token ids."""
+    kind = schema.field(name).type
+    if is_list(kind):
+        return bool(pa.types.is_floating(kind.value_type))
+    return is_number(kind)
+
+
+def chosen_rows(
+    source: Source | TableSource, columns: ColumnMap, recorded: Mapping[str, str], most: int
+) -> tuple[NDArray[np.int64], str]:
+    """Return the rows of whole steps, or whole groups, of so many tokens; and what they are."""
+    sized = next((columns.column(r) for r in ("mask", "old_log_probs") if r in columns), None)
+    sized = sized or next(iter(recorded.values()), None)
+    per_row = 1.0 if sized is None else max(1.0, source.values_of(sized) / source.rows)
+    budget = max(1, int(most / per_row))
+    if source.rows <= budget:
+        return np.arange(source.rows), "everything"
+    keys = read_keys(source, columns)  # type: ignore[arg-type]  # both have `read`
+    steps, groups = _codes(keys, "batch"), _codes(keys, "batch", "group")
+    for codes, scope in ((steps, "whole steps"), (groups, "whole prompt groups")):
+        sizes = np.bincount(codes)
+        taken = np.cumsum(sizes) <= budget
+        if len(sizes) > 1 and taken[0]:
+            return np.flatnonzero(taken[codes]), scope
+    return np.flatnonzero(groups == groups[0]), "one prompt group"
+
+
+def _codes(keys: RowKeys, *names: str) -> NDArray[np.int64]:
+    """Return the number of each row's combination of keys, [N], in order of appearance."""
+    codes = np.zeros(keys.count, np.int64)
+    for name in names:
+        if name in keys.keys:
+            own = pc.dictionary_encode(keys.keys[name]).combine_chunks()
+            part = lists.numbers(own.indices.fill_null(-1)).astype(np.int64)
+            codes = codes * (part.max(initial=0) + 2) + part + 1
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse])
+
+
+def _read_rows(
+    source: Source | TableSource, names: Sequence[str], rows: NDArray[np.int64]
+) -> pa.Table:
+    """Read some rows, in ascending order; stops after the last one."""
+    if isinstance(source, TableSource):
+        return source.table.select(list(names)).take(pa.array(rows))
+    parts, start = [], 0
+    sized = next((name for name in names if is_list(_type(source, name))), "")
+    for chunk in source.read(list(names), CHUNK_TOKENS, sized):
+        end = start + chunk.table.num_rows
+        first, last = np.searchsorted(rows, [start, end])
+        if last > first:
+            parts.append(chunk.table.take(pa.array(rows[first:last] - start)))
+        start = end
+        if last == len(rows):
+            break
+    return pa.Table.from_batches(parts).unify_dictionaries()
+
+
+def _type(source: Source | TableSource, name: str) -> pa.DataType:
+    schema = source.schemas[0]
+    return schema.field(name).type if name in schema.names else pa.string()
