@@ -293,6 +293,14 @@ def test_help_suggests_a_page_with_a_similar_name():
     assert "`rlpost help` lists" in run(["help", "zzz"]).err
 
 
+def test_the_beginning_of_a_topic_is_enough():
+    assert run(["help", "train"]).out == run(["help", "training"]).out
+    assert run(["help", "ver"]).out == run(["help", "safety"]).out
+    done = run(["help", "re"])
+    assert (done.code, done.out) == (2, "")
+    assert "did you mean recipes or report" in done.err
+
+
 def test_the_shell_completes_topics():
     asked = {
         "_RLPOST_COMPLETE": "complete_bash",

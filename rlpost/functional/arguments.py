@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -201,6 +203,58 @@ def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tens
             "one id and one reward for each response are needed, [N]"
         )
     return codes, count
+
+
+def step_totals(
+    totals: Mapping[str, int], own: Mapping[str, Tensor], checked: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return the totals of a step as tensors beside those of a part of it.
+
+    Args:
+        totals: of the step.
+        own: of the part.
+        checked: totals that must be at least those of the part.
+
+    Raises:
+        UsageError: one is missing or no whole number, they contradict each other, or are less than
+            those of the part.
+    """
+    needed = (
+        f"a dict of {', '.join(own)} of the whole step is needed, such as batch['totals'] of "
+        "rlpost.load"
+    )
+    if not isinstance(totals, Mapping):
+        raise UsageError(f"totals={totals!r}: {needed}")
+    numbers = {name: _count(totals.get(name)) for name in own}
+    for name, number in numbers.items():
+        if number is None:
+            came = f"{name!r} is {totals[name]!r}" if name in totals else f"{name!r} is missing"
+            raise UsageError(f"totals: {came}; {needed}, with whole numbers from 0")
+    tokens, responses, rows, longest = (number or 0 for number in numbers.values())
+    if not (responses <= tokens <= responses * longest and responses <= rows):
+        raise UsageError(
+            f"totals: {tokens} tokens, {responses} responses, {rows} rows and a longest of "
+            f"{longest} contradict each other; {needed}"
+        )
+    parts = torch.stack([own[name] for name in checked]).tolist()  # one wait for a GPU
+    for name, part in zip(checked, parts, strict=True):
+        if (numbers[name] or 0) < part:
+            raise UsageError(
+                f"totals: {name!r} is {numbers[name]}, but the responses here have {part}; "
+                f"{needed}, over all of its micro-batches and ranks"
+            )
+    return {name: torch.tensor(numbers[name], device=one.device) for name, one in own.items()}
+
+
+def _count(value: object) -> int | None:
+    """Return a whole number from 0, also one of numpy or a tensor; None if it is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return number if number >= 0 else None
 
 
 def on_policy_tokens(

@@ -20,7 +20,11 @@ from rlpost.functional.tokens import kl, whiten
 from rlpost.kernels.corrections import Weights
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
+
+    from rlpost.recipe.loss import LossOptions
 
 
 __all__ = [
@@ -96,15 +100,35 @@ def policy_loss(
     advantages: Tensor,
     mask: Tensor,
     *,
+    loss: str | LossOptions = "ppo",
     infer_log_probs: Tensor | None = None,
     ref_log_probs: Tensor | None = None,
+    rewards: Tensor | None = None,
     is_weight: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
     """Return `rlpost.functional.policy_loss` of [B, T] tensors; its tokens and clip are [B, T].
 
-    The default length of seq-mean-token-sum-norm is T, padding included; set `agg_length` if the
-    width differs between batches.
+    Args:
+        log_probs: [B, T] log-probs of the current policy.
+        old_log_probs: [B, T] log-probs of the policy before the update.
+        advantages: [B, T].
+        mask: [B, T], 0 on observation tokens and on padding.
+        loss: a name that `rlpost losses` prints, or options from `rlpost.loss_preset`.
+        infer_log_probs: [B, T] log-probs of the rollout engine, for `behaviour="infer"`.
+        ref_log_probs: [B, T] log-probs of the reference policy, for a KL loss.
+        rewards: [B] reward of each response, for losses that depend on its sign (topr).
+        is_weight: [B, T] importance weights that multiply the loss of each token.
+        sample_weight: [B] weights that multiply the loss of each response.
+        totals: `tokens`, `responses`, `rows` and `longest` of the whole step, such as the `totals`
+            of batches of `rlpost.load`. None: these responses are the step.
+        options: fields of LossOptions. The default `agg_length` of seq-mean-token-sum-norm is T,
+            padding included, without totals; set it if the width differs between batches.
+
+    Raises:
+        UsageError, DataError: as `rlpost.functional.policy_loss`.
     """
     optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
     optional["is_weight"] = is_weight
@@ -112,6 +136,7 @@ def policy_loss(
     columns |= {name: column for name, column in optional.items() if column is not None}
     offsets = _offsets(mask, **columns)
     flat: dict[str, Any] = {name: column.flatten() for name, column in columns.items()}
+    flat |= {"rewards": rewards, "sample_weight": sample_weight, "loss": loss, "totals": totals}
     result = policy.policy_loss(**flat, offsets=offsets, mask=mask.flatten(), **options)
     return PolicyLoss(result.loss, result.tokens.view(mask.shape), result.clip.view(mask.shape))
 

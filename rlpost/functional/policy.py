@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
@@ -14,6 +16,7 @@ from rlpost.functional.arguments import (
     one_of,
     per_response,
     ragged,
+    step_totals,
 )
 from rlpost.kernels.aggregate import denominator
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
@@ -21,8 +24,6 @@ from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
 
@@ -62,7 +63,8 @@ def policy_loss(
     The responses are one batch: its means and, for clip_cov and kl_cov, its highest tokens are
     those of all T tokens. With `totals` they are a part of an optimiser step, and the loss is their
     share: the losses of all parts add up to that of the step in one batch. (Not those of clip_cov
-    and kl_cov, which select tokens within each part.)
+    and kl_cov, which select tokens within each part: a warning.) A step without any policy token
+    has the loss 0.
 
     Args:
         log_probs: [T] log-probs of the current policy.
@@ -79,7 +81,8 @@ def policy_loss(
         sample_weight: [N] weights of responses.
         totals: what the whole step has, over all ranks and micro-batches: `tokens` with mask 1,
             `responses` with such a token, `rows` and the length of the `longest`, as in the
-            batches of `rlpost.load`. None: the responses here.
+            batches of `rlpost.load`. Each is at least that of the responses here. None: they are
+            the whole step.
         options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`; they override
             those of `loss`.
 
@@ -87,7 +90,8 @@ def policy_loss(
         PolicyLoss; differentiable in `log_probs` only.
 
     Raises:
-        UsageError: a shape, a dtype, a name or a value is wrong, or log-probs are missing.
+        UsageError: a shape, a dtype, a name or a value is wrong, log-probs are missing, or totals
+            are not those of a step of which the responses are a part.
         DataError: a log-prob, advantage or weight is NaN or infinite where the mask is not 0.
 
     >>> new = torch.tensor([-1.0, -2.0], requires_grad=True)
@@ -155,12 +159,28 @@ def _aggregated(
         "totals": totals,
     }
     offsets, mask = tokens.offsets, tokens.mask
+    if totals is not None and function.rank is not None:
+        _warn_of_selection(options.loss, totals, mask)
     total = aggregate(surrogate.values, offsets, mask, how=way, **how)
     if options.kl_loss_coef > 0:
         way = options.kl_loss_aggregation or way
         penalty = aggregate(kl_loss(tokens, options), offsets, mask, how=way, **how)
         total = total + options.kl_loss_coef * penalty
     return PolicyLoss(total, surrogate.values, surrogate.clip)
+
+
+def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Tensor) -> None:
+    """Warn if a loss selects tokens of a part of a step."""
+    here = int(mask.sum())
+    whole = totals.get("tokens", here) if isinstance(totals, Mapping) else here
+    if whole != here:
+        warnings.warn(
+            f"policy_loss: loss={loss!r} selects tokens of each part of a step, here of {here:,} "
+            f"of {int(whole):,} tokens: the losses of the parts do not add up to that of the step "
+            "in one batch; make the step one batch on one rank, or use another loss",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def aggregate(
@@ -196,13 +216,15 @@ def aggregate(
         length: the length of seq-mean-token-sum-norm, in tokens; None for that of the longest
             response, observation tokens included.
         totals: of a whole step of which these responses are a part, for the denominators:
-            `tokens`, `responses`, `rows` and `longest`. None: those of these responses.
+            `tokens`, `responses`, `rows` and `longest`, whole numbers, each at least that of these
+            responses (`rows` if they are counted, `longest` never). None: those of these responses.
 
     Returns:
         Scalar; 0 if there is no policy token. Differentiable in `values`.
 
     Raises:
-        UsageError: a shape, a dtype or a name is wrong.
+        UsageError: a shape, a dtype or a name is wrong, or totals are not those of a step of which
+            the responses are a part.
 
     >>> values, offsets = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 3])
     >>> aggregate(values, offsets, how="seq-mean-token-mean")
@@ -226,7 +248,8 @@ def aggregate(
         "rows": torch.tensor(count, device=values.device),
         "longest": sizes.amax() if count else sizes.new_zeros(()),
     }
-    whole = own if totals is None else _step_totals(totals, own)
+    checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
+    whole = own if totals is None else step_totals(totals, own, checked)
     below = denominator(
         how=how,
         tokens=whole["tokens"],
@@ -238,19 +261,3 @@ def aggregate(
         length=length,
     )
     return (sums.sum() / below.clamp(min=1)).to(values.dtype)
-
-
-def _step_totals(totals: Mapping[str, int], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the totals of a step as tensors beside those of a part of it.
-
-    Raises:
-        UsageError: one is missing, or negative.
-    """
-    for name in own:
-        number = totals.get(name)
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UsageError(
-                f"totals: {name!r} is {number!r}; a number of the whole step is needed for each of "
-                f"{', '.join(own)}"
-            )
-    return {name: torch.tensor(totals[name], device=one.device) for name, one in own.items()}

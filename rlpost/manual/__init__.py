@@ -50,6 +50,18 @@ OF_COMMANDS = {
 """The topic of each command that has no page of its own name."""
 
 
+def topics_of(word: str) -> list[str]:
+    """Return the topics that a word names: a topic, a command, or the beginning of such names.
+
+    >>> topics_of("loss"), topics_of("train"), topics_of("re")
+    (['losses'], ['training'], ['recipes', 'report'])
+    """
+    names = {**{topic: topic for topic in TOPICS}, **OF_COMMANDS}
+    if word in names:
+        return [names[word]]
+    return list(dict.fromkeys(names[name] for name in names if word and name.startswith(word)))
+
+
 def page(topic: str) -> str:
     """Return the Markdown text of a topic's page; raises KeyError if there is none."""
     if topic not in TOPICS:

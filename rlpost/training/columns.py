@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number, is_tokens
+from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.columns import columns_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
@@ -27,12 +28,10 @@ TOKENS = (
     "is_weight",
 )
 """Columns of tokens that batches have by default, as far as the input has them."""
-ROWS = ("reward", "response_advantage", "sample_weight")
+ROLLOUT_STEP = "rollout_step"
+"""What batches name the column of role `batch`: their `step` is the optimiser's."""
+ROWS = ("reward", "response_advantage", "sample_weight", ROLLOUT_STEP)
 """Columns of responses that batches have by default."""
-IDS: Mapping[str, tuple[str, ...]] = {
-    "response_ids": TOKEN_IDS["response_token_ids"],
-    "prompt_ids": TOKEN_IDS["prompt_token_ids"],
-}
 _FINAL = "final_response_mask"
 RESERVED = frozenset(
     {
@@ -67,19 +66,22 @@ class TrainingColumns:
     """Columns with one number per response."""
     others: dict[str, str]
     """Other columns: texts, lists of other lengths."""
-    response_ids: str | None
-    prompt_ids: str | None
+    response_token_ids: str | None
+    prompt_token_ids: str | None
+    rollout_step: str | None
+    """Column of role `batch`: the rollout step of a response."""
 
     @property
     def of_facts(self) -> list[str]:
         """The columns that the facts about rows need."""
-        names = (self.lengths, self.sample_mask, self.prompt_ids, *self.keys)
+        names = (self.lengths, self.sample_mask, self.prompt_token_ids, *self.keys)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def of_batches(self) -> list[str]:
         """The columns that batches need."""
-        names = (self.mask, self.sample_mask, self.lengths, self.response_ids, self.prompt_ids)
+        ids = (self.response_token_ids, self.prompt_token_ids)
+        names = (self.mask, self.sample_mask, self.lengths, *ids)
         more = (*self.tokens.values(), *self.rows.values(), *self.others.values())
         return list(dict.fromkeys(name for name in (*names, *more) if name is not None))
 
@@ -91,8 +93,8 @@ def training_columns(
 
     Args:
         source: the input.
-        chosen: roles, names of columns, `response_ids` or `prompt_ids`; None: the default ones
-            that the input has.
+        chosen: roles, names of columns, `response_token_ids`, `prompt_token_ids` or `rollout_step`;
+            None: the default ones that the input has.
         columns_map: role to column, as with `--map`.
 
     Raises:
@@ -101,10 +103,13 @@ def training_columns(
     """
     found = columns_of(source, Recipe.of({"columns": {**columns_map}}), results=True)
     available = source.columns
-    kinds = {field.name: field.type for field in source.schemas[0]}
-    ids = {name: _first(names, available) for name, names in IDS.items()}
+    kinds = partition_types(source.files)
+    kinds |= {field.name: field.type for field in source.schemas[0]}
+    ids = {name: _first(names, available) for name, names in TOKEN_IDS.items()}
     names = {**{name: name for name in available}, **found.columns}
     names |= {name: column for name, column in ids.items() if column is not None}
+    if "batch" in found:
+        names[ROLLOUT_STEP] = found.column("batch")
     for name, column in columns_map.items():
         if column == "none":
             names.pop(name, None)
@@ -113,7 +118,7 @@ def training_columns(
     tokens, rows, others = {}, {}, {}
     for name in picked:
         kind, column = kinds[names[name]], names[name]
-        if name in IDS:
+        if name in TOKEN_IDS:
             continue
         if is_tokens(kind):
             tokens[name] = column
@@ -121,9 +126,11 @@ def training_columns(
             rows[name] = column
         else:
             others[name] = column
-    response_ids, prompt_ids = (ids[name] if name in picked else None for name in IDS)
+    response_token_ids, prompt_token_ids = (
+        ids[name] if name in picked else None for name in TOKEN_IDS
+    )
     mask = _FINAL if _FINAL in available else found.columns.get("mask")
-    lists = [name for name in (mask, *tokens.values(), response_ids) if name is not None]
+    lists = [name for name in (mask, *tokens.values(), response_token_ids) if name is not None]
     lengths = next((name for name in lists if is_list(kinds[name])), None)
     sample_mask = None if mask == _FINAL else found.columns.get("sample_mask")
     keys = [found.column(role) for role in ("batch", "group") if role in found]
@@ -135,8 +142,9 @@ def training_columns(
         tokens=tokens,
         rows=rows,
         others=others,
-        response_ids=response_ids,
-        prompt_ids=prompt_ids,
+        response_token_ids=response_token_ids,
+        prompt_token_ids=prompt_token_ids,
+        rollout_step=found.column("batch") if "batch" in found else None,
     )
 
 
@@ -144,7 +152,7 @@ def _check_alike(source: Source, used: Collection[str]) -> None:
     """Raise DataError if some files lack a column that batches of others would have."""
     roles = {name for role in ROLES.values() for name in role.aliases}
     relevant = (
-        {*TOKENS, *ROWS, _FINAL, "sample_mask"} | roles | {n for x in IDS.values() for n in x}
+        {*TOKENS, *ROWS, _FINAL, "sample_mask"} | roles | {n for x in TOKEN_IDS.values() for n in x}
     )
     every = {name for schema in source.schemas for name in schema.names} & (relevant | {*used})
     for file, schema in zip(source.files, source.schemas, strict=True):
@@ -168,24 +176,31 @@ def _picked(
 ) -> list[str]:
     """Return the names of the columns that batches have; raises as `training_columns`."""
     if isinstance(chosen, str):
-        raise UsageError(f"load: columns={chosen!r}: a list of names is needed")
+        raise UsageError(f"load: columns={chosen!r}: a list of names is needed: [{chosen!r}]")
     if chosen is None and {"advantages", "response_advantage"}.isdisjoint(names):
         raise DataError(
             f"{where}: has no advantages; rlpost advantages writes them, and columns= chooses "
             "other columns to load"
         )
-    default = [name for name in (*TOKENS, *ROWS, *IDS) if name in names]
+    default = [name for name in (*TOKENS, *ROWS, *TOKEN_IDS) if name in names]
     picked = default if chosen is None else list(dict.fromkeys(chosen))
     if not picked:
         raise DataError(f"{where}: no column to train on; name some with columns=")
     for name in picked:
+        if name == "step" and ROLLOUT_STEP in names:
+            raise UsageError(
+                "load: columns: `step` of a batch is the number of the optimiser step; name "
+                f"{ROLLOUT_STEP} for the column {names[ROLLOUT_STEP]!r} of the file"
+            )
         if name in RESERVED:
             raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
         if name not in names:
             raise DataError(f"{where}: columns: no role or column {name!r}{closest(name, names)}")
-        own = next((one for one in IDS if ids[one] == name), name)
+        own = next((one for one in TOKEN_IDS if ids[one] == name), name)
         if own != name:
             raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")
-    if "prompt_ids" in picked and "response_ids" not in picked:
-        raise UsageError("load: columns: prompt_ids need response_ids, too, for input_ids")
+    if "prompt_token_ids" in picked and "response_token_ids" not in picked:
+        raise UsageError(
+            "load: columns: prompt_token_ids need response_token_ids, too, for input_ids"
+        )
     return picked

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, to_numpy
 from rlpost.training.order import RowFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.source import RowChunk, Source
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _CHUNK_TOKENS = 1 << 19
+_SHOWN = 8  # rollout steps that an error shows
 
 
 def _codes(chunks: list[list[pa.Array]]) -> NDArray[np.int64]:
@@ -34,25 +37,68 @@ def _codes(chunks: list[list[pa.Array]]) -> NDArray[np.int64]:
     return codes
 
 
-def row_facts(source: Source, columns: TrainingColumns, *, drop_masked: bool) -> RowFacts:
+class _StepFilter:
+    """Which responses are of the rollout steps to train on."""
+
+    def __init__(self, steps: Collection[int | str]) -> None:
+        self._steps = steps
+        self._present: set[int | str] = set()
+        """All steps of the input, as far as it was read."""
+
+    def kept(self, column: pa.Array) -> NDArray[np.bool_]:
+        """Return which rows are kept, [n]."""
+        encoded = column.dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        self._present.update(values)
+        inside = np.array([value in self._steps for value in values], np.bool_)
+        return np.take(inside, to_numpy(encoded.indices))
+
+    def check(self, where: str) -> None:
+        """Raise UsageError if a step is absent; of a range only if all of its steps are."""
+        absent = [step for step in self._steps if step not in self._present]
+        if not absent or (isinstance(self._steps, range) and len(absent) < len(self._steps)):
+            return
+        shown = sorted(self._present, key=lambda step: (isinstance(step, str), step))
+        more = ", ..." if len(shown) > _SHOWN else ""
+        raise UsageError(
+            f"load: steps={self._steps!r}: {where} has no rollout step {absent[0]!r}; its steps "
+            f"are {', '.join(map(repr, shown[:_SHOWN]))}{more}"
+        )
+
+
+def row_facts(
+    source: Source,
+    columns: TrainingColumns,
+    *,
+    drop_masked: bool,
+    steps: Collection[int | str] | None = None,
+) -> RowFacts:
     """Read the facts about all rows: 33 bytes in memory for each.
 
     Args:
         source: the input.
         columns: the columns of the batches.
         drop_masked: leave out responses whose sample mask is 0.
+        steps: leave out responses of other rollout steps; None: none.
 
     Raises:
+        UsageError: the input has no response of a rollout step in `steps`.
         DataError: a mask has other values than 0 and 1, or a key is null.
         ReadWriteError: the input cannot be read.
     """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to train on")
-    names = columns.of_facts
+    chosen = None if steps is None else _StepFilter(steps)
+    step = columns.rollout_step
+    names = list(dict.fromkeys([*columns.of_facts, *([step] if chosen and step else [])]))
+    inside: list[NDArray[np.bool_]] = []
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     keys: list[list[pa.Array]] = []
     for chunk in source.read(names, _CHUNK_TOKENS, columns.lengths or ""):
         parts.append(_sizes(chunk, source, columns))
+        if chosen is not None and step is not None:
+            array = chunk.table.column(step)
+            inside.append(chosen.kept(ragged.key(array, _location(source, chunk, step))))
         keys.append(
             [
                 ragged.key(chunk.table.column(name), _location(source, chunk, name))
@@ -68,6 +114,9 @@ def row_facts(source: Source, columns: TrainingColumns, *, drop_masked: bool) ->
     ]
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     included = tokens >= 0 if drop_masked else np.ones(len(tokens), np.bool_)
+    if chosen is not None:
+        chosen.check(source.name)
+        included &= np.concatenate(inside)
     return RowFacts(tokens.clip(0), length, length + prompt, included, group, starts)
 
 
@@ -93,8 +142,8 @@ def _sizes(
         if columns.lengths == columns.mask and not values.all():
             inside = np.concatenate([[0], values.cumsum()])
             tokens = inside[offsets[1:]] - inside[offsets[:-1]]
-    if columns.prompt_ids is not None:
-        prompt = np.diff(lists(columns.prompt_ids)[0])
+    if columns.prompt_token_ids is not None:
+        prompt = np.diff(lists(columns.prompt_token_ids)[0])
     if columns.sample_mask is not None:
         location = _location(source, chunk, columns.sample_mask)
         kept = ragged.numbers(chunk.table.column(columns.sample_mask), location) != 0

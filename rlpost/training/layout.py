@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rlpost.training.reading import Piece
 
 
-_DTYPES: dict[str, Any] = {"mask": np.bool_, "response_ids": np.int64, "prompt_ids": np.int64}
+PROMPT, RESPONSE = "prompt_token_ids", "response_token_ids"
+_DTYPES: dict[str, Any] = {"mask": np.bool_, PROMPT: np.int64, RESPONSE: np.int64}
 
 
 class _Spans:
@@ -54,7 +55,7 @@ def padded(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
     """Return the tensors of a batch of B responses, padded to the longest of T tokens.
 
     Columns of tokens are [B, T] float32, `mask` is [B, T] bool, `lengths` [B] int64. With ids of
-    prompts, these are padded on the left to P tokens: `prompt_ids` [B, P], and `input_ids`,
+    prompts, these are padded on the left to P tokens: `prompt_token_ids` [B, P], and `input_ids`,
     `attention_mask` (bool) and `position_ids` are [B, P + T].
     """
     names = list(pieces[0].data.lists)
@@ -64,29 +65,29 @@ def padded(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
     longest = int(spans.lengths.max(initial=0))
     out: dict[str, Any] = {"lengths": torch.from_numpy(spans.lengths)}
     for name in names:
-        if name != "prompt_ids":
+        if name != PROMPT:
             values: NDArray[Any] = np.zeros((count, longest), _DTYPES.get(name, np.float32))
             for row, own in zip(values, spans.rows(name), strict=True):
                 row[: len(own)] = own
             out[name] = torch.from_numpy(values)
-    if {"prompt_ids", "response_ids"} <= {*names}:
-        out |= _with_prompts(_Spans(pieces, "prompt_ids", count), spans, out["response_ids"])
+    if {PROMPT, RESPONSE} <= {*names}:
+        out |= _with_prompts(_Spans(pieces, PROMPT, count), spans, out[RESPONSE])
     return out
 
 
-def _with_prompts(prompts: _Spans, spans: _Spans, response_ids: Tensor) -> dict[str, Tensor]:
+def _with_prompts(prompts: _Spans, spans: _Spans, responses: Tensor) -> dict[str, Tensor]:
     """Return ids, mask and positions of prompts, padded on the left, and responses."""
     sizes, count = prompts.lengths, len(prompts.lengths)
-    width, total = int(sizes.max(initial=0)), int(response_ids.shape[1])
+    width, total = int(sizes.max(initial=0)), int(responses.shape[1])
     ids = np.zeros((count, width), np.int64)
-    for row, own in zip(ids, prompts.rows("prompt_ids"), strict=True):
+    for row, own in zip(ids, prompts.rows(PROMPT), strict=True):
         row[width - len(own) :] = own
     place = np.arange(width + total) - (width - sizes)[:, None]
     attention = (place >= 0) & (place < (sizes + spans.lengths)[:, None])
     prompt_ids = torch.from_numpy(ids)
     return {
-        "prompt_ids": prompt_ids,
-        "input_ids": torch.cat([prompt_ids, response_ids], dim=1),
+        PROMPT: prompt_ids,
+        "input_ids": torch.cat([prompt_ids, responses], dim=1),
         "attention_mask": torch.from_numpy(attention),
         "position_ids": torch.from_numpy(np.where(attention, place, 0)),
     }
@@ -103,23 +104,23 @@ def packed(pieces: Sequence[Piece], count: int) -> dict[str, Any]:
     if not names:
         return {}
     spans = _Spans(pieces, "mask", count)
-    both = {"prompt_ids", "response_ids"} <= {*names}
-    prompts = _Spans(pieces, "prompt_ids", count) if both else None
+    both = {PROMPT, RESPONSE} <= {*names}
+    prompts = _Spans(pieces, PROMPT, count) if both else None
     sizes = spans.lengths if prompts is None else spans.lengths + prompts.lengths
     bounds = np.concatenate([[0], sizes.cumsum()])
     positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
     out: dict[str, Any] = {"lengths": torch.from_numpy(spans.lengths)}
     inside = slice(None) if prompts is None else positions >= np.repeat(prompts.lengths, sizes)
     for name in names:
-        if name != "prompt_ids":
+        if name != PROMPT:
             values = spans.joined(name)
             if prompts is not None:
                 values, own = np.zeros(bounds[-1], values.dtype), values
                 values[inside] = own
-            out["input_ids" if name == "response_ids" else name] = torch.from_numpy(values)
+            out["input_ids" if name == RESPONSE else name] = torch.from_numpy(values)
     if prompts is not None:
         ids = out["input_ids"].numpy()
-        ids[~np.asarray(inside)] = prompts.joined("prompt_ids")
+        ids[~np.asarray(inside)] = prompts.joined(PROMPT)
     out["position_ids"] = torch.from_numpy(positions)
     out["cu_seqlens"] = torch.from_numpy(bounds.astype(np.int32))
     return out

@@ -7,8 +7,8 @@ processes and restarts agree on it. Batches are made from windows that a thread 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from rlpost.errors import UsageError
 from rlpost.io.parquet.inputs import find_inputs
@@ -24,6 +25,14 @@ from rlpost.io.threads import Prefetcher
 from rlpost.training.columns import training_columns
 from rlpost.training.facts import row_facts
 from rlpost.training.layout import of_rows, packed, padded
+from rlpost.training.options import (
+    check_columns_map,
+    check_options,
+    check_whole,
+    difference,
+    rollout_steps,
+    warn_of_masks,
+)
 from rlpost.training.order import BatchOptions, Epoch, epoch_of
 from rlpost.training.reading import Piece, windows
 
@@ -36,9 +45,32 @@ if TYPE_CHECKING:
 
 
 Layout = Literal["padded", "packed"]
-Batch = dict[str, Any]
 WINDOW = 1 << 20
 _VERSION = 1
+_WORKERS = 1024
+_EPOCH, _BATCH, _LOOP, _BY_WORKERS = range(4)
+"""Elements of `TrainingData._position`."""
+
+
+class Batch(dict[str, Any]):
+    """A batch: a dict, which a DataLoader leaves as it is."""
+
+
+def _collate(batches: list[Batch], *, collate_fn_map: object) -> Batch:  # noqa: ARG001
+    """Return the one batch that a DataLoader with the default `batch_size=1` collects.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if len(batches) > 1:
+        raise UsageError(
+            f"DataLoader: batch_size={len(batches)} on batches of rlpost.load; choose the size in "
+            "rlpost.load(batch_size=), and pass batch_size=None to DataLoader"
+        )
+    return batches[0]
+
+
+default_collate_fn_map[Batch] = _collate
 
 
 class TrainingData(IterableDataset[Batch]):
@@ -54,9 +86,12 @@ class TrainingData(IterableDataset[Batch]):
         batch_tokens: tokens of a batch at most, with padding in the padded layout and with prompts
             if their ids are read. A single response may have more.
         layout: `padded` returns tensors [B, T]; `packed` one sequence [T] with `cu_seqlens`.
-        columns: roles, names of columns, `response_ids` or `prompt_ids`; None: advantages, returns,
-            log-probs, values, weights, reward and ids, as far as the input has them.
+        columns: roles, names of columns, `response_token_ids`, `prompt_token_ids` or
+            `rollout_step`; None: advantages, returns, log-probs, values, weights, reward, rollout
+            step and ids, as far as the input has them.
         columns_map: role to column, as with `--map`.
+        steps: only responses of these rollout steps, such as `[3]` or `range(10, 20)`: values of
+            the column of role `batch`. None: of all.
         shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
             responses within a window.
         keep_groups: the responses of a prompt group are in one batch, which has one group at least,
@@ -75,8 +110,9 @@ class TrainingData(IterableDataset[Batch]):
     Yields:
         A batch is a dict: `mask` (bool) of the tokens that are trained on, which includes the
         sample mask; columns of tokens in float32, ids in int64, numbers per response as they are;
-        `lengths`; `rows`, the row numbers in the input; `totals` of the whole step over all ranks;
-        `step`, `step_end` and `state`, with which `load_state_dict` goes on after this batch.
+        `lengths`; `rows`, the row numbers in the input; `rollout_step`, the file's step of each
+        response; `totals` of the whole optimiser step over all ranks; its number `step`,
+        `step_end` and `state`, with which `load_state_dict` goes on after this batch.
 
     Raises:
         UsageError: options do not fit together.
@@ -93,6 +129,7 @@ class TrainingData(IterableDataset[Batch]):
         layout: Layout = "padded",
         columns: Sequence[str] | None = None,
         columns_map: Mapping[str, str] | None = None,
+        steps: Collection[int | str] | None = None,
         shuffle: int | None = None,
         keep_groups: bool = False,
         drop_masked: bool = True,
@@ -103,10 +140,11 @@ class TrainingData(IterableDataset[Batch]):
         epoch: int = 0,
         window: int = WINDOW,
     ) -> None:
-        _check(
+        check_options(
             batch_size, batch_tokens, layout, shuffle, last, rank=rank, world_size=world_size,
             accumulate=accumulate, epoch=epoch, window=window,
         )  # fmt: skip
+        check_columns_map(columns_map)
         several = list(paths) if isinstance(paths, list | tuple) else [paths]
         if not several or not all(isinstance(path, str | Path) for path in several):
             raise UsageError("load: a path is needed, or a list of paths; tables are not read")
@@ -116,10 +154,16 @@ class TrainingData(IterableDataset[Batch]):
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
         if keep_groups and not self._columns.keys:
             raise UsageError("load: keep_groups: the input has no column of prompt groups")
-        _warn_of_masks(self._source, self._columns)
+        if steps is not None and self._columns.rollout_step is None:
+            raise UsageError(
+                f"load: steps={steps!r}: {self._source.name} has no column of rollout steps; name "
+                "it with columns_map={'batch': COLUMN}"
+            )
+        warn_of_masks(self._source, self._columns)
         self._layout = layout
         self._rank = rank
         self._drop_masked = drop_masked
+        self._steps = rollout_steps(steps)
         self._options = BatchOptions(
             batch_size, batch_tokens, layout == "padded", keep_groups, shuffle, world_size,
             accumulate, last, window,
@@ -127,45 +171,76 @@ class TrainingData(IterableDataset[Batch]):
         self._facts: RowFacts | None = None
         self._orders: tuple[int, Epoch] | None = None
         # Shared with worker processes, also persistent ones, which have copies of this object.
-        self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
-        """The epoch, and the first batch of the next iteration."""
+        self._position = _shared([epoch, 0, 0, 0])
+        """The epoch, the first batch of the loop `_LOOP` alone, and who began the latest loop."""
+        self._begun = _shared([0] * (_WORKERS + 1))
+        """Who began a loop since the position was set: this process, or each worker."""
         self._done = 0
         """Batches of the present iteration, in this process."""
+
+    def __repr__(self) -> str:
+        size, options = self._source, self._options
+        tokens = ""
+        if self._columns.lengths is not None:
+            tokens = f", {size.values_of(self._columns.lengths):,} tokens"
+        chosen = {
+            "batch_size": options.size, "batch_tokens": options.tokens, "steps": self._steps,
+            "shuffle": options.seed, "accumulate": options.accumulate,
+        }  # fmt: skip
+        shown = [f"{name}={value!r}" for name, value in chosen.items() if value is not None]
+        words = [f"{size.name} ({size.rows:,} responses{tokens})", self._layout, *shown]
+        rank = f"rank {self._rank} of {options.world_size}"
+        return f"TrainingData: {', '.join([*words, rank, f'epoch {self.epoch}'])}"
 
     @property
     def epoch(self) -> int:
         """The number of the epoch, which is part of the seed of the order."""
-        return int(self._position[0])
+        return int(self._position[_EPOCH])
 
     def __len__(self) -> int:
         """The number of batches of this rank in the epoch."""
-        return len(self._own)
+        return len(self._order(self.epoch).ranks[self._rank])
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration.
+        """Choose the epoch of the next loops.
 
-        It begins at the first batch, or after that of a state of this epoch that was loaded.
+        They begin at the first batch; if a state of this epoch was loaded, the first of them goes
+        on after it.
+
+        Raises:
+            UsageError: it is no whole number from 0.
         """
+        check_whole("set_epoch", "epoch", epoch, 0)
         if epoch != self.epoch:
-            self._position[:] = torch.tensor([epoch, 0])
-            self._done = 0
+            self._go_to(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last batch in this process.
 
-        Worker processes of a DataLoader have their own: with them use the `state` of a batch.
+        Raises:
+            UsageError: worker processes of a DataLoader made the batches, ahead of the loop.
         """
-        return self._state(self._done)
+        if get_worker_info() is not None or self._position[_BY_WORKERS]:
+            raise UsageError(
+                "state_dict: worker processes make the batches, ahead of the loop; keep the "
+                "`state` of the last batch instead"
+            )
+        return self._state(self.epoch, self._done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the batch that has this state.
+        """Go on after the batch that has this state: the next loop has the rest of its epoch.
 
         Raises:
             UsageError: the state is of other files or options, or of no loader.
         """
-        expected = self._state(0)
+        if get_worker_info() is not None:
+            raise UsageError("load_state_dict: load the state before the worker processes start")
+        expected = self._state(0, 0)
         if not isinstance(state, Mapping) or state.keys() != expected.keys():
-            raise UsageError("load_state_dict: this is not the state of a loader of rlpost")
+            raise UsageError(
+                "load_state_dict: this is not the state of a loader of rlpost; the `state` of a "
+                "batch is needed"
+            )
         if state["version"] != _VERSION:
             raise UsageError(f"load_state_dict: version {state['version']}; {_VERSION} is needed")
         if state["data"] != expected["data"]:
@@ -173,73 +248,102 @@ class TrainingData(IterableDataset[Batch]):
         if state["options"] != expected["options"]:
             raise UsageError(
                 "load_state_dict: the state is of other options: "
-                + _difference(state["options"], expected["options"])
+                + difference(state["options"], expected["options"])
             )
-        self._position[:] = torch.tensor([int(state["epoch"]), int(state["batch"])])
+        for name in ("epoch", "batch"):
+            check_whole("load_state_dict", name, state[name], 0)
+        self._go_to(state["epoch"], state["batch"])
         self._done = int(state["batch"])
 
+    def _go_to(self, epoch: int, batch: int) -> None:
+        """Set the epoch, and the first batch of the next loop."""
+        self._position[:] = torch.tensor([epoch, batch, 0, 0])
+        self._begun.zero_()
+        self._done = 0
+
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of this rank: all, or those after a state that was loaded."""
+        """Return the batches of this rank: all, or in the first loop those after a loaded state."""
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        order, first = self._own, int(self._position[1])
+        first = self._first_batch()
         if worker is None:
-            self._position[1], self._done = 0, first  # the next iteration has all batches
-        for batch in self._batches(order, range(first + number, len(order), workers)):
-            self._done = batch["state"]["batch"]
-            yield batch
+            self._done = first
+        return self._loop(self.epoch, first + number, workers)
 
-    @property
-    def _own(self) -> RankOrder:
-        return self._order().ranks[self._rank]
+    def _first_batch(self) -> int:
+        """Return the first batch of a loop that begins here.
 
-    def _order(self) -> Epoch:
+        All workers of a DataLoader's loop begin it with the same seed. The first loop after a state
+        was loaded goes on after it, in all of its workers; another loop has another seed, or
+        (persistent workers) is begun by workers that began one before.
+        """
+        worker, loop, place = get_worker_info(), 1, 0
+        if worker is not None:
+            loop, place = (worker.seed - worker.id) ^ worker.num_workers, worker.id + 1
+        is_first = int(self._position[_LOOP]) in (0, loop) and not self._begun[place]
+        self._begun[place] = 1
+        if is_first:
+            self._position[_LOOP] = loop
+        self._position[_BY_WORKERS] = int(worker is not None)
+        return int(self._position[_BATCH]) if is_first else 0
+
+    def _loop(self, number: int, first: int, every: int) -> Iterator[Batch]:
+        """Yield each of `every` batches of the epoch of a number, from the first on."""
+        epoch, accumulate = self._order(number), self._options.accumulate
+        order = epoch.ranks[self._rank]
+        numbers = range(first, len(order), every)
+        if not numbers:
+            return
+        held = _Held(self._source, self._columns, epoch, order, numbers)
+        layout = padded if self._layout == "padded" else packed
+        step, totals = -1, epoch.totals(first // accumulate)
+        try:
+            for batch in numbers:
+                if batch // accumulate != step:
+                    step = batch // accumulate
+                    totals = epoch.totals(step)
+                rows, pieces = held.batch(batch)
+                self._done = batch + 1
+                yield Batch(
+                    **layout(pieces, len(rows)),
+                    **of_rows(pieces, len(rows)),
+                    rows=torch.from_numpy(rows.copy()),
+                    totals=totals._asdict(),
+                    step=step,
+                    step_end=(batch + 1) % accumulate == 0 or batch + 1 == len(order),
+                    state=self._state(number, batch + 1),
+                )
+        finally:
+            held.close()
+
+    def _order(self, epoch: int) -> Epoch:
         if self._facts is None:
-            self._facts = row_facts(self._source, self._columns, drop_masked=self._drop_masked)
-        if self._orders is None or self._orders[0] != self.epoch:
-            self._orders = self.epoch, epoch_of(self._facts, self._options, self.epoch)
+            self._facts = row_facts(
+                self._source, self._columns, drop_masked=self._drop_masked, steps=self._steps
+            )
+        if self._orders is None or self._orders[0] != epoch:
+            self._orders = epoch, epoch_of(self._facts, self._options, epoch)
         return self._orders[1]
 
-    def _state(self, batch: int) -> dict[str, Any]:
+    def _state(self, epoch: int, batch: int) -> dict[str, Any]:
         options = {**vars(self._options), "rank": self._rank, "drop_masked": self._drop_masked}
+        options["steps"] = str(self._steps) if isinstance(self._steps, range) else self._steps
+        return {
+            "version": _VERSION,
+            "epoch": epoch,
+            "batch": batch,
+            "options": options,
+            "data": self._digest,
+        }
+
+    @cached_property
+    def _digest(self) -> str:
+        """What changes if the input has other files, or files of other rows."""
         files = [
             [str(file.relative), footer.num_rows, footer.num_row_groups, footer.serialized_size]
             for file, footer in zip(self._source.files, self._source.footers, strict=True)
         ]
-        data = sha256(json.dumps(files).encode()).hexdigest()[:16]
-        return {
-            "version": _VERSION,
-            "epoch": self.epoch,
-            "batch": batch,
-            "options": options,
-            "data": data,
-        }
-
-    def _batches(self, order: RankOrder, numbers: range) -> Iterator[Batch]:
-        """Yield the batches of some numbers, ascending."""
-        if not numbers:
-            return
-        epoch, accumulate = self._order(), self._options.accumulate
-        held = _Held(self._source, self._columns, epoch, order, numbers)
-        layout = padded if self._layout == "padded" else packed
-        step, totals = -1, epoch.totals(numbers.start // accumulate)
-        try:
-            for number in numbers:
-                if number // accumulate != step:
-                    step = number // accumulate
-                    totals = epoch.totals(step)
-                rows, pieces = held.batch(number)
-                yield {
-                    **layout(pieces, len(rows)),
-                    **of_rows(pieces, len(rows)),
-                    "rows": torch.from_numpy(rows.copy()),
-                    "totals": totals._asdict(),
-                    "step": step,
-                    "step_end": (number + 1) % accumulate == 0 or number + 1 == len(order),
-                    "state": self._state(number + 1),
-                }
-        finally:
-            held.close()
+        return sha256(json.dumps(files).encode()).hexdigest()[:16]
 
 
 class _Held:
@@ -291,72 +395,12 @@ class _Held:
         self._read.close()
 
 
+def _shared(numbers: list[int]) -> torch.Tensor:
+    """Return integers in memory that worker processes share."""
+    tensor = torch.tensor(numbers)
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
 load = TrainingData
 """The same class by a name like those of the other functions."""
-
-
-def _warn_of_masks(source: Source, columns: TrainingColumns) -> None:
-    """Warn if the recipe of the files masks responses or tokens, and the files lack the mask."""
-    try:
-        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
-        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
-        dropped = masked.get("all", {}).get("responses", 0)
-    except (ValueError, AttributeError):
-        return
-    lacking = ""
-    if recipe.get("is_filter") and columns.mask != "final_response_mask":
-        lacking = "final_response_mask"
-    elif dropped and columns.mask != "final_response_mask" and columns.sample_mask is None:
-        lacking = "sample_mask"
-    if lacking:
-        text = (
-            f"{source.name}: masks of its recipe dropped responses or tokens, which are trained on"
-        )
-        warnings.warn(f"{text}: write {lacking} with --emit", UserWarning, stacklevel=4)
-
-
-def _check(
-    batch_size: int | None,
-    batch_tokens: int | None,
-    layout: str,
-    shuffle: int | None,
-    last: str,
-    **numbers: int,
-) -> None:
-    """Raise UsageError for options that are out of range or do not fit together."""
-    least = {"rank": 0, "epoch": 0, "shuffle": 0}
-    optional = {"batch_size": batch_size, "batch_tokens": batch_tokens, "shuffle": shuffle}
-    given = {name: number for name, number in optional.items() if number is not None}
-    for name, number in {**numbers, **given}.items():
-        low = least.get(name, 1)
-        if isinstance(number, bool) or not isinstance(number, int) or number < low:
-            text = "a seed is needed: " if name == "shuffle" else ""
-            raise UsageError(f"load: {name}={number!r}: {text}a whole number from {low} is needed")
-    wrong = (
-        (
-            (batch_size is None) == (batch_tokens is None),
-            "either batch_size= or batch_tokens= is needed",
-        ),
-        (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
-        (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
-        (
-            numbers["rank"] >= numbers["world_size"],
-            f"rank={numbers['rank']}: less than world_size={numbers['world_size']} is needed",
-        ),
-    )
-    for is_wrong, text in wrong:
-        if is_wrong:
-            raise UsageError(f"load: {text}")
-
-
-def _difference(state: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return the first option in which a state differs, by its name in `load`."""
-    names = {"size": "batch_size", "tokens": "batch_tokens", "seed": "shuffle"}
-    for name, value in here.items():
-        if state.get(name) != value:
-            was, own = state.get(name), value
-            if name == "padded":
-                was, own = ("padded" if one else "packed" for one in (was, own))
-            shown = "layout" if name == "padded" else names.get(name, name)
-            return f"{shown} was {was!r} and is {own!r}"
-    return "it has other options"

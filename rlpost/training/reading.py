@@ -13,6 +13,7 @@ from rlpost.errors import DataError
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.parquet.source import with_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,8 +150,10 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of exactly `rows` rows of a row group; the last one may be shorter."""
     try:
+        physical = [name for name in names if name in source.schemas[file].names]
         with ParquetReader(source.files[file].path, source.footers[file]) as reader:
-            yield from _of_equal_size(reader.batches(rows, group, names), rows)
+            for batch in _of_equal_size(reader.batches(rows, group, physical), rows):
+                yield with_partitions(batch, source.files[file], names)
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{source.files[file].path}: damaged ({reason})") from None
@@ -184,8 +187,11 @@ def _slice_data(
     def at(column: str) -> CellLocation:
         return CellLocation(path, first, column)
 
-    named = {"response_ids": columns.response_ids, "prompt_ids": columns.prompt_ids}
-    lists = {name: column for name, column in named.items() if column is not None}
+    lists = {
+        name: column
+        for name in ("response_token_ids", "prompt_token_ids")
+        if (column := getattr(columns, name)) is not None
+    }
     lists |= columns.tokens
     decoded = {}
     for name, column in lists.items():
@@ -228,7 +234,8 @@ def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> Lists:
 def _check_lengths(decoded: dict[str, Lists], at: Any, columns: TrainingColumns) -> None:
     """Raise DataError if a list of a row has another length than the mask."""
     offsets = decoded["mask"].offsets
-    for name, column in {**columns.tokens, "response_ids": columns.response_ids}.items():
+    ids = {"response_token_ids": columns.response_token_ids}
+    for name, column in {**columns.tokens, **ids}.items():
         if column is None or np.array_equal(decoded[name].offsets, offsets):
             continue
         row = int(np.flatnonzero(np.diff(decoded[name].offsets) != np.diff(offsets))[0])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Batch = dict[str, Any]
-COLUMNS = ("advantages", "response_ids", "prompt_ids")
+COLUMNS = ("advantages", "response_token_ids", "prompt_token_ids")
 
 
 class Policy(nn.Module):
@@ -35,7 +35,7 @@ class Policy(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the log-prob of each response token, given the tokens before it: [B, T]."""
-        ids, prompt = batch["input_ids"], batch["prompt_ids"].shape[1]
+        ids, prompt = batch["input_ids"], batch["prompt_token_ids"].shape[1]
         count = ids.shape[1]
         causal = torch.ones(count, count, dtype=torch.bool).triu(1)
         padding = (~batch["attention_mask"])[:, None, :] & ~torch.eye(count, dtype=torch.bool)
@@ -43,7 +43,7 @@ class Policy(nn.Module):
         states = self.layers(self.tokens(ids) + self.places(batch["position_ids"]), mask=blocked)
         logits = self.out(states[:, prompt - 1 : -1])
         log_probs: Tensor = logits.log_softmax(-1)
-        return log_probs.gather(-1, batch["response_ids"][..., None]).squeeze(-1)
+        return log_probs.gather(-1, batch["response_token_ids"][..., None]).squeeze(-1)
 
 
 def train(

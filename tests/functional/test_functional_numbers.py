@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rlpost import functional as F  # noqa: N812
 from rlpost.errors import DataError, UsageError
 from rlpost.functional import padded as P  # noqa: N812
 from rlpost.recipe.base import OptionModel
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
 OFFSETS, MASK = torch.tensor([0, 2, 5]), torch.tensor([1, 1, 1, 0, 1])
 WIDE = torch.tensor([[1, 1, 0], [1, 0, 1]])
@@ -119,10 +120,47 @@ def test_every_numeric_option_of_a_function_rejects_what_is_no_number(name, opti
         function(*arguments, **{option: given})
 
 
-@pytest.mark.parametrize("totals", [{}, {"tokens": 1.5}, {"tokens": True}, {"tokens": -1}])
-def test_totals_of_a_step_are_four_whole_numbers(totals):
-    with pytest.raises(UsageError, match=r"totals: 'tokens' is .* tokens, responses"):
+STEP = {"tokens": 9, "responses": 3, "rows": 3, "longest": 4}
+
+
+@pytest.mark.parametrize(
+    ("totals", "text"),
+    [
+        (5, "totals=5: a dict of tokens, responses, rows, longest of the whole step"),
+        ({}, "'tokens' is missing"),
+        (STEP | {"tokens": 1.5}, "'tokens' is 1.5"),
+        (STEP | {"rows": True}, "'rows' is True"),
+        (STEP | {"longest": -1}, "'longest' is -1"),
+        (STEP | {"longest": 0}, "contradict each other"),
+        (STEP | {"rows": 2}, "contradict each other"),
+        (STEP | {"tokens": 0, "responses": 0}, "'tokens' is 0, but the responses here have"),
+        (STEP | {"tokens": 4, "responses": 1}, "'responses' is 1, but the responses here have 2"),
+    ],
+)
+def test_totals_are_those_of_a_step_that_has_the_responses(totals, text):
+    with pytest.raises(UsageError, match=text):
         F.aggregate(*ARGUMENTS["aggregate"], totals=totals)
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_a_step_without_policy_tokens_has_the_loss_0(how):
+    values, offsets, mask = ARGUMENTS["aggregate"]
+    nothing = {"tokens": 0, "responses": np.int64(0), "rows": torch.tensor(3), "longest": 4}
+    for totals in (None, nothing, STEP):
+        assert F.aggregate(values, offsets, mask * 0, how=how, totals=totals) == 0
+
+
+def test_losses_that_select_tokens_of_a_part_of_a_step_are_warned_of():
+    values, offsets, mask = ARGUMENTS["aggregate"]
+    own = {"tokens": int(mask.sum()), "responses": 2, "rows": 2, "longest": 4}
+    arguments = (values, values, values, offsets, mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        F.policy_loss(*arguments, loss="kl_cov", totals=own)
+        F.policy_loss(*arguments, totals=STEP)
+    for loss in ("clip_cov", "kl_cov"):
+        with pytest.warns(UserWarning, match=f"{loss}' selects tokens of each part.*not add up"):
+            F.policy_loss(*arguments, loss=loss, totals=STEP)
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
-COLUMNS = ("advantages", "response_ids", "prompt_ids")
+COLUMNS = ("advantages", "response_token_ids", "prompt_token_ids")
 PARTS = 2
 
 
@@ -108,11 +108,11 @@ def test_loss_and_gradient_of_a_step(batches, tmp_path, loss_type, aggregation):
     theirs = []
     for batch, before in zip(batches, old, strict=True):
         real = torch.arange(batch["mask"].shape[1]) < batch["lengths"][:, None]
-        prompt = batch["prompt_ids"].shape[1]
+        prompt = batch["prompt_token_ids"].shape[1]
         inputs = {
-            "prompt_ids": batch["prompt_ids"],
+            "prompt_ids": batch["prompt_token_ids"],
             "prompt_mask": batch["attention_mask"][:, :prompt].long(),
-            "completion_ids": batch["response_ids"],
+            "completion_ids": batch["response_token_ids"],
             "completion_mask": real.long(),
             "tool_mask": batch["mask"].long(),
             "old_per_token_logps": before,

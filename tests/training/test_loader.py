@@ -165,9 +165,23 @@ def test_persistent_workers_see_the_epoch_and_the_state(enriched: Path) -> None:
     data.set_epoch(1)
     second = [batch["rows"].tolist() for batch in loader]
     assert second != [batch["rows"].tolist() for batch in first]
-    data.load_state_dict(first[2]["state"])
-    rest = [batch["rows"].tolist() for batch in loader]
-    assert rest == [batch["rows"].tolist() for batch in first[3:]]
+    with pytest.raises(UsageError, match="keep the `state` of the last batch"):
+        data.state_dict()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_state_holds_for_one_loop_of_workers(enriched: Path, *, persistent: bool) -> None:
+    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4)
+    states = [batch["state"] for batch in data]
+    data.load_state_dict(states[2])
+    for workers in (1, 2):  # the second loader has the seed of the first, and no first loop
+        generator = torch.Generator().manual_seed(1)
+        loader = DataLoader(
+            data, batch_size=None, num_workers=workers, persistent_workers=persistent,
+            generator=generator,
+        )  # fmt: skip
+        loops = [[batch["state"] for batch in loader] for _ in range(2)]
+        assert loops == [states[3:] if workers == 1 else states, states]
 
 
 def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: Path) -> None:
@@ -195,10 +209,48 @@ def test_a_look_at_a_batch_takes_none_from_the_next_loop(enriched: Path) -> None
     batches = [batch["rows"].tolist() for batch in data]
     assert batches[0] == first
     assert len(batches) == len(data)
-    data.load_state_dict(rlpost.load(enriched, batch_size=16, shuffle=4)._state(3))
+    data.load_state_dict(rlpost.load(enriched, batch_size=16, shuffle=4)._state(0, 3))
     data.set_epoch(0)  # as a loop over epochs does after it resumes
     assert [batch["rows"].tolist() for batch in data] == batches[3:]
     assert len([*data]) == len(batches)
+
+
+def test_a_data_loader_leaves_batches_as_they_are(enriched: Path) -> None:
+    data = rlpost.load(enriched, batch_size=16)
+    batches = [batch["rows"].tolist() for batch in data]
+    assert [batch["rows"].tolist() for batch in DataLoader(data)] == batches
+    with pytest.raises(UsageError, match="pass batch_size=None to DataLoader"):
+        next(iter(DataLoader(data, batch_size=4)))
+
+
+@pytest.mark.parametrize("steps", [[1], range(1, 9), {0, 1}, np.array([1])])
+@pytest.mark.parametrize("hive", [False, True])
+def test_rollout_steps(enriched: Path, tmp_path: Path, steps: Any, *, hive: bool) -> None:
+    rows = pl.read_parquet(enriched).with_columns(step=pl.int_range(pl.len()) % 3)
+    if hive:
+        for number, part in rows.partition_by("step", as_dict=True, include_key=False).items():
+            (tmp_path / f"step={number[0]}").mkdir()
+            part.write_parquet(tmp_path / f"step={number[0]}" / "rows.parquet")
+    else:
+        rows.write_parquet(tmp_path / "rows.parquet")
+    data = rlpost.load(tmp_path, batch_size=16, steps=steps, shuffle=1, accumulate=2)
+    batches = [*data]
+    found = torch.cat([batch["rollout_step"] for batch in batches]).tolist()
+    kept = rows.filter(pl.col("step").is_in([*steps]), sample_mask=True)
+    assert sorted(found) == sorted(kept["step"])
+    assert [batch["step"] for batch in batches] == [n // 2 for n in range(len(batches))]
+    assert batches[0]["totals"]["rows"] == 32
+    other = rlpost.load(tmp_path, batch_size=16, steps=[2], shuffle=1, accumulate=2)
+    with pytest.raises(UsageError, match="other options: steps was"):
+        other.load_state_dict(json.loads(json.dumps(batches[0]["state"])))
+
+
+def test_the_line_that_describes_it(enriched: Path, rows: list[dict[str, Any]]) -> None:
+    tokens = sum(len(row["response_mask"]) for row in rows)
+    assert repr(rlpost.load(enriched, batch_size=16, shuffle=4)) == (
+        f"TrainingData: {enriched} (200 responses, {tokens:,} tokens), padded, batch_size=16, "
+        "shuffle=4, accumulate=1, rank 0 of 1, epoch 0"
+    )
 
 
 def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
@@ -281,19 +333,40 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
         ({"batch_size": 0}, "a whole number from 1"),
         ({"batch_size": 2.5}, "batch_size=2.5"),
         ({"batch_size": 2, "columns": "advantages"}, "a list of names"),
-        ({"batch_size": 2, "columns": ["prompt_ids"]}, "prompt_ids need response_ids"),
-        ({"batch_size": 2, "columns": ["prompt_tokens"]}, "name them prompt_ids"),
+        (
+            {"batch_size": 2, "columns": ["prompt_token_ids"]},
+            "prompt_token_ids need response_token_ids",
+        ),
+        ({"batch_size": 2, "columns": ["prompt_tokens"]}, "name them prompt_token_ids"),
         ({"batch_size": 4, "layout": "flat"}, "padded or packed"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
         ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
         ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
         ({"batch_size": 4, "shuffle": False}, "a seed is needed"),
+        ({"batch_size": 4, "epoch": "1"}, "epoch='1': a whole number from 0"),
+        ({"batch_size": 4, "columns_map": "a=b"}, "columns_map='a=b': a dict of role and column"),
+        ({"batch_size": 4, "columns_map": {"reward": 1}}, "a dict of role and column"),
+        ({"batch_size": 4, "columns": ["step"]}, "name rollout_step for the column 'step'"),
+        ({"batch_size": 4, "steps": 3}, "steps=3: a list of rollout steps is needed"),
+        ({"batch_size": 4, "steps": [0.5]}, "a list of rollout steps is needed"),
+        ({"batch_size": 4, "steps": [0, 7]}, "has no rollout step 7; its steps are 0"),
+        ({"batch_size": 4, "steps": range(7, 9)}, "has no rollout step 7"),
+        ({"batch_size": 4, "steps": [0], "columns_map": {"batch": "none"}}, "no column of rollout"),
     ],
 )
 def test_wrong_options(enriched: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises((UsageError, DataError)) as error:
-        rlpost.load(enriched, **options)
+        len(rlpost.load(enriched, **options))
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize("epoch", ["1", -1, 1.5, True])
+def test_wrong_epochs(enriched: Path, epoch: Any) -> None:
+    data = rlpost.load(enriched, batch_size=4)
+    with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
+        data.set_epoch(epoch)
+    with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
+        data.load_state_dict({**data.state_dict(), "epoch": epoch})
 
 
 def test_lists_of_other_lengths_are_an_error_that_names_the_row(tmp_path: Path) -> None:

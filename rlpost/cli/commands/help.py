@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli.help_screen import command
 from rlpost.errors import UsageError
-from rlpost.manual import OF_COMMANDS, TOPICS, page
+from rlpost.manual import OF_COMMANDS, TOPICS, page, topics_of
 from rlpost.recipe.roles import closest
 
 WIDEST = 100
@@ -45,12 +45,13 @@ def show_help(
     if topic is None:
         _show_topics()
         return
-    name = OF_COMMANDS.get(topic, topic)
-    if name not in TOPICS:
-        names = (*TOPICS, *OF_COMMANDS)
-        hint = closest(topic, names) or "; `rlpost help` lists the pages"
+    names = topics_of(topic)
+    if len(names) > 1:
+        raise UsageError(f"no manual page {topic!r}; did you mean {' or '.join(names)}?")
+    if not names:
+        hint = closest(topic, (*TOPICS, *OF_COMMANDS)) or "; `rlpost help` lists the pages"
         raise UsageError(f"no manual page {topic!r}{hint}")
-    _show_page(_COMMENT.sub("", page(name)))
+    _show_page(_COMMENT.sub("", page(names[0])))
 
 
 def _show_topics() -> None:

@@ -312,7 +312,7 @@ class Source:
                     for batch in batches:
                         if batch.num_rows:
                             check_utf8(batch)
-                            table = _with_partitions(batch, file, columns)
+                            table = with_partitions(batch, file, columns)
                             tokens = round(per_row * batch.num_rows)
                             joins = may_join and row == begin
                             yield RowChunk(index, group, row, table, tokens, joins)
@@ -386,13 +386,23 @@ def _without_columns(rows: int, count: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.nulls(min(rows, count - first))], names=["rows"])
 
 
-def _with_partitions(
+def with_partitions(
     table: pa.RecordBatch, file: InputFile, columns: Sequence[str]
 ) -> pa.RecordBatch:
+    """Return rows of a file with those of its hive partitions that are among some columns."""
     for key, value in file.partitions:
         if key in columns and key not in table.schema.names:
             table = table.append_column(key, _partition(value, table.num_rows))
     return table
+
+
+def partition_types(files: Iterable[InputFile]) -> dict[str, pa.DataType]:
+    """Return the type of each hive partition: int64 if it is an integer for all files."""
+    types: dict[str, pa.DataType] = {}
+    for key, value in (partition for file in files for partition in file.partitions):
+        own = _partition(value, 0).type
+        types[key] = own if types.get(key, own) == own else pa.string()
+    return types
 
 
 def _partition(value: str, rows: int) -> pa.Array:

@@ -1,0 +1,116 @@
+"""Checks of the options of `rlpost.load`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlpost.io.parquet.source import Source
+    from rlpost.training.columns import TrainingColumns
+
+
+def warn_of_masks(source: Source, columns: TrainingColumns) -> None:
+    """Warn if the recipe of the files masks responses or tokens, and the files lack the mask."""
+    try:
+        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
+        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
+        dropped = masked.get("all", {}).get("responses", 0)
+    except (ValueError, AttributeError):
+        return
+    lacking = ""
+    if recipe.get("is_filter") and columns.mask != "final_response_mask":
+        lacking = "final_response_mask"
+    elif dropped and columns.mask != "final_response_mask" and columns.sample_mask is None:
+        lacking = "sample_mask"
+    if lacking:
+        text = (
+            f"{source.name}: masks of its recipe dropped responses or tokens, which are trained on"
+        )
+        warnings.warn(f"{text}: write {lacking} with --emit", UserWarning, stacklevel=4)
+
+
+def check_options(
+    batch_size: int | None,
+    batch_tokens: int | None,
+    layout: str,
+    shuffle: int | None,
+    last: str,
+    **numbers: int,
+) -> None:
+    """Raise UsageError for options that are out of range or do not fit together."""
+    least = {"rank": 0, "epoch": 0, "shuffle": 0}
+    optional = {"batch_size": batch_size, "batch_tokens": batch_tokens, "shuffle": shuffle}
+    given = {name: number for name, number in optional.items() if number is not None}
+    for name, number in {**numbers, **given}.items():
+        check_whole("load", name, number, least.get(name, 1))
+    wrong = (
+        (
+            (batch_size is None) == (batch_tokens is None),
+            "either batch_size= or batch_tokens= is needed",
+        ),
+        (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
+        (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
+        (
+            numbers["rank"] >= numbers["world_size"],
+            f"rank={numbers['rank']}: less than world_size={numbers['world_size']} is needed",
+        ),
+    )
+    for is_wrong, text in wrong:
+        if is_wrong:
+            raise UsageError(f"load: {text}")
+
+
+def check_whole(where: str, name: str, number: object, least: int) -> None:
+    """Raise UsageError if a number is no whole number from `least` on."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        text = "a seed is needed: " if name == "shuffle" else ""
+        raise UsageError(f"{where}: {name}={number!r}: {text}a whole number from {least} is needed")
+
+
+def check_columns_map(columns_map: object) -> None:
+    """Raise UsageError if it does not map roles to columns."""
+    pairs = columns_map.items() if isinstance(columns_map, Mapping) else [(None,)]
+    if columns_map is not None and any(not isinstance(x, str) for pair in pairs for x in pair):
+        raise UsageError(
+            f"load: columns_map={columns_map!r}: a dict of role and column is needed, such as "
+            "{'reward': 'score'}"
+        )
+
+
+def rollout_steps(steps: object) -> range | list[int | str] | None:
+    """Return the rollout steps to train on, sorted; None for all.
+
+    Raises:
+        UsageError: they are no collection of whole numbers or texts.
+    """
+    if steps is None or (isinstance(steps, range) and steps):
+        return steps
+    listed: list[Any] = []
+    if isinstance(steps, Collection) and not isinstance(steps, str | bytes | Mapping):
+        listed = [one.item() if isinstance(one, np.generic) else one for one in steps]
+    if not listed or any(isinstance(x, bool) or not isinstance(x, int | str) for x in listed):
+        raise UsageError(
+            f"load: steps={steps!r}: a list of rollout steps is needed, such as [3] or "
+            "range(10, 20)"
+        )
+    return sorted(listed, key=lambda one: (isinstance(one, str), one))
+
+
+def difference(state: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return the first option in which a state differs, by its name in `load`."""
+    names = {"size": "batch_size", "tokens": "batch_tokens", "seed": "shuffle"}
+    for name, value in here.items():
+        if state.get(name) != value:
+            was, own = state.get(name), value
+            if name == "padded":
+                was, own = ("padded" if one else "packed" for one in (was, own))
+            shown = "layout" if name == "padded" else names.get(name, name)
+            return f"{shown} was {was!r} and is {own!r}"
+    return "it has other options"
