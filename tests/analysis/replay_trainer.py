@@ -140,6 +140,9 @@ class Trainer:
     """What a trainer computes and records, stage by stage."""
 
     records: tuple[str, ...] = ("advantages",)
+    noise: float = 0.0
+    """Relative rounding error of normalised rewards and of raw advantages, one sigma."""
+
     mask_shift: int = 0
     reads_mask: bool = True
     value_shift: int = 0
@@ -204,7 +207,8 @@ class Trainer:
         masks = [shifted(m, self.mask_shift) for m in column(table, "response_mask")]
         masks = masks if self.reads_mask else [np.ones_like(m) for m in masks]
         values = [shifted(v, self.value_shift) for v in column(table, "values")]
-        rewards = self.normalised(table, masks)
+        rng = np.random.default_rng(table.num_rows)
+        rewards = [r * (1 + self.noise * rng.normal()) for r in self.normalised(table, masks)]
         if self.clip is not None:
             rewards = [min(max(r, -self.clip), self.clip) for r in rewards]
         kl = self.divergence(table, masks)
@@ -212,6 +216,7 @@ class Trainer:
         scans = [self.scanned(*row) for row in zip(tokens, values, masks, strict=True)]
         if self.credit == "response":
             scans = [np.full(len(m), r) for r, m in zip(rewards, masks, strict=True)]
+        scans = [a * (1 + self.noise * rng.normal(size=len(a))) for a in scans]
         raw = [a * m if self.masks_advantages else a for a, m in zip(scans, masks, strict=True)]
         times = self.value_times if self.credit == "gae" else 0
         returns = [(a + times * v) * m for a, v, m in zip(raw, values, masks, strict=True)]
