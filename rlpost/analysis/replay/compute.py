@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 
 def computed(
@@ -117,7 +116,7 @@ class Replayer:
         """Return recorded stages against those that a recipe computes from the input alone."""
         own = self.bound(recipe)
         found, resolved = computed(self.inputs, own, names)
-        return [self._replayed(name, column, resolved, ()) for name, column in found.items()]
+        return [self._compared(name, column, resolved) for name, column in found.items()]
 
     def from_recorded(self, recipe: Recipe) -> list[Replayed]:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""
@@ -129,7 +128,7 @@ class Replayer:
             changed = parts.substituted(ready, resolved, self._lists(resolved), name)
             found, last = computed(changed.table, changed.recipe, [name])
             if name in found:
-                out.append(self._replayed(name, found[name], last, changed.used))
+                out.append(self._compared(name, found[name], last, changed.used))
         return out
 
     def _lists(self, resolved: ResolvedRecipe) -> dict[str, str]:
@@ -142,9 +141,19 @@ class Replayer:
     def _with_recorded(self, resolved: ResolvedRecipe) -> pa.Table:
         """Return the input with the recorded columns of the chain, as the pipeline reads them."""
         table = self.inputs
+        if parts.masks_by_rewards(resolved.recipe):
+            table = parts.with_column(table, parts.DROPPED, self._dropped(resolved.recipe))
         for name, column in self._lists(resolved).items():
             table = parts.with_column(table, column, self._chain_column(name))
         return table
+
+    def _dropped(self, recipe: Recipe) -> pa.Array:
+        """Return which responses the masks of a recipe drop, as recorded or as computed."""
+        if "sample_mask" in self.rollouts.recorded:
+            kept = self.rollouts.column("sample_mask")
+        else:
+            kept = computed(self.inputs, recipe, ["sample_mask"])[0]["sample_mask"]
+        return pa.array(kept.values == 0)
 
     def _chain_column(self, name: str) -> pa.Array:
         """Return a recorded column: a number per response, or lists without null."""
@@ -154,49 +163,45 @@ class Replayer:
         values = np.nan_to_num(column.on_tokens(rollouts.offsets))
         return pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(values))
 
-    def _replayed(
-        self, name: str, column: Column, resolved: ResolvedRecipe, used: tuple[str, ...]
+    def _compared(
+        self, name: str, column: Column, resolved: ResolvedRecipe, used: tuple[str, ...] = ()
     ) -> Replayed:
-        rollouts, recorded = self.rollouts, self.rollouts.column(name)
-        by_tokens = STAGES[name].level == "tokens" and not resolved.rows_only
-        offsets = rollouts.offsets
-        lengths = np.diff(offsets)
-        size, slack = np.abs(np.nan_to_num(rollouts.reward)), equal_reward_slack(rollouts, resolved)
-        if not by_tokens:
-            recorded_values = _per_response(recorded, rollouts)
-            ours = column.values
-            difference = self._difference(
-                recorded_values, ours, np.ones(len(ours), bool), size, slack
-            )
-            return self._counted(name, used, difference, slack)
-        theirs, ours = recorded.on_tokens(offsets), column.on_tokens(offsets)
-        on_tokens = partial(np.repeat, repeats=lengths)
-        chosen = rollouts.mask
-        if name == "final_response_mask":
-            chosen = np.ones_like(chosen)
-        difference = self._difference(theirs, ours, chosen, on_tokens(size), on_tokens(slack))
-        outside = self._difference(theirs, ours, ~chosen, on_tokens(size), on_tokens(slack))
-        return self._counted(name, used, difference, on_tokens(slack), int(outside.wrong.sum()))
+        slack = equal_reward_slack(self.rollouts, resolved)
+        return compared(self.rollouts, name, column, slack, self.tolerance, used)
 
-    def _difference(
-        self, theirs: Numbers, ours: Numbers, chosen: Mask, size: Numbers, slack: Numbers
-    ) -> Difference:
-        return Difference.of(theirs, ours, chosen, tolerance=self.tolerance, size=size, slack=slack)
 
-    def _counted(
-        self,
-        name: str,
-        used: tuple[str, ...],
-        difference: Difference,
-        slack: Numbers,
-        outside: int = 0,
-    ) -> Replayed:
-        strict = difference.distance > difference.slack - slack + (
-            difference.relative * np.abs(difference.computed)
-        )
-        rounding = int((strict & difference.chosen & ~difference.wrong).sum())
-        column = self.rollouts.recorded[name]
-        return Replayed(name, column, used, difference, outside, rounding)
+def compared(
+    rollouts: Rollouts,
+    name: str,
+    column: Column,
+    slack: Numbers,
+    tolerance: float,
+    used: tuple[str, ...] = (),
+) -> Replayed:
+    """Compare a computed stage with the recorded one.
+
+    Args:
+        rollouts: have the recorded column.
+        name: the stage.
+        column: what a recipe computed.
+        slack: [N] from `equal_reward_slack`.
+        tolerance: relative tolerance.
+        used: the recorded stages that it was computed from.
+    """
+    recorded = rollouts.column(name)
+    size = np.abs(np.nan_to_num(rollouts.reward))
+    if column.offsets is None:
+        theirs, ours = _per_response(recorded, rollouts), column.values
+        chosen = np.ones(len(ours), np.bool_)
+    else:
+        theirs, ours = recorded.on_tokens(rollouts.offsets), column.values
+        size, slack = (np.repeat(one, rollouts.lengths) for one in (size, slack))
+        chosen = rollouts.mask if name != "final_response_mask" else np.ones(len(ours), np.bool_)
+    difference_of = partial(Difference.of, theirs, ours, tolerance=tolerance, size=size)
+    difference = difference_of(chosen, slack=slack)
+    strict = difference_of(chosen).wrong & ~difference.wrong
+    outside = int(difference_of(~chosen, slack=slack).wrong.sum())
+    return Replayed(name, rollouts.recorded[name], used, difference, outside, int(strict.sum()))
 
 
 def _per_response(column: Column, rollouts: Rollouts) -> Numbers:

@@ -51,7 +51,8 @@ class Maps:
         for name, column in columns_map.items():
             if name not in both:
                 raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, both)}")
-        recorded = {name: column for name, column in columns_map.items() if name in STAGES}
+        stages = {*STAGES} - {"sample_mask"}  # a mask that the user names is an input
+        recorded = {name: column for name, column in columns_map.items() if name in stages}
         return cls({k: v for k, v in columns_map.items() if k not in recorded}, recorded)
 
 

@@ -70,7 +70,9 @@ STAGES = {
 """In the order in which they are computed."""
 CHAIN = ("response_level_rewards", "kl", "token_level_rewards", "raw_advantages")
 """Stages that later ones are computed from."""
-_OWN = "rlpost.recorded."
+_OWN = "rlpost.replay."
+DROPPED = f"{_OWN}dropped"
+"""A column of the table: true for responses that the masks of the recipe drop."""
 MAPPABLE = frozenset(ROLES)
 ZEROS = f"{_OWN}zeros"
 
@@ -168,6 +170,27 @@ _UNSHAPED: Values = {
     "rollout_id": None,
 }
 _UNCHARGED: Values = {"kl_coef": 0.0, "kl_target": None}
+_UNMASKED: Values = {
+    "max_len_mask": False,
+    "difficulty_mask": False,
+    "error_max_len_clip": None,
+    "drop_zero_variance": False,
+    "drop_single": False,
+}
+
+
+def masks_by_rewards(recipe: Recipe) -> bool:
+    """Return whether the recipe drops responses by their raw rewards or lengths."""
+    defaults = {name: type(recipe).model_fields[name].default for name in _UNMASKED}
+    return any(getattr(recipe, name) != default for name, default in defaults.items())
+
+
+def _without_rewards(table: pa.Table, recipe: Recipe, **fields: Any) -> Recipe:
+    """Return a recipe whose rewards are replaced; it still drops the same responses."""
+    if DROPPED in table.schema.names:
+        columns = {**fields.pop("columns", {}), "truncated": DROPPED}
+        fields |= _UNMASKED | {"drop_truncated": True, "columns": columns}
+    return _with_fields(recipe, **fields)
 
 
 def _own_rewards(resolved: ResolvedRecipe) -> bool:
@@ -181,7 +204,7 @@ def _by_rewards(
 ) -> tuple[pa.Table, Recipe] | None:
     if _own_rewards(resolved):
         return None
-    return table, _with_fields(recipe, **_UNSHAPED, columns={"reward": column})
+    return table, _without_rewards(table, recipe, **_UNSHAPED, columns={"reward": column})
 
 
 def _by_kl(
@@ -205,9 +228,9 @@ def _by_token_rewards(
     fields = _UNCHARGED | {"columns": {"reward": ZEROS, "token_rewards": column}}
     if late_normalisation(recipe):
         numerics = {"process_rewards": "response", "kl_credit": "none"}
-        return zeros, _with_fields(recipe, **fields, numerics=numerics)
+        return zeros, _without_rewards(zeros, recipe, **fields, numerics=numerics)
     whitened = {"whiten_rewards": False}
-    return zeros, _with_fields(recipe, **_UNSHAPED, **fields, **whitened)
+    return zeros, _without_rewards(zeros, recipe, **_UNSHAPED, **fields, **whitened)
 
 
 def _by_raw_advantages(
@@ -217,7 +240,8 @@ def _by_raw_advantages(
     zeros = with_column(table, ZEROS, pa.array(np.zeros(table.num_rows)))
     numerics = {"outcome": "return", "observations": "skip", "terminal_reward": "last_policy_token"}
     fields = _UNSHAPED | _UNCHARGED | {"whiten_rewards": False, "teachers": {}}
-    return zeros, _with_fields(
+    return zeros, _without_rewards(
+        zeros,
         recipe,
         **fields,
         estimator="reinforce",
@@ -259,6 +283,7 @@ def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:
     lacks |= set() if resolved.weighted else {"sample_weight"}
     lacks |= set() if recipe.is_weight else {"is_weight"}
     lacks |= set() if resolved.kl else {"kl"}
+    lacks |= set() if resolved.masks else {"sample_mask"}
     if resolved.rows_only:
         lacks |= {name for name, stage in STAGES.items() if stage.level == "tokens"}
         lacks -= {"advantages"}
