@@ -235,10 +235,13 @@ def equal_reward_slack(rollouts: Rollouts, resolved: ResolvedRecipe) -> Numbers:
     np.minimum.at(low, groups, reward)
     np.maximum.at(high, groups, reward)
     equal = (low == high)[groups] & (np.bincount(groups, minlength=count)[groups] > 1)
-    epsilon = max(resolved.recipe.numerics.norm_eps, 1e-12)
-    bound = np.minimum(_LARGEST_SLACK, _FLOAT32 * np.abs(reward) / epsilon)
-    slack[equal] = bound[equal]
+    slack[equal] = rounding_of_mean(reward, resolved.recipe.numerics.norm_eps)[equal]
     return slack
+
+
+def rounding_of_mean(reward: Numbers, epsilon: float) -> Numbers:
+    """Return the rounding of a mean of equal rewards, divided by ε, [N]; at most 1.2."""
+    return np.minimum(_LARGEST_SLACK, _FLOAT32 * np.abs(reward) / max(epsilon, 1e-12))
 
 
 def why_not(error: UsageError | DataError) -> str:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Json = dict[str, Any]
+_ONE_STEP = 4
+"""A single step may have so many times the tokens of a sample."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,11 @@ class Rollouts:
     def whole(self) -> bool:
         """Whether these are all rows of the input."""
         return len(self) == self.total
+
+    @property
+    def total_tokens(self) -> int:
+        """About the number of tokens of the input."""
+        return round(int(self.offsets[-1]) * self.total / len(self))
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -327,6 +334,7 @@ def chosen_rows(
     for codes, scope in ((steps, "whole steps"), (groups, "whole prompt groups")):
         sizes = np.bincount(codes)
         taken = np.cumsum(sizes) <= budget
+        taken[0] |= sizes[0] <= _ONE_STEP * budget
         if len(sizes) > 1 and taken[0]:
             return np.flatnonzero(taken[codes]), scope
     return np.flatnonzero(groups == groups[0]), "one prompt group"

@@ -1,0 +1,142 @@
+"""`rlpost replay`: an input against a recipe, or against all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlpost.analysis.replay import rollouts as inputs
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.everywhere import replay_everywhere
+from rlpost.analysis.replay.replay import (
+    SAMPLE_TOKENS,
+    check_recorded,
+    facts_of,
+    recipe_facts,
+    replay_recipe,
+)
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.io.parquet.inputs import COMPUTED, find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.progress import SilentReporter
+from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.io.progress import Reporter
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a replay compares, and how."""
+
+    recipe: Recipe | None = None
+    """None: search for the recipe."""
+    named: str = ""
+    """The recipe as the user typed it, such as `--preset verl --estimator grpo`."""
+    given: Json = field(default_factory=dict)
+    """Fields of a recipe that the user typed, which a search does not change."""
+    columns_map: Mapping[str, str] = field(default_factory=dict)
+    """The values of `--map`: roles, and stages with the recorded column."""
+    tolerance: float = TOLERANCE
+    """Relative tolerance."""
+    sample_tokens: int = SAMPLE_TOKENS
+    """Tokens in memory; of a larger input, whole steps or groups are compared stage by stage."""
+    reporter: Reporter = field(default_factory=SilentReporter)
+
+
+def replay(paths: Sequence[str], request: Request) -> Json:
+    """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
+
+    Without a recipe, the best one of a search is compared. An input that is larger than the sample
+    is also compared as a whole, from the start of the recipe.
+
+    Raises:
+        DataError: the input has no recorded column, or lacks what the recipe needs.
+        UsageError: an option is wrong.
+    """
+    source = Source(find_inputs(list(paths)))
+    own = {} if request.recipe is None else request.recipe.columns
+    maps = inputs.Maps.of({**own, **request.columns_map})
+    computed = ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
+    named = None if request.recipe is None else _columns_named(request.recipe)
+    sample = inputs.read(source, maps, named, request.sample_tokens, computed)
+    check_recorded(sample)
+    recipe, name, found = request.recipe, request.named, None
+    if recipe is None:
+        from rlpost.analysis.replay import search  # type: ignore[attr-defined,unused-ignore]  # noqa: PLC0415
+
+        found = search.search(
+            sample, tolerance=request.tolerance, given=request.given, reporter=request.reporter
+        )
+        recipe, name = found.recipe, found.named
+    options = Options(device="cpu", reporter=request.reporter)
+    everywhere = (
+        []
+        if sample.whole
+        else replay_everywhere(source, sample, recipe, request.tolerance, options)
+    )
+    if has_whole_batches(sample, recipe):
+        result = replay_recipe(sample, recipe, name, request.tolerance)
+    else:
+        result = from_start_alone(sample, recipe, name, request.tolerance, everywhere)
+    if everywhere:
+        result["everywhere"] = everywhere
+        result["reproduced"] &= all(one["equal"] for one in everywhere)
+    if found is not None:
+        result["search"] = found.facts
+    return result
+
+
+def has_whole_batches(sample: Rollouts, recipe: Recipe) -> bool:
+    """Return whether a sample has all responses that a recipe couples."""
+    scope = coupling_of(Replayer(sample).resolved(recipe)).scope
+    if sample.whole or scope in ("response", "group"):
+        return True
+    by_step = recipe.numerics.batch != "all" and "batch" in sample.columns
+    return scope == "batch" and by_step and sample.scope == "whole steps"
+
+
+def from_start_alone(
+    sample: Rollouts, recipe: Recipe, named: str, tolerance: float, everywhere: Sequence[Json]
+) -> Json:
+    """Return a replay of stages that were computed from the start of the recipe alone."""
+    sample.warnings.append(
+        f"a batch has more tokens than the sample, so stages were computed from the rewards on, "
+        f"not from what was recorded before them: --sample {sample.total_tokens} fits all"
+    )
+    stages = [
+        {
+            **one,
+            "title": STAGES[one["stage"]].title,
+            "column": sample.recorded[one["stage"]],
+            "from_recorded": [],
+            "verdict": "equal" if one["equal"] else "parts",
+        }
+        for one in everywhere
+    ]
+    first = next((one["stage"] for one in stages if not one["equal"]), None)
+    return {
+        **facts_of(sample, tolerance),
+        "recipe": recipe_facts(recipe, named),
+        "reproduced": first is None,
+        "stages": stages,
+        "not_computed": sorted({*sample.recorded} - {one["stage"] for one in stages}),
+        "first": first,
+        "findings": [],
+        "examples": [],
+        "warnings": sample.warnings,
+    }
+
+
+def _columns_named(recipe: Recipe) -> list[str]:
+    """Return columns that a recipe names itself, besides roles."""
+    names = [*(recipe.reward_components or ()), *recipe.teachers]
+    return [*names, *([recipe.rollout_id] if recipe.rollout_id else [])]
