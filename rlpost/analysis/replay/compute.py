@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -120,16 +120,52 @@ class Replayer:
 
     def from_recorded(self, recipe: Recipe) -> list[Replayed]:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""
-        own, recorded = self.bound(recipe), self.rollouts.recorded
+        names = parts.reachable(self.rollouts.recorded, self.resolved(recipe))
+        stages = (self.stage(recipe, name) for name in names)
+        return [one for one in stages if one is not None]
+
+    def stage(self, recipe: Recipe, name: str) -> Replayed | None:
+        """Return a recorded stage against what a recipe makes of the recorded ones before it.
+
+        None: the recipe does not compute the stage.
+        """
+        found = self.column_of(recipe, name)
+        return None if found is None else self._compared(name, *found)
+
+    def column_of(
+        self, recipe: Recipe, name: str
+    ) -> tuple[Column, ResolvedRecipe, tuple[str, ...]] | None:
+        """Return what a recipe makes of the recorded stages before a stage, recorded or not.
+
+        Returns:
+            The column, the resolved recipe, and the recorded stages that were used.
+        """
+        own = self.bound(recipe)
         resolved = self.resolved(own)
-        ready = self._with_recorded(resolved)
-        out = []
-        for name in parts.reachable(recorded, resolved):
-            changed = parts.substituted(ready, resolved, self._lists(resolved), name)
-            found, last = computed(changed.table, changed.recipe, [name])
-            if name in found:
-                out.append(self._compared(name, found[name], last, changed.used))
-        return out
+        if not parts.reachable([name], resolved):
+            return None
+        ready, lists = self._with_recorded(resolved), self._lists(resolved)
+        changed = parts.substituted(ready, resolved, lists, name)
+        found, last = computed(changed.table, changed.recipe, [name])
+        return (found[name], last, changed.used) if name in found else None
+
+    def reading(self, inputs: pa.Table) -> Replayer:
+        """Return a replayer of other inputs, against the same recorded columns."""
+        other = Replayer(self.rollouts, self.tolerance)
+        other.inputs = inputs
+        return other
+
+    def assuming(self, name: str, column: pa.Array) -> Replayer:
+        """Return a replayer that takes a column for the recorded one of a stage."""
+        own = f"assumed.{name}"
+        rollouts = replace(
+            self.rollouts,
+            table=parts.with_column(self.rollouts.table, own, column),
+            recorded={**self.rollouts.recorded, name: own},
+        )
+        other = Replayer(rollouts, self.tolerance)
+        other.inputs = self.inputs
+        return other
 
     def _lists(self, resolved: ResolvedRecipe) -> dict[str, str]:
         """Return the recorded stages that later ones can be computed from, by their columns."""
