@@ -114,9 +114,14 @@ class Replayer:
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
-        own = self.bound(recipe)
-        found, resolved = computed(self.inputs, own, names)
-        return [self._compared(name, column, resolved) for name, column in found.items()]
+        out: dict[str, Replayed] = {}
+        for own, stages in parts.runs_of(self.bound(recipe), self._recorded(names)):
+            found, resolved = computed(self.inputs, own, stages)
+            out |= {n: self._compared(n, column, resolved) for n, column in found.items()}
+        return [out[name] for name in parts.ordered(recipe, out)]
+
+    def _recorded(self, names: Collection[str]) -> list[str]:
+        return [name for name in STAGES if name in names and name in self.rollouts.recorded]
 
     def from_recorded(self, recipe: Recipe) -> list[Replayed]:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""

@@ -99,8 +99,25 @@ def replay_everywhere(
     roles = {**dict.fromkeys(ROLES, "none"), **sample.columns.columns, **recipe.columns}
     roles = {role: name for role, name in roles.items() if role in ROLES}
     own = recipe.model_copy(update={"columns": roles, "emit_only": False, "replace": True})
+    found: dict[str, Json] = {}
+    for one, stages in parts.runs_of(own, sample.recorded):
+        found |= _compare(source, sample, one, stages, tolerance, options)
+    return [found[name] for name in parts.ordered(own, found)]
+
+
+def _compare(
+    source: Source | TableSource,
+    sample: Rollouts,
+    own: Recipe,
+    recorded: list[str],
+    tolerance: float,
+    options: Options,
+) -> dict[str, Json]:
+    """Return the comparison of each stage that one recipe computes."""
     resolved = resolve_recipe(own, columns_of(source, own))
-    stages = parts.reachable(sample.recorded, resolved)
+    stages = parts.reachable(recorded, resolved)
+    if not stages:
+        return {}
     groups = GROUP_COLUMNS if resolved.grouped else ()
     names = (*parts.emitted_names(stages, resolved), *groups)
     plan = run.bind(source, own.model_copy(update={"emit": names}))
@@ -111,9 +128,9 @@ def replay_everywhere(
         engine.reporter.start("compare", source.rows)
         for file in range(len(source.files)):
             computed = _batches(engine, file, responses, names)
-            recorded = _recorded(plan, sample, file)
+            theirs_of = _recorded(plan, sample, file)
             start = int(source.first_rows[file])
-            for theirs, ours in _aligned(recorded, computed):
+            for theirs, ours in _aligned(theirs_of, computed):
                 rows = np.arange(start, start + len(ours))
                 part = _part(theirs, sample, rows)
                 slack = _slack(ours, part, own.numerics.norm_eps)
@@ -122,7 +139,7 @@ def replay_everywhere(
                     found = Column.of(ours.column(column))
                     totals[stage].add(compared(part, stage, found, slack, tolerance), part)
                 start += len(ours)
-    return [one.facts() for one in totals.values()]
+    return {stage: one.facts() for stage, one in totals.items()}
 
 
 def _batches(

@@ -67,7 +67,7 @@ STAGES = {
         ),
     )
 }  # fmt: skip
-"""In the order in which they are computed."""
+"""In the order in which they are computed, unless `ordered` moves one."""
 CHAIN = ("response_level_rewards", "kl", "token_level_rewards", "raw_advantages")
 """Stages that later ones are computed from."""
 _OWN = "rlpost.replay."
@@ -106,7 +106,7 @@ def substituted(
         stage: the stage to compute.
     """
     recipe = isolated(resolved.recipe, stage)
-    before = [name for name in _inputs_of(stage, recipe, resolved) if name in recorded]
+    before = [name for name in _inputs_of(stage, resolved) if name in recorded]
     used: list[str] = []
     for name in before:
         found = _SUBSTITUTES[name](table, recipe, resolved, recorded[name])
@@ -116,6 +116,15 @@ def substituted(
             if name in ("token_level_rewards", "raw_advantages"):
                 break  # nothing before them is read
     return Substituted(table, recipe, tuple(used))
+
+
+def ordered(recipe: Recipe, names: Collection[str]) -> list[str]:
+    """Return stages in the order in which a recipe computes them."""
+    order = [*STAGES]
+    if late_normalisation(recipe):
+        order.remove("response_level_rewards")
+        order.insert(order.index("token_level_rewards") + 1, "response_level_rewards")
+    return [name for name in order if name in names]
 
 
 def isolated(recipe: Recipe, stage: str) -> Recipe:
@@ -135,9 +144,17 @@ def isolated(recipe: Recipe, stage: str) -> Recipe:
     )
 
 
-def _inputs_of(stage: str, recipe: Recipe, resolved: ResolvedRecipe) -> tuple[str, ...]:
+def runs_of(recipe: Recipe, names: Collection[str]) -> list[tuple[Recipe, list[str]]]:
+    """Return the recipes that compute some stages from the start, each with its stages."""
+    own = [name for name in names if isolated(recipe, name) is recipe]
+    others = [name for name in names if name not in own]
+    runs = [(recipe, own), *((isolated(recipe, name), [name]) for name in others)]
+    return [(one, stages) for one, stages in runs if stages]
+
+
+def _inputs_of(stage: str, resolved: ResolvedRecipe) -> tuple[str, ...]:
     """Return the stages that a stage is computed from, the nearest first."""
-    late = late_normalisation(recipe)
+    late = late_normalisation(resolved.recipe)
     rewards: tuple[str, ...] = () if late else ("response_level_rewards",)
     if stage == "token_level_rewards":
         return ("kl", *rewards)
@@ -287,7 +304,7 @@ def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:
     if resolved.rows_only:
         lacks |= {name for name, stage in STAGES.items() if stage.level == "tokens"}
         lacks -= {"advantages"}
-    return [name for name in STAGES if name in {*names} - lacks]
+    return ordered(recipe, {*names} - lacks)
 
 
 def emitted_names(names: Collection[str], resolved: ResolvedRecipe) -> tuple[str, ...]:

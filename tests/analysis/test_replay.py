@@ -1,0 +1,145 @@
+"""Recorded stages against a recipe: each from what was recorded before it, and everywhere."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rlpost
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.run import Request, replay
+from rlpost.errors import DataError, UsageError
+from rlpost.io.parquet.source import TableSource
+
+STAGES = (
+    "sample_mask",
+    "response_level_rewards",
+    "kl",
+    "token_level_rewards",
+    "raw_advantages",
+    "returns",
+    "advantages",
+)
+MASKS = {"difficulty_mask": True, "drop_single": True}
+RECIPES = {
+    "roll": ("roll", {"estimator": "reinforce", "norm_mean": "group", "norm_std": "group"}),
+    "verl gae": ("verl", {"estimator": "gae", "lam": 0.9}),
+    "verl rloo": ("verl", {"estimator": "rloo", "mask_before_norm": True}),
+    "slime": ("slime", {"estimator": "reinforce_plus_plus", "advantage_clip": 1, "reward_clip": 3}),
+    "openrlhf": ("openrlhf", {"estimator": "rloo", "drop_zero_variance": True}),
+    "nemo-rl": ("nemo-rl", {"estimator": "gae", "whiten_advantages": True}),
+    "otb": ("verl", {"estimator": "optimal_token_baseline"}),
+    "roll whitened": ("roll", {"estimator": "reinforce", "whiten_rewards": True, "gamma": 0.9}),
+}
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> pa.Table:
+    return pq.read_table("sample_data/arithmetic.parquet").drop_columns(["prompt", "response"])
+
+
+def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
+    """Return rollouts with every stage that a recipe computes, as a trainer would record it."""
+    own = recipe.model_copy(update={"emit": STAGES, "replace": True})
+    table = rlpost.enrich(rollouts, own)[0]
+    if recipe.numerics.kl_credit == "response":  # the framework normalises rewards after KL
+        own = {"estimator": "raw", "kl_coef": recipe.kl_coef, "emit": ["token_level_rewards"]}
+        numerics = recipe.numerics.model_copy(update={"kl_credit": "return"})
+        raw = rlpost.Recipe.of({**own, "emit_only": True, "numerics": numerics})
+        column = rlpost.enrich(rollouts, raw)[0]["token_level_rewards"]
+        at = table.schema.get_field_index("token_level_rewards")
+        table = table.set_column(at, "token_level_rewards", column)
+    return table
+
+
+def replayer_of(table: pa.Table) -> Replayer:
+    return Replayer(read(TableSource(table), Maps.of({}), None, 10**8, ["sample_mask"]))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_stages_of_the_recipe_that_recorded_them_are_equal(name, rollouts):
+    framework, options = RECIPES[name]
+    recipe = rlpost.preset(framework, kl_coef=0.1, **MASKS, **options)
+    replayer = replayer_of(recorded(rollouts, recipe))
+    own, start = replayer.from_recorded(recipe), replayer.from_start(recipe, STAGES)
+    assert [one.name for one in own] == [one.name for one in start]
+    assert {one.name for one in own} == {*STAGES}
+    for one in (*own, *start):
+        facts = one.difference.facts()
+        assert one.difference.equal, one.name
+        assert facts["largest"] < 1e-5, (one.name, facts)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("stage", ["kl", "token_level_rewards", "raw_advantages"])
+def test_only_the_stage_that_was_changed_parts(name, stage, rollouts):
+    """What follows it was computed from it, as a trainer would, and is equal."""
+    framework, options = RECIPES[name]
+    recipe = rlpost.preset(framework, kl_coef=0.1, **MASKS, **options)
+    table = recorded(rollouts, recipe)
+    changed = pa.array([np.asarray(row) * 1.01 + 0.01 for row in table[stage].to_pylist()])
+    table = table.set_column(table.schema.get_field_index(stage), stage, changed)
+    found = replayer_of(table).from_recorded(recipe)
+    assert next(one.name for one in found if not one.difference.equal) == stage
+    assert any(stage in one.used for one in found)
+
+
+def test_a_sample_has_whole_steps_and_the_input_is_compared_everywhere(rollouts, tmp_path):
+    recipe = rlpost.preset("verl", estimator="gae", kl_coef=0.1)
+    path = tmp_path / "recorded.parquet"
+    pq.write_table(recorded(rollouts, recipe), path, row_group_size=100)
+    found = replay([str(path)], Request(recipe, "verl gae", sample_tokens=1000))
+    assert (found["scope"], found["responses"], found["of_responses"]) == ("whole steps", 128, 512)
+    assert found["reproduced"]
+    assert {one["responses"] for one in found["everywhere"]} == {512}
+    other = rlpost.preset("verl", estimator="gae", kl_coef=0.1, lam=0.5)
+    found = replay([str(path)], Request(other, "verl gae", sample_tokens=1000))
+    assert not found["reproduced"]
+    assert found["first"] == "raw_advantages"
+    verdict = {one["stage"]: one["verdict"] for one in found["stages"]}
+    assert verdict["kl"] == "equal"
+    assert verdict["advantages"] == "follows"
+    assert len(found["examples"]) == 3
+    assert found["examples"][0]["recorded"]
+
+
+def test_a_batch_beyond_the_sample_is_compared_from_the_start(rollouts, tmp_path):
+    recipe = rlpost.preset("verl", estimator="gae", numerics={"batch": "all"})
+    path = tmp_path / "recorded.parquet"
+    pq.write_table(recorded(rollouts, recipe), path)
+    found = replay([str(path)], Request(recipe, "verl gae", sample_tokens=500))
+    assert found["reproduced"]
+    assert "--sample" in found["warnings"][0]
+    assert {one["compared"] for one in found["stages"]} == {10991, 512}
+
+
+def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
+    recipe = rlpost.preset("trl", estimator="grpo")
+    table = recorded(rollouts, recipe)
+    first = [row[0] for row in table["advantages"].to_pylist()]
+    table = table.drop_columns([*STAGES]).append_column("their advantage", pa.array(first))
+    sample = read(TableSource(table), Maps.of({"advantages": "their advantage"}), None, 10**8)
+    (found,) = Replayer(sample).from_recorded(recipe)
+    assert found.name == "advantages"
+    assert found.difference.equal
+
+
+@pytest.mark.parametrize(
+    ("columns_map", "error", "text"),
+    [
+        ({}, DataError, "no recorded column"),
+        ({"advantages": "advantage"}, DataError, "--map advantages=advantage: no such column"),
+        ({"advantage": "values"}, UsageError, "did you mean advantages"),
+        ({"advantages": "response_tokens"}, DataError, None),
+        ({"advantages": "prompt_tokens"}, DataError, "one for each token is needed"),
+    ],
+)
+def test_errors_name_the_column_to_choose(columns_map, error, text):
+    recipe = rlpost.preset("trl", estimator="grpo")
+    if text is None:  # any numbers can be compared
+        found = replay(["sample_data/arithmetic.parquet"], Request(recipe, "trl", {}, columns_map))
+        assert not found["reproduced"]
+        return
+    with pytest.raises(error, match=text):
+        replay(["sample_data/arithmetic.parquet"], Request(recipe, "trl", {}, columns_map))
