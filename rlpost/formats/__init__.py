@@ -21,6 +21,7 @@ from rlpost.formats import (
     trl,
     verl,
 )
+from rlpost.formats.exported import has_schema
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def detect(path: Path) -> Format | None:
     Raises:
         UsageError: several do; the error names them.
     """
+    if path.name.endswith(generic.JSONL.suffixes) and has_schema(
+        path
+    ):  # of an export, whatever its fields
+        return generic.JSONL
     candidates = [
         candidate
         for candidate in FORMATS.values()

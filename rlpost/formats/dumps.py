@@ -12,6 +12,7 @@ import pyarrow as pa
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
+from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import first_texts
 from rlpost.formats.records import first_fields, parquet_columns
 from rlpost.io.arrow import CellLocation
@@ -135,6 +136,8 @@ def _directory(
     found = FoundDumps()
     for file in files:
         own = _format_if_fits(file, dump_format) if dump_format else detect(file)
+        if own is None and is_beside(file):
+            continue
         if own is None:
             found.skipped.append(file)
         else:

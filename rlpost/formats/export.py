@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.convert import make_folders
 from rlpost.formats.targets import target_named
-from rlpost.formats.targets.base import held_columns
+from rlpost.formats.targets.base import STDOUT, held_columns
 from rlpost.formats.targets.rows import Rows
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
@@ -25,18 +25,15 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
 from rlpost.io.shutdown import signals_deferred
-from rlpost.io.staged import file_errors
+from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.io.uploads import stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.formats.targets.base import Held, Sink, Target
+    from rlpost.formats.targets.base import Held, Sink, Target, Writable
     from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
-    from rlpost.io.staged import StagedFile
-    from rlpost.io.uploads import Upload
-
 
 Json = dict[str, Any]
 CHUNK_TOKENS = 1 << 16
@@ -57,7 +54,7 @@ def export(
 
     Args:
         inputs: Parquet files, directories, globs and URLs.
-        output: as of `rlpost.export`.
+        output: as of `rlpost.export`; `-` is standard output.
         to: the target's name.
         columns_map: role to column.
         lossy: whether columns and values that the target cannot hold are left out.
@@ -66,12 +63,15 @@ def export(
     """
     started, reporter, target = time.perf_counter(), reporter or SilentReporter(), target_named(to)
     target.available()
+    path = parse_path(output)
+    if path == STDOUT and target.layout != "file":
+        raise UsageError(f"-: --to {target.name} writes several files; name a directory")
     source = Source(find_inputs([str(path) for path in inputs]))
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to export")
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
     steps = _steps_of(source, held, target)
-    plan = _plan(parse_path(output), target, steps, source, overwrite=overwrite)
+    plan = _plan(path, target, steps, source, overwrite=overwrite)
     texts = _texts(plan, held, target, source, overwrite=overwrite)
     rows_of = dict(Counter(steps)) or {0: source.rows}
     reporter.start("export", source.rows)
@@ -88,18 +88,31 @@ def export(
         "target": target.name,
         "title": target.title,
         "inputs": [str(file.path) for file in source.files],
-        "outputs": [str(path) for path in [*chain.from_iterable(plan.values()), *texts]],
+        "outputs": [str(one) for one in [*chain.from_iterable(plan.values()), *texts]],
         "responses": source.rows,
         "tokens": tokens,
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
-        "use": target.use.format(out=output),
+        "use": _use(target, path, plan),
         "note": target.note,
-        "warnings": [*files.warnings, *_other_steps(parse_path(output), target, plan)],
+        "warnings": [*files.warnings, *_other_steps(path, target, plan)],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
+
+
+def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]]) -> str:
+    """Return how the target reads the output."""
+    out = "FILE" if output == STDOUT else str(output)
+    if [output] in plan.values():
+        return target.use.format(out=out, file=out, folder=_folder(output))
+    return target.use.format(out=out, file=output / target.each, folder=out)
+
+
+def _folder(path: AnyPath) -> AnyPath:
+    """Return the folder of a path or URL."""
+    return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
 
 
 def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
@@ -134,6 +147,8 @@ def _plan(
         ReadWriteError: it cannot be accessed.
     """
     numbers = sorted({*steps}) or [0]
+    if output == STDOUT:
+        return {0: [output]}
     if target.layout == "file":
         plan: dict[int, list[AnyPath]] = {0: [output]}
         if output.is_dir():
@@ -190,12 +205,14 @@ def _texts(
     *,
     overwrite: bool,
 ) -> dict[AnyPath, str]:
-    """Return the files that read advantages, if there are any, beside those of steps."""
-    if "advantages" not in held.columns:
+    """Return the text files beside the others: a function for advantages, the types of columns."""
+    first = next(iter(plan.values()))[0]
+    if first == STDOUT:
         return {}
-    first = str(next(iter(plan.values()))[0]).replace("\\", "/")
-    folder = parse_path(first.rpartition("/")[0] or ".")
-    texts: dict[AnyPath, str] = {folder / name: text for name, text in target.beside.items()}
+    texts: dict[AnyPath, str] = {
+        _folder(first) / name.format(name=first.name): text
+        for name, text in target.beside(held).items()
+    }
     _check([*texts], source, overwrite=overwrite)
     return texts
 
@@ -247,7 +264,7 @@ class _Files:
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
         self._held, self._target = held, target
-        self._staged: list[StagedFile | Upload] = []
+        self._staged: list[Writable] = []
         self._sinks: dict[int, Sink] = {}
         self._folders: list[Path] = []
         self._lock = ExitStack()
@@ -255,6 +272,8 @@ class _Files:
 
     def __enter__(self) -> Self:
         every = [*(path for paths in self._plan.values() for path in paths), *self._texts]
+        if STDOUT in every:
+            return self
         for path in every:
             self._folders += make_folders(path)
         self._lock.enter_context(FileLock([path for path in every if isinstance(path, Path)]))
@@ -271,8 +290,8 @@ class _Files:
             with suppress(OSError):  # it is not empty: a file was published
                 folder.rmdir()
 
-    def _stage(self, path: AnyPath) -> StagedFile | Upload:
-        self._staged.append(stage_file(path))
+    def _stage(self, path: AnyPath) -> Any:
+        self._staged.append(StandardOutput() if path == STDOUT else stage_file(path))
         return self._staged[-1]
 
     def add(self, step: int, rows: Rows) -> None:
@@ -281,7 +300,8 @@ class _Files:
             files = [self._stage(path) for path in self._plan[step]]
             self._sinks[step] = self._target.open(files, self._held, step)
         sink = self._sinks[step]
-        with file_errors(self._plan[step][0], "cannot be written"):
+        path = self._plan[step][0]
+        with nullcontext() if path == STDOUT else file_errors(path, "cannot be written"):
             sink.add(rows)
             self._rows[step] -= len(rows)
             if not self._rows[step]:

@@ -5,7 +5,6 @@ miles writes the same samples, so `rlpost.formats.miles` uses these functions to
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
+from rlpost.formats.exported import decode
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import SAME_TOKENS, check_blocks, prompt_key
 from rlpost.formats.layout import as_mask, as_vector, check_length, check_token_count
@@ -72,7 +72,7 @@ def _exported(path: Path, dump: dict[str, Any], options: ReadOptions) -> Iterato
     """Yield the columns of an export; `rlpost.formats.targets.slime` documents where they are."""
     stored, records = dump[EXPORTED], list(samples_of(path, dump))
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"])))
+        schema = decode(stored["schema"])
         for first in range(0, len(records), MOST_ROWS):
             part = records[first : first + MOST_ROWS]
             columns = [

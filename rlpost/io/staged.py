@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -221,6 +222,34 @@ class StagedFile:
 
     def _errors(self) -> AbstractContextManager[None]:
         return file_errors(self.target, "cannot be written")
+
+
+class StandardOutput:
+    """Standard output with the methods of `StagedFile`; what is written cannot be discarded.
+
+    Raises:
+        BrokenPipeError: the reader closed it.
+    """
+
+    def write(self, at: int, data: bytes | memoryview) -> int:
+        """Write bytes behind those that were written; return the offset behind them."""
+        buffer = getattr(sys.stdout, "buffer", None)  # a notebook has text alone
+        if buffer is None:
+            sys.stdout.write(bytes(data).decode())
+        else:
+            sys.stdout.flush()
+            buffer.write(data)
+        return at + len(data)
+
+    def complete(self) -> None:
+        """Send what is in the buffer."""
+        sys.stdout.flush()
+
+    def publish(self) -> None:
+        """Everything is sent already."""
+
+    def discard(self) -> None:
+        """Nothing can be discarded."""
 
 
 def write_all(file: int, data: bytes | memoryview, at: int) -> int:

@@ -13,6 +13,7 @@ from rlpost.display.console import console
 from rlpost.display.tables import labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats.targets import TARGETS
+from rlpost.formats.targets.base import lost_text
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def show_targets(how: str) -> None:
             if i:
                 out.print()
             out.print(Text.assemble((one.name, "bold"), "  ", one.title))
-            facts = {**target_facts(one), "note": one.note}
+            facts = {**target_facts(one), "note": notes_of(one)}
             out.print(labelled({name: text for name, text in facts.items() if text}, "  "))
         return
     headings = ("target", "writes", "needs", "holds", "other columns", "note", "source")
     rows = [
-        (one.name, one.title, *target_facts(one).values(), one.note, one.source)
+        (one.name, one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
     ]
     show_list(headings, rows, how)
@@ -52,6 +53,11 @@ def target_facts(target: Target) -> dict[str, str]:
         "holds": ", ".join(holds),
         "other columns": target.others or "lost",
     }
+
+
+def notes_of(target: Target) -> str:
+    """Return what becomes different in a target, and what it cannot represent."""
+    return " ".join(text for text in (target.note, target.limits) if text)
 
 
 def show_export(summary: Json, how: str, *, quiet: bool) -> None:
@@ -68,7 +74,8 @@ def show_exported(summary: Json, out: Console | None = None) -> None:
     """Print the files and columns of an export on stderr or another console."""
     out = out or console(sys.stderr)
     out.print(Text.assemble((f"rlpost export · {summary['target']}", "bold")))
-    out.print(Text(f"{_first(summary['inputs'])}\n  → {_first(summary['outputs'])}"))
+    outputs = ["stdout" if path == "-" else path for path in summary["outputs"]]
+    out.print(Text(f"{_first(summary['inputs'])}\n  → {_first(outputs)}"))
     out.print()
     out.print(labelled(_facts(summary)))
     for text in summary["warnings"]:
@@ -87,12 +94,19 @@ def _facts(summary: Json) -> dict[str, str]:
         "written": f"{counted(summary['responses'], 'response')}{tokens}, "
         f"{summary['seconds']:.2f} s",
         "fields": "; ".join(written),
-        "other columns": ", ".join(summary["others"]),
-        "lost": ", ".join(summary["lost"]),
+        "other columns" if written else "columns": ", ".join(summary["others"]),
+        "lost": _lost(summary),
         "read by": summary["use"],
         "note": summary["note"],
     }
     return {name: printable_line(text) for name, text in facts.items() if text}
+
+
+def _lost(summary: Json) -> str:
+    """Return the number of lost columns, and their names."""
+    lost = summary["lost"]
+    total = len(summary["fields"]) + len(summary["others"]) + len(lost)
+    return f"{len(lost)} of {counted(total, 'column')}: {lost_text(lost)}" if lost else ""
 
 
 def _first(texts: Sequence[str]) -> str:

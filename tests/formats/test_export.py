@@ -6,7 +6,8 @@
 import json
 import sys
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -75,25 +76,90 @@ def test_jsonl_has_all_columns_and_comes_back(source, tmp_path):
     rows = rollouts().to_pylist()
     assert records(tmp_path / "o.jsonl") == rows
     assert found.others == rollouts().column_names
-    rlpost.convert(tmp_path / "o.jsonl", tmp_path / "back.parquet", "jsonl")
-    back = pq.read_table(tmp_path / "back.parquet")
-    assert {*back.column_names} == {*rollouts().column_names}
-    for one in back.to_pylist():
-        one["parts"] = json.loads(one["parts"])
-        assert one == rows.pop(0)
+    assert found.note == ""
 
 
-def test_jsonl_has_no_nan_and_no_dates(tmp_path):
+def every_type():
+    """A column of each type that JSON has no type for, and one of null alone in a list."""
+    day, cents = date(2026, 1, 2), Decimal("1.10")
+    at = datetime.combine(day, time(3, 4, 5, 6))
+    kinds = {
+        "i8": (pa.int8(), 3), "u64": (pa.uint64(), 2**64 - 1), "f16": (pa.float16(), 0.5),
+        "f32": (pa.float32(), np.float32(0.1).item()), "flags": (pa.list_(pa.bool_()), [True]),
+        "whole": (pa.list_(pa.float64()), [1.0]), "none": (pa.list_(pa.float32()), []),
+        "fixed": (pa.list_(pa.float32(), 2), [1, 2]), "large": (pa.large_list(pa.int16()), [1]),
+        "deep": (pa.list_(pa.list_(pa.float32())), [[1.0], []]), "empty": (pa.int32(), None),
+        "struct": (pa.struct({"a": pa.int8(), "b": pa.list_(pa.string())}), {"a": 1, "b": []}),
+        "words": (pa.dictionary(pa.int32(), pa.string()), "x"), "text": (pa.large_string(), "7"),
+        "day": (pa.date32(), day), "at": (pa.timestamp("us"), at),
+        "zone": (pa.timestamp("ms", "UTC"), datetime(2026, 1, 2, tzinfo=UTC)),
+        "cents": (pa.decimal128(5, 2), cents),
+    }  # fmt: skip
+    table = {name: pa.array([x, None], kind) for name, (kind, x) in kinds.items()}
+    return pa.table({**table, "uid": ["q", "q"]})
+
+
+@pytest.mark.parametrize("table", [rollouts(), every_type()], ids=["rollouts", "types"])
+def test_convert_of_jsonl_returns_the_columns_in_their_types(table, tmp_path):
+    path = tmp_path / "in" / "o.jsonl"
+    rlpost.export(table, path, "jsonl")
+    for name, source in {"file": path, "folder": path.parent}.items():
+        found = rlpost.convert(source, tmp_path / f"{name}.parquet")
+        assert (found.format, found.passed_over) == ("jsonl", [])
+        back = pq.read_table(tmp_path / f"{name}.parquet")
+        assert back.select(table.column_names).equals(table)
+        assert back.num_columns == table.num_columns
+
+
+def test_fields_that_jsonl_got_since_are_an_error_until_the_types_are_removed(tmp_path):
+    path, back = tmp_path / "o.jsonl", tmp_path / "back.parquet"
+    rlpost.export(every_type(), path, "jsonl")
+    own = records(path)
+    lines(path, [{**own[0], "i8": 400}])
+    with pytest.raises(
+        DataError, match=r"`i8` has a value that is not int8 .*remove o.jsonl.schem"
+    ):
+        rlpost.convert(path, back)
+    lines(path, [own[0], {**own[1], "new": 1}])
+    with pytest.raises(DataError, match=r"line 2: has other fields than the export \(new\)"):
+        rlpost.convert(path, back)
+    (tmp_path / "o.jsonl.schema").write_text("{}")
+    with pytest.raises(DataError, match=r"o.jsonl.schema: damaged"):
+        rlpost.convert(path, back)
+    (tmp_path / "o.jsonl.schema").unlink()
+    rlpost.convert(path, back, "jsonl")
+    assert "new" in pq.read_schema(back).names
+
+
+def test_jsonl_has_no_nan_and_no_bytes(tmp_path):
     table = rollouts().append_column("nested", pa.array([[{"x": float("inf")}]] * 7))
     with pytest.raises(DataError, match=r"row 0: `nested` has a number that JSON has not"):
         rlpost.export(table, tmp_path / "o.jsonl", "jsonl")
     found = rlpost.export(table, tmp_path / "o.jsonl", "jsonl", lossy=True)
     assert found.warnings == ["nested: 7 numbers that JSON has not (NaN, infinite) became null"]
     assert records(tmp_path / "o.jsonl")[6]["nested"] == [{"x": None}]
-    dated = rollouts().append_column("day", pa.array([date(2026, 1, 1)] * 7))
-    with pytest.raises(UsageError, match=r"loses 1 of 17 columns: day; --lossy"):
-        rlpost.export(dated, tmp_path / "dated.jsonl", "jsonl")
-    assert [path.name for path in tmp_path.iterdir()] == ["o.jsonl"]
+    raw = rollouts().append_column("raw", pa.array([b"\xff"] * 7))
+    with pytest.raises(
+        UsageError, match=r"loses 1 of 17 columns: raw \(jsonl has no place for bin"
+    ):
+        rlpost.export(raw, tmp_path / "raw.jsonl", "jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.jsonl", "o.jsonl.schema"]
+
+
+def test_minus_is_standard_output(source, tmp_path):
+    rlpost.export(source, tmp_path / "o.jsonl", "jsonl")
+    ran = run("export", str(source), "-", "--to", "jsonl")
+    assert ran.code == 0
+    assert ran.out == (tmp_path / "o.jsonl").read_text(encoding="utf-8")
+    assert "→ stdout" in ran.err
+    for words, text in {
+        ("-", "--to", "slime"): "-: --to slime writes several files; name a directory",
+        ("-", "--to", "jsonl", "--format", "json"): "--format json: stdout has the rows already",
+        ("-", "--to", "jsonl", "--overwrite"): "--overwrite: has no effect, because OUT is -",
+    }.items():
+        ran = run("export", str(source), *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert text in ran.err
 
 
 def datum_of(row):
@@ -252,7 +318,7 @@ def test_the_hook_cuts_out_a_rank_s_tokens(source, tmp_path, hook, monkeypatch):
 
 def test_convert_reads_the_samples_back(source, tmp_path):
     rlpost.export(source, tmp_path / "o", "slime")
-    rlpost.convert(tmp_path / "o", tmp_path / "back.parquet")
+    assert rlpost.convert(tmp_path / "o", tmp_path / "back.parquet").passed_over == []
     back = pq.read_table(tmp_path / "back.parquet")
     rows = rollouts().sort_by("step")
     assert back.select(rows.column_names).sort_by("step").equals(rows)
@@ -261,7 +327,9 @@ def test_convert_reads_the_samples_back(source, tmp_path):
 
 def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
     frame = pl.from_arrow(rollouts()).filter(pl.col("step") == 5)
-    rlpost.export(frame, tmp_path / "one.pt", "slime")
+    found = rlpost.export(frame, tmp_path / "one.pt", "slime")
+    assert found.use.startswith(f"--load-debug-rollout-data '{tmp_path / 'one.pt'}' ")
+    assert found.use.endswith(f"with {tmp_path} on PYTHONPATH")
     rlpost.convert(tmp_path / "one.pt", tmp_path / "back.parquet", "slime-rollout")
     assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
     with pytest.raises(UsageError, match=r"2 steps, and --to slime writes a file for each"):
@@ -324,7 +392,11 @@ def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_pa
     assert not (tmp_path / "o.jsonl").exists()
     ran = run(*words, "--lossy", "--format", "json")
     assert ran.code == 0
-    assert [*json.loads(ran.out)["lost"]][:2] == ["step", "prompt_id"]
+    summary = json.loads(ran.out)
+    assert [*summary["lost"]][:2] == ["step", "prompt_id"]
+    assert sum(len(summary[key]) for key in ("fields", "others", "lost")) == 16
+    ran = run(*words, "--lossy", "--overwrite")
+    assert "lost     10 of 16 columns: step, prompt_id" in ran.err
     assert "exists already" in run(*words, "--lossy").err
 
 
@@ -335,7 +407,7 @@ def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_pa
         ("prompt_token_ids", {}, DataError, r"no column for prompt_token_ids .* --map prompt_t"),
         ("step", {"columns_map": {"values": "x"}}, UsageError, r"--to tinker has no place for v"),
         ("step", {"columns_map": {"infer_log_probs": "x"}}, DataError, r"no column 'x'"),
-        ("step", {"to": "tinkr"}, UsageError, r"no such target; did you mean tinker\?"),
+        ("step", {"to": "tinkr"}, UsageError, r"did you mean tinker\? \(targets: jsonl, t"),
     ],
 )
 def test_errors_name_the_role(without, options, error, text, tmp_path):

@@ -23,7 +23,7 @@ from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import HISTORY
-from rlpost.render.export import target_facts
+from rlpost.render.export import notes_of, target_facts
 
 USES = {
     "group": "prompt groups",
@@ -187,7 +187,7 @@ def formats() -> str:
 
 def export() -> str:
     rows = [
-        (code(one.name), one.title, *target_facts(one).values(), one.note, one.source)
+        (code(one.name), one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
     ]
     headings = ("`--to`", "writes", "needs", "also holds", "other columns", "note", "read by")

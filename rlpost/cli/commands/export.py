@@ -24,6 +24,8 @@ EPILOG = """Examples:
 
   rlpost export out.parquet data.jsonl --to tinker --lossy
 
+  rlpost export out.parquet - --to jsonl | head -1
+
   rlpost export out.parquet samples/ --to slime
 """
 
@@ -34,7 +36,8 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="IN... OUT",
-            help="Parquet files, directories or globs; then the file or directory to write.",
+            help="Parquet files, directories or globs; then the file or directory to write (- is "
+            "stdout, of jsonl and tinker).",
         ),
     ] = None,
     target: Annotated[
@@ -75,13 +78,14 @@ def export(
     if listed:
         render_export.show_targets(how.value)
         return
+    assert paths is not None
+    assert target is not None
+    _check_streams(paths, summary_json, how, overwrite=overwrite)
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats import export as work  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
-    assert paths is not None
-    assert target is not None
     if quiet:
         silence_warnings()
     check_writable(None if summary_json == "-" else summary_json)
@@ -104,3 +108,24 @@ def export(
         write_json(summary, summary_json)
     if summary_json != "-" or how is Format.table:
         render_export.show_export(summary, how.value, quiet=quiet)
+
+
+def _check_streams(
+    paths: list[str], summary_json: str | None, how: Format, *, overwrite: bool
+) -> None:
+    """Check that `-` is the output alone, and that nothing else goes to stdout then."""
+    if "-" in paths[:-1]:
+        raise UsageError("-: rollouts are not read from standard input: name files")
+    if paths[-1] != "-":
+        return
+    if overwrite:
+        raise UsageError("--overwrite: has no effect, because OUT is -, which is stdout")
+    for flag, is_given in (
+        ("--summary-json -", summary_json == "-"),
+        (f"--format {how.value}", how is not Format.table),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{flag}: stdout has the rows already, because OUT is -; --summary-json PATH "
+                "writes the summary to a file"
+            )

@@ -27,6 +27,6 @@ TARGETS: dict[str, Target] = {
 def target_named(name: str) -> Target:
     """Return the target of that name; raise UsageError with the closest names if unknown."""
     if name not in TARGETS:
-        hint = closest(name, TARGETS) or f" (targets: {', '.join(TARGETS)})"
-        raise UsageError(f"--to {name}: no such target{hint}")
+        hint = closest(name, TARGETS)
+        raise UsageError(f"--to {name}: no such target{hint} (targets: {', '.join(TARGETS)})")
     return TARGETS[name]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind, is_list, is_number
-from rlpost.io.staged import StagedFile
+from rlpost.io.staged import StagedFile, StandardOutput
 from rlpost.io.uploads import Upload
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
 
@@ -22,16 +24,34 @@ if TYPE_CHECKING:
 
 
 FINAL_MASK = "final_response_mask"
+_NO_PLACE = "no place for it"
 Layout = Literal["file", "steps", "stream"]
 
 
 Staged = StagedFile | Upload
+Writable = Staged | StandardOutput
+
+
+STDOUT = Path("-")
+"""The output of targets that are text in one file."""
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether a type has numbers, texts or bools, or lists or structs of them."""
+    if is_list(kind):
+        return is_plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(is_plain(one.type) for one in kind)
+    if pa.types.is_dictionary(kind):
+        return is_plain(kind.value_type)
+    text = content_kind(kind) == "text" or pa.types.is_string_view(kind)
+    return is_number(kind) or text or bool(pa.types.is_null(kind))
 
 
 class Lines:
-    """Appends JSON lines to a staged file."""
+    """Appends JSON lines to a staged file, or to standard output."""
 
-    def __init__(self, file: Staged) -> None:
+    def __init__(self, file: Writable) -> None:
         self._file = file
         self._encoder = msgspec.json.Encoder()
         self.size = 0
@@ -88,18 +108,25 @@ class Target:
     """Those of `fields` without which there is no output -> what needs it."""
     source: str
     """The reader whose code defines the format."""
-    open: Callable[[Sequence[Staged], Held, int], Sink]
+    open: Callable[[Sequence[Any], Held, int], Sink]
     """Opens the files of a step; the last argument is its number, 0 without steps."""
     use: str
-    """How the target reads the output; `{out}` is its path."""
+    """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
+    `{folder}` its folder."""
+    each: str = ""
+    """The name of a step's file, as `use` has it."""
     others: str = ""
     """Where all other columns go; empty: they are lost."""
     note: str = ""
-    """One line on what becomes different."""
+    """One line on what becomes different, which each result has."""
+    limits: str = ""
+    """What the target cannot represent, or needs: in the list of targets alone."""
     available: Callable[[], None] = field(default=lambda: None)
     """Raises UnavailableError if a library is missing."""
-    beside: Mapping[str, str] = field(default_factory=dict)
-    """Name -> text of files beside those of steps, which read the advantages."""
+    beside: Callable[[Held], Mapping[str, str]] = lambda _: {}
+    """Returns text files beside the others: name -> text; `{name}` is that of the first file."""
+    is_held: Callable[[pa.DataType], bool] = is_plain
+    """Whether a column of this type fits under its own name."""
     reserved: tuple[str, ...] = ()
     """Names of the target's own, which no other column can have."""
 
@@ -120,9 +147,13 @@ def held_columns(
     kinds = _partition_kinds(source)
     kinds |= {one.name: one.type for schema in source.schemas for one in schema}
     left = [name for name in source.columns if name not in found.values()]
-    lost = {name: f"{kinds[name]}: no plain value" for name in left if not is_plain(kinds[name])}
+    lost = {
+        name: f"{target.name} has no place for {_family(kinds[name])}"
+        for name in left
+        if not target.is_held(kinds[name])
+    }
     if not target.others:
-        lost = dict.fromkeys(left, f"{target.name} has no place for it")
+        lost = dict.fromkeys(left, _NO_PLACE)
     lost |= dict.fromkeys(
         (name for name in left if name in target.reserved), f"{target.name} uses this name itself"
     )
@@ -133,15 +164,27 @@ def held_columns(
         if name not in source.columns
     }
     if lost and not lossy:
-        names = ", ".join(lost)
+        of_all = f"{len(lost)} of {counted(len({*source.columns, *lost}), 'column')}"
         raise UsageError(
-            f"{source.name}: --to {target.name} loses {len(lost)} of {len(source.columns)} "
-            f"columns: {names}; --lossy leaves them out"
+            f"{source.name}: --to {target.name} loses {of_all}: {lost_text(lost)}; --lossy leaves "
+            f"{'it' if len(lost) == 1 else 'them'} out"
         )
     others = tuple(name for name in left if name not in lost)
     written = [name for name in source.columns if name not in lost]
     schema = pa.schema([pa.field(name, kinds[name]) for name in written])
     return Held(found, others, lost, schema, lossy)
+
+
+def lost_text(lost: Mapping[str, str]) -> str:
+    """Return the names of lost columns, with reasons if these are not that there is no place."""
+    return ", ".join(
+        name if reason == _NO_PLACE else f"{name} ({reason})" for name, reason in lost.items()
+    )
+
+
+def _family(kind: pa.DataType) -> str:
+    """Return a type without its parameters: `struct<...>` is long."""
+    return str(kind).partition("<")[0]
 
 
 def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
@@ -194,15 +237,3 @@ def _missing(item: str, target: Target, source: Source) -> str:
         f"{source.name}: no column for {item} (--to {target.name}: {target.needs[item]}): expected "
         f"{' or '.join(names[:4])}; --map {item}=COLUMN names another"
     )
-
-
-def is_plain(kind: pa.DataType) -> bool:
-    """Return whether a type has numbers, texts or bools, or lists or structs of them."""
-    if is_list(kind):
-        return is_plain(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(is_plain(one.type) for one in kind)
-    if pa.types.is_dictionary(kind):
-        return is_plain(kind.value_type)
-    text = content_kind(kind) == "text" or pa.types.is_string_view(kind)
-    return is_number(kind) or text or bool(pa.types.is_null(kind))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from rlpost.display.text import counted
-from rlpost.formats.targets.base import Held, Lines, Staged, Target
+from rlpost.formats.exported import SUFFIX, is_text_in_json, schema_text
+from rlpost.formats.targets.base import Held, Lines, Target, Writable, is_plain
 from rlpost.formats.targets.rows import Rows, nonfinite
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 class JsonlSink:
     """Writes rows as lines, as they come."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[Writable], held: Held, step: int) -> None:
         del step
         self._held = held
         self._lines = Lines(files[0])
@@ -31,8 +34,7 @@ class JsonlSink:
                 self._replaced[name] += count
                 if not self._held.lossy:
                     raise _no_such_number(rows, name)
-        table = rows.table.select([*self._held.others])
-        self._lines.append(table.to_pylist())
+        self._lines.append(_with_texts(rows.table.select([*self._held.others])).to_pylist())
 
     def finish(self) -> list[str]:
         """Return what was replaced."""
@@ -40,6 +42,14 @@ class JsonlSink:
             f"{name}: {counted(count, 'number')} that JSON has not (NaN, infinite) became null"
             for name, count in self._replaced.items()
         ]
+
+
+def _with_texts(table: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a table with texts in place of columns that have no JSON of their own."""
+    for i, one in enumerate(table.schema):
+        if is_text_in_json(one.type):
+            table = table.set_column(i, one.name, table.column(i).cast(pa.string()))
+    return table
 
 
 def _no_such_number(rows: Rows, name: str) -> DataError:
@@ -60,6 +70,9 @@ TARGET = Target(
     source="any reader of JSON; `rlpost convert` (format jsonl)",
     open=JsonlSink,
     use="rlpost convert {out} back.parquet --from jsonl",
-    note="NaN and infinite numbers become null, which needs --lossy.",
+    limits="NaN and infinite numbers become null, which needs --lossy. Dates, timestamps and "
+    "decimals are texts.",
+    beside=lambda held: {f"{{name}}{SUFFIX}": schema_text(held.schema)},
+    is_held=lambda kind: is_plain(kind) or is_text_in_json(kind),
 )
 """All columns are `others`."""

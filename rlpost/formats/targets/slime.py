@@ -8,11 +8,11 @@ are in `metadata`, from where `rlpost.formats.slime` reads them back.
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.formats.exported import HOOK, encode
 from rlpost.formats.pickles import save
 from rlpost.formats.slime import EXPORTED
 from rlpost.formats.targets.base import Target
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
 CREDIT = ("advantages", "returns")
-HOOK = "rlpost_advantages.py"
 
 
 class SampleSink:
@@ -59,8 +58,7 @@ class SampleSink:
 
     def finish(self) -> list[str]:
         """Save the object."""
-        schema = base64.b64encode(self._held.schema.serialize().to_pybytes()).decode()
-        stored = {"schema": schema, "fields": _exact(self._held.columns)}
+        stored = {"schema": encode(self._held.schema), "fields": _exact(self._held.columns)}
         dump = {"rollout_id": self._step, "samples": self._samples, EXPORTED: stored}
         save(dump, self._file.path)
         self._samples = []
@@ -214,8 +212,9 @@ TARGET = Target(
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
     open=SampleSink,
-    use="--load-debug-rollout-data '{out}/{{rollout_id}}.pt' "
-    "--custom-advantage-function-path rlpost_advantages.advantages, with {out} on PYTHONPATH",
-    note="A step's samples are in memory at once.",
-    beside={HOOK: HOOK_TEXT},
+    use="--load-debug-rollout-data '{file}' "
+    "--custom-advantage-function-path rlpost_advantages.advantages, with {folder} on PYTHONPATH",
+    each="{rollout_id}.pt",
+    limits="A step's samples are in memory at once.",
+    beside=lambda held: {HOOK: HOOK_TEXT} if "advantages" in held.columns else {},
 )

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import Held, Writable
     from rlpost.formats.targets.rows import Rows
 
 
 class DatumSink:
     """Writes data as lines, as they come."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[Writable], held: Held, step: int) -> None:
         del held, step
         self._lines = Lines(files[0])
 

@@ -176,9 +176,10 @@ TARGET = Target(
     others="batch if they have one number per response token, else non_tensor_batch",
     source="verl 0.9.1, verl/protocol.py DataProto",
     open=ProtoSink,
-    use="verl.DataProto.load_from_disk(FILE) of each file of {out}",
-    note="response_mask is 0 for responses that the sample mask leaves out. A step's rows are in "
-    "memory at once.",
+    use="verl.DataProto.load_from_disk('{file}')",
+    each="STEP.pkl",
+    note="response_mask is 0 for responses that the sample mask leaves out.",
+    limits="A step's rows are in memory at once.",
     available=available,
     reserved=_OWN,
 )
