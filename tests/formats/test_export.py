@@ -22,6 +22,8 @@ from format_writers import lines, made, prime_rl_traces
 import rlpost
 from rlpost.errors import DataError, UnavailableError, UsageError
 from rlpost.formats import export as work
+from rlpost.formats.targets import TARGETS
+from rlpost.recipe.roles import ROLES
 
 FLOATS, IDS, MASK = pa.list_(pa.float32()), pa.list_(pa.int32()), pa.list_(pa.uint8())
 
@@ -447,3 +449,73 @@ def test_the_step_can_be_in_the_paths_of_files(tmp_path):
     assert [path.rpartition("/")[2] for path in found.outputs[:2]] == ["5.pt", "6.pt"]
     rlpost.convert(tmp_path / "o", tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet")["step"].to_pylist() == [5] * 7 + [6] * 7
+
+
+def every_column():
+    """A column for each field of each target, and one that none has a field for."""
+    tokens = {
+        item: pa.array([[0.5, -1.0], [0.25]], FLOATS)
+        for target in TARGETS.values()
+        for item in target.fields
+        if item in ROLES and ROLES[item].kind == "tokens" and item != "mask"
+    }
+    return pa.table(
+        {
+            **tokens,
+            **dict.fromkeys(("returns", "entropy", "teacher_log_probs"), tokens["advantages"]),
+            "response_mask": pa.array([[1, 1], [1]], MASK),
+            "final_response_mask": pa.array([[1, 1], [1]], MASK),
+            "prompt_token_ids": pa.array([[4], [5, 6]], IDS),
+            "response_token_ids": pa.array([[1, 2], [3]], IDS),
+            "sample_mask": [True, True],
+            "response_advantage": [1.0, 2.0],
+            "reward": [1.0, 0.0],
+            "truncated": [False, False],
+            "sample_id": ["t:0", "u:0"],
+            **{name: ["a", "b"] for name in ("prompt_id", "rollout_id", "domain")},
+            **{name: ["a", "b"] for name in ("prompt", "response", "other")},
+            "step": [3, 3],
+        }
+    )
+
+
+def changed(values):
+    """Other values of the same kind: one more prompt token, a flipped mask, another number."""
+    first = values[0]
+    if isinstance(first, list) and len(values[1]) == 2:
+        return [[*one, 7] for one in values]
+    if isinstance(first, list):
+        return [[1 - one[0], *one[1:]] for one in values]
+    if isinstance(first, str):
+        return values[::-1] if first == "t:0" else [values[0]] * 2
+    return [not x if isinstance(x, bool) else x + 1 for x in values]
+
+
+def contents(folder, target):
+    """What a target itself reads of its files, without what is stored for `rlpost convert`."""
+    if target != "slime":
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")
+        return [path.read_bytes() for path in files]
+    samples = load_debug_rollout_data(str(folder / "{rollout_id}.pt"), int(min(
+        path.stem for path in folder.glob("*.pt"))))  # fmt: skip
+    fields = [{key: one for key, one in vars(x).items() if key != "metadata"} for x in samples]
+    return [str(fields), *sorted(path.name for path in folder.iterdir())]
+
+
+@pytest.mark.parametrize("target", ["tinker", "slime", "prime-rl"])
+def test_a_target_holds_what_it_declares_and_nothing_else(target, tmp_path):
+    def export(table, name):
+        folder = tmp_path / name
+        own = {"tinker": folder / "a.jsonl", "slime": folder, "prime-rl": folder / "a"}[target]
+        found = rlpost.export(table, own, target, lossy=True)
+        return found, contents(folder / "a" if target == "prime-rl" else folder, target)
+
+    table = every_column()
+    found, before = export(table, "before")
+    assert {*found.fields} | {*found.others} | {*found.lost} == {*table.column_names}
+    assert len(found.fields) + len(found.others) + len(found.lost) == table.num_columns
+    for i, name in enumerate(table.column_names):
+        kind = table.schema.field(i).type
+        other = pa.array(changed(table[name].to_pylist()), kind)
+        _, after = export(table.set_column(i, name, other), name)
+        assert (after != before) == (name in found.fields), name
