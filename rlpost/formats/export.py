@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rlpost._version import __version__
+from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.convert import make_folders
 from rlpost.formats.targets import target_named
@@ -75,12 +76,12 @@ def export(
     texts = _texts(plan, held, target, source, overwrite=overwrite)
     rows_of = dict(Counter(steps)) or {0: source.rows}
     reporter.start("export", source.rows)
-    tokens = 0
+    counts = Counter[str]()
     with _Files(plan, texts, rows_of, held, target) as files:
         for rows, numbers in _read(source, held, steps):
             for step in np.unique(numbers).tolist():
                 files.add(step, rows.take(np.flatnonzero(numbers == step)))
-            tokens += rows.token_count()
+            counts += _counts(rows)
             reporter.advance(len(rows))
         source.check_unchanged()
         files.publish()
@@ -90,13 +91,17 @@ def export(
         "inputs": [str(file.path) for file in source.files],
         "outputs": [str(one) for one in [*chain.from_iterable(plan.values()), *texts]],
         "responses": source.rows,
-        "tokens": tokens,
+        "tokens": counts["tokens"],
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
         "use": _use(target, path, plan),
         "note": target.note,
-        "warnings": [*files.warnings, *_other_steps(path, target, plan)],
+        "warnings": [
+            *files.warnings,
+            *_count_warnings(counts, held),
+            *_other_steps(path, target, plan),
+        ],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
@@ -149,12 +154,9 @@ def _plan(
     numbers = sorted({*steps}) or [0]
     if output == STDOUT:
         return {0: [output]}
+    _check_kind(output, target)
     if target.layout == "file":
         plan: dict[int, list[AnyPath]] = {0: [output]}
-        if output.is_dir():
-            raise UsageError(
-                f"{output}: is a directory; --to {target.name} writes one file: name it"
-            )
     elif target.layout == "stream":
         plan = {0: [output / "00000.jsonl", parse_path(f"{output}.index.jsonl")]}
     elif output.suffix == target.suffix:
@@ -168,6 +170,22 @@ def _plan(
         plan = {step: [output / f"{step}{target.suffix}"] for step in numbers}
     _check(list(chain.from_iterable(plan.values())), source, overwrite=overwrite)
     return plan
+
+
+def _check_kind(output: AnyPath, target: Target) -> None:
+    """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
+    if target.layout == "file" and output.is_dir():
+        raise UsageError(f"{output}: is a directory; --to {target.name} writes one file: name it")
+    own = target.suffix if target.layout != "stream" else ""
+    if output.suffix not in {".jsonl", ".parquet", ".pkl", ".pt", own}:
+        return
+    if output.suffix != own and not output.is_dir():
+        a_file = f"a {own} file{' for one step' if target.layout == 'steps' else ''}"
+        kinds = ["a directory"] * (target.layout != "file") + [a_file] * bool(own)
+        raise UsageError(
+            f"{output}: --to {target.name} writes {' or '.join(kinds)}, not {output.suffix}: name "
+            "another"
+        )
 
 
 def _other_steps(
@@ -227,6 +245,26 @@ def _read(
         path = str(source.files[chunk.file].path)
         rows = Rows.of(chunk, path, source.first_rows[chunk.file], held.columns)
         yield rows, of_rows[rows.numbers]
+
+
+def _counts(rows: Rows) -> Counter[str]:
+    """Count response tokens, those that are trained on, and rewards that are no numbers."""
+    tokens = rows.token_count()
+    trained = sum(int(mask.sum()) for mask in rows.trained()) if tokens else 0
+    bad = int((~np.isfinite(rows.numbers_of("reward"))).sum()) if "reward" in rows else 0
+    return Counter(tokens=tokens, trained=trained, bad=bad)
+
+
+def _count_warnings(counts: Counter[str], held: Held) -> list[str]:
+    """Return warnings of rewards that are no numbers, and of an export that trains nothing."""
+    found = []
+    if counts["bad"]:
+        rows = counted(counts["bad"], "response")
+        found.append(f"`{held.columns['reward']}` is NaN, infinite or null in {rows}")
+    if counts["tokens"] and not counts["trained"]:
+        masks = [held.columns[name] for name in ("mask", "sample_mask") if name in held.columns]
+        found.append(f"no token is trained on: {' and '.join(masks)} leave all out")
+    return found
 
 
 def _largest(source: Source, names: Sequence[str]) -> str:

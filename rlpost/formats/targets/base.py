@@ -233,7 +233,10 @@ def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> di
 def _missing(item: str, target: Target, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
     names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
+    expected = f"expected {' or '.join(names[:4])}"
+    if item == "advantages":
+        expected = "rlpost advantages IN OUT writes it"
     return (
-        f"{source.name}: no column for {item} (--to {target.name}: {target.needs[item]}): expected "
-        f"{' or '.join(names[:4])}; --map {item}=COLUMN names another"
+        f"{source.name}: no column for {item} (--to {target.name}: {target.needs[item]}): "
+        f"{expected}; --map {item}=COLUMN names another"
     )
