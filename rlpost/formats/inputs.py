@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
+from rlpost.formats.exported import SUFFIX
+from rlpost.formats.generic import JSONL
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import (
@@ -25,6 +27,7 @@ from rlpost.io.paths import (
     why_missing,
 )
 from rlpost.io.progress import SilentReporter
+from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
@@ -282,6 +285,21 @@ def _files(url: RemotePath) -> list[tuple[AnyPath, Path]]:
     return list_files(url) if url.is_dir() else []
 
 
+def _fetch_schema(file: RemotePath, copy: Path) -> None:
+    """Fetch the types of the columns of an exported file beside its copy, if it has any.
+
+    A store may deny access to what does not exist, and a web server may have a page for it.
+    """
+    if file.suffix not in JSONL.suffixes or file.scheme in HTTP_SCHEMES:
+        return
+    schema, exists = file.sibling(file.path + SUFFIX), False
+    with suppress(ReadWriteError):
+        exists = schema.is_file()
+    if exists:
+        with remote_errors(schema, "cannot be read"):
+            schema.store.fetch(schema.path, copy.with_name(copy.name + SUFFIX))
+
+
 def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
     """Fetch the files of a URL; return the local file, directory or glob, or all its files."""
     files = _files(url)
@@ -297,6 +315,7 @@ def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with remote_errors(file, "cannot be read"):
             file.store.fetch(file.path, copy)
+        _fetch_schema(file, copy)
     if url.is_file():
         return [str(top / url.name)]
     if not glob.has_magic(url.url):

@@ -105,7 +105,9 @@ def every_type():
 def test_convert_of_jsonl_returns_the_columns_in_their_types(table, tmp_path):
     path = tmp_path / "in" / "o.jsonl"
     rlpost.export(table, path, "jsonl")
-    for name, source in {"file": path, "folder": path.parent}.items():
+    url = f"memory://{tmp_path}/o.jsonl"
+    rlpost.export(table, url, "jsonl")
+    for name, source in {"file": path, "folder": path.parent, "url": url}.items():
         found = rlpost.convert(source, tmp_path / f"{name}.parquet")
         assert (found.format, found.passed_over) == ("jsonl", [])
         back = pq.read_table(tmp_path / f"{name}.parquet")
@@ -384,6 +386,36 @@ def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
         numbers = zip(own["advantages"], own["response_mask"], strict=True)
         assert other["dumped_advantages"] == [x if keep else 0 for x, keep in numbers]
     assert any(any(own["advantages"]) for own in ours)
+
+
+@pytest.mark.parametrize(
+    ("out", "to", "text"),
+    [
+        ("o.parquet", "jsonl", r"--to jsonl writes a .jsonl file, not .parquet: name another"),
+        (
+            "o.jsonl",
+            "slime",
+            r"--to slime writes a directory or a .pt file for one step, not",
+        ),
+        ("o.jsonl", "prime-rl", r"--to prime-rl writes a directory, not .jsonl"),
+        ("", "tinker", r"is a directory; --to tinker writes one file: name it"),
+    ],
+)
+def test_a_name_of_another_kind_of_file_is_an_error(out, to, text, source, tmp_path):
+    with pytest.raises(UsageError, match=text):
+        rlpost.export(source, tmp_path / out, to, lossy=True)
+
+
+def test_rewards_that_are_no_numbers_and_masks_of_nothing_are_warnings(tmp_path):
+    table = rollouts()
+    none = pa.array([[0] * len(one) for one in table["response_mask"].to_pylist()], MASK)
+    rewards = pa.array([1.0, None, float("nan"), 0, 0, 0, 0])
+    table = table.set_column(3, "reward", rewards).set_column(9, "response_mask", none)
+    found = rlpost.export(table, tmp_path / "o", "slime")
+    assert found.warnings == [
+        "`reward` is NaN, infinite or null in 2 responses",
+        "no token is trained on: response_mask and sample_mask leave all out",
+    ]
 
 
 def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_path):
