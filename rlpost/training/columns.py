@@ -15,6 +15,8 @@ from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    import pyarrow as pa
+
     from rlpost.io.parquet.source import Source
 
 
@@ -95,17 +97,18 @@ def training_columns(
         source: the input.
         chosen: roles, names of columns, `response_token_ids`, `prompt_token_ids` or `rollout_step`;
             None: the default ones that the input has.
-        columns_map: role to column, as with `--map`.
+        columns_map: role, `response_token_ids` or `prompt_token_ids` to column; `none` for none.
 
     Raises:
         UsageError: a name is neither a role nor a column, or batches use it themselves.
         DataError: a column that is named is absent, or there is no column to train on.
     """
-    found = columns_of(source, Recipe.of({"columns": {**columns_map}}), results=True)
+    roles = {name: column for name, column in columns_map.items() if name not in TOKEN_IDS}
+    found = columns_of(source, Recipe.of({"columns": roles}), results=True)
     available = source.columns
     kinds = partition_types(source.files)
     kinds |= {field.name: field.type for field in source.schemas[0]}
-    ids = {name: _first(names, available) for name, names in TOKEN_IDS.items()}
+    ids = {name: _ids(source.name, name, kinds, columns_map.get(name)) for name in TOKEN_IDS}
     names = {**{name: name for name in available}, **found.columns}
     names |= {name: column for name, column in ids.items() if column is not None}
     if "batch" in found:
@@ -164,8 +167,14 @@ def _check_alike(source: Source, used: Collection[str]) -> None:
             )
 
 
-def _first(names: Sequence[str], available: Collection[str]) -> str | None:
-    return next((name for name in names if name in available), None)
+def _ids(where: str, name: str, kinds: Mapping[str, pa.DataType], column: str | None) -> str | None:
+    """Return the column of token ids; raises DataError if the column to use does not exist."""
+    if column is None:
+        lists = (x for x in TOKEN_IDS[name] if x in kinds and is_list(kinds[x]))
+        return next(lists, None)
+    if column not in kinds and column != "none":
+        raise DataError(f"{where}: columns_map: no column {column!r}{closest(column, kinds)}")
+    return column if column in kinds else None
 
 
 def _picked(
@@ -182,7 +191,8 @@ def _picked(
             f"{where}: has no advantages; rlpost advantages writes them, and columns= chooses "
             "other columns to load"
         )
-    default = [name for name in (*TOKENS, *ROWS, *TOKEN_IDS) if name in names]
+    read = TOKEN_IDS if "response_token_ids" in names else ()  # prompts alone are no input_ids
+    default = [name for name in (*TOKENS, *ROWS, *read) if name in names]
     picked = default if chosen is None else list(dict.fromkeys(chosen))
     if not picked:
         raise DataError(f"{where}: no column to train on; name some with columns=")

@@ -89,7 +89,8 @@ class TrainingData(IterableDataset[Batch]):
         columns: roles, names of columns, `response_token_ids`, `prompt_token_ids` or
             `rollout_step`; None: advantages, returns, log-probs, values, weights, reward, rollout
             step and ids, as far as the input has them.
-        columns_map: role to column, as with `--map`.
+        columns_map: role to column, as with `--map`; also those of `response_token_ids` and
+            `prompt_token_ids`.
         steps: only responses of these rollout steps, such as `[3]` or `range(10, 20)`: values of
             the column of role `batch`. None: of all.
         shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and

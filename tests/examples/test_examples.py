@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,18 +19,22 @@ import torch
 
 import rlpost
 from rlpost.functional import policy_loss
+from rlpost.manual import page
 
 HERE = Path(__file__).parent
 SAMPLE = HERE.parents[1] / "sample_data" / "arithmetic.parquet"
 sys.path.insert(0, str(HERE))
 
-from train import COLUMNS, train  # noqa: E402
+from train import train  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def enriched(tmp_path_factory):
     path = tmp_path_factory.mktemp("out") / "out.parquet"
-    rlpost.advantages(SAMPLE, path, rlpost.Recipe(difficulty_mask=True, whiten_advantages=True))
+    recipe = rlpost.Recipe(  # that of the manual's page
+        difficulty_mask=True, whiten_advantages=True, difficulty_weight=True, is_weight="token"
+    )
+    rlpost.advantages(SAMPLE, path, recipe)
     return path
 
 
@@ -40,7 +45,7 @@ def with_log_probs(path, before, after):
     """Return the rows of a file with the log-probs of two policies, and the losses of batches."""
     rows = pl.read_parquet(path).filter("sample_mask").with_row_index("row")
     old, new = {}, {}
-    for batch in rlpost.load(path, batch_size=64, columns=COLUMNS):
+    for batch in rlpost.load(path, batch_size=64):
         with torch.no_grad():
             pairs = ((old, before(batch)), (new, after(batch)))
         for columns, values in pairs:
@@ -55,8 +60,10 @@ def with_log_probs(path, before, after):
 
 @pytest.mark.parametrize("loss", ["ppo", "gspo"])
 def test_training_raises_what_advantages_reward(enriched, loss, tmp_path):
-    losses, before, after = train(enriched, steps=30, loss=loss)
-    assert len(losses) == 30
+    steps, before, after = train(enriched, steps=30, loss=loss)
+    assert len(steps) == 30
+    assert steps[0].gain == 0
+    assert min(step.gain for step in steps[20:]) > max(step.gain for step in steps[:3])
     rows = with_log_probs(enriched, before, after)
     weighted = [
         sum(np.dot(row["advantages"], row[name]) for row in rows.iter_rows(named=True))
@@ -84,7 +91,7 @@ def test_training_raises_what_advantages_reward(enriched, loss, tmp_path):
         assert int((result.clip == code).sum()) == counted[name]["tokens"] > 0
 
 
-def test_the_script_prints_the_loss_of_each_step(enriched):
+def test_the_script_prints_the_figures_of_the_manual(enriched):
     done = subprocess.run(
         [sys.executable, HERE / "train.py", enriched],
         capture_output=True,
@@ -92,9 +99,18 @@ def test_the_script_prints_the_loss_of_each_step(enriched):
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-        f"step {n}" for n in range(30)
-    ]
+    printed = {int(line[5:7]): numbers(line) for line in done.stdout.splitlines()}
+    assert [*printed] == [*range(30)]
+    shown = re.findall(r"^step .+$", page("training"), re.MULTILINE)
+    assert len(shown) > 5
+    for line in shown:  # the last digits depend on the machine
+        assert printed[int(line[5:7])] == pytest.approx(numbers(line), abs=0.03), line
+
+
+def numbers(line):
+    """Return loss, gain, and share of clipped tokens of a line."""
+    _, _, _, loss, _, gain, _, clipped = line.split()
+    return float(loss), float(gain), float(clipped.rstrip("%")) / 100
 
 
 # Preparing data

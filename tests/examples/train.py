@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Batch = dict[str, Any]
-COLUMNS = ("advantages", "response_token_ids", "prompt_token_ids")
+
+
+class Step(NamedTuple):
+    """What an optimiser step measured before its update."""
+
+    loss: float
+    gain: float
+    """Mean of A · (log p - log p before training) over policy tokens."""
+    clipped: float
+    """Share of policy tokens at a bound of the clip."""
 
 
 class Policy(nn.Module):
@@ -48,41 +57,45 @@ class Policy(nn.Module):
 
 def train(
     path: str | Path, steps: int = 30, loss: str = "ppo", micro_batches: int = 2, seed: int = 0
-) -> tuple[list[float], Policy, Policy]:
-    """Train on a file, a pass after the other.
+) -> tuple[list[Step], Policy, Policy]:
+    """Train on a file, one epoch after the other.
 
     Returns:
-        The loss of each step, the policy before, and the policy after training.
+        The steps, the policy before, and the policy after training.
     """
     torch.manual_seed(seed)
-    data = rlpost.load(
-        path, batch_size=32, columns=COLUMNS, shuffle=seed, accumulate=micro_batches, last="drop"
-    )
+    data = rlpost.load(path, batch_size=32, shuffle=seed, accumulate=micro_batches, last="drop")
     vocabulary = 1 + max(int(batch["input_ids"].max()) for batch in data)
     policy, before = Policy(vocabulary), Policy(vocabulary)
     before.load_state_dict(policy.state_dict())
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
-    losses, share = [], 0.0
-    while len(losses) < steps:
+    done: list[Step] = []
+    figures = torch.zeros(3)
+    while len(done) < steps:
         for batch in data:
+            advantages, mask, totals = batch["advantages"], batch["mask"], batch["totals"]
             with torch.no_grad():
                 old = before(batch)
-            # The totals of the step make this the part of the step's loss that the batch has.
+            new = policy(batch)
             result = padded.policy_loss(
-                policy(batch), old, batch["advantages"], batch["mask"], loss=loss,
-                totals=batch["totals"],
+                new, old, advantages, mask, loss=loss,
+                sample_weight=batch.get("sample_weight"), is_weight=batch.get("is_weight"),
+                totals=totals,  # so that the losses of the micro-batches add up to the step's
             )  # fmt: skip
             result.loss.backward()
-            share += result.loss.item()
+            gain = (advantages * (new.detach() - old))[mask].sum() / totals["tokens"]
+            clipped = (result.clip > 0).sum() / totals["tokens"]
+            figures += torch.stack([result.loss.detach(), gain, clipped])
             if batch["step_end"]:
                 optimizer.step()
                 optimizer.zero_grad()
-                losses.append(share)
-                share = 0.0
+                done.append(Step(*figures.tolist()))
+                figures.zero_()
         data.set_epoch(data.epoch + 1)
-    return losses[:steps], before, policy
+    return done[:steps], before, policy
 
 
 if __name__ == "__main__":
-    for number, value in enumerate(train(sys.argv[1])[0]):
-        print(f"step {number}: loss {value:.4f}")
+    for number, step in enumerate(train(sys.argv[1])[0]):
+        loss, gain, clipped = step
+        print(f"step {number:2}  loss {loss:+.3f}  gain {gain:+.3f}  clipped {clipped:.1%}")

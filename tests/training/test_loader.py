@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 import time
@@ -20,7 +21,9 @@ from torch.utils.data import DataLoader
 import rlpost
 from rlpost import functional
 from rlpost.errors import DataError, UsageError
+from rlpost.manual import page
 
+PAGE = re.DOTALL | re.MULTILINE
 SAMPLE = Path("sample_data/calculator.parquet")
 
 
@@ -91,6 +94,72 @@ def test_packed_values(enriched: Path, rows: list[dict[str, Any]]) -> None:
             assert np.array_equal(batch["advantages"][begin:end].numpy(), expected)
         seen += batch["rows"].tolist()
     assert sorted(seen) == [*range(len(rows))]
+
+
+def test_names_of_token_ids(enriched: Path, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    table = pl.read_parquet(enriched).rename({"response_tokens": "ids"})
+    table.with_columns(output_tokens=pl.lit(7)).write_parquet(tmp_path / "ids.parquet")
+    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2)))
+    assert not {"input_ids", "response_token_ids", "prompt_token_ids"} & {*batch}
+    names = {"response_token_ids": "ids"}
+    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2, columns_map=names)))
+    expected = [rows[number]["response_tokens"] for number in batch["rows"].tolist()]
+    ids, lengths = batch["response_token_ids"].tolist(), batch["lengths"].tolist()
+    assert [own[:n] for own, n in zip(ids, lengths, strict=True)] == expected
+    assert batch["prompt_token_ids"].dtype == torch.int64
+    with pytest.raises(DataError, match="columns_map: no column 'idz'; did you mean ids"):
+        rlpost.load(
+            tmp_path / "ids.parquet", batch_size=2, columns_map={"response_token_ids": "idz"}
+        )
+
+
+def prefix_logits(ids: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Logits [T, V] of a causal model that looks at all tokens since the start of each, [T]."""
+    weights = torch.randn(99, 8, generator=torch.Generator().manual_seed(3))
+    sums = weights[ids].double().cumsum(0)
+    before = torch.where((starts > 0)[:, None], sums[(starts - 1).clamp(min=0)], 0.0)
+    return (sums - before) @ weights.T.double()
+
+
+def row_log_probs(row: dict[str, Any]) -> list[float]:
+    """Log-probs of the response tokens, from the prompt and one token after the other."""
+    out = []
+    for n, token in enumerate(row["response_tokens"]):
+        ids = torch.tensor(row["prompt_tokens"] + row["response_tokens"][:n])
+        logits = prefix_logits(ids, torch.zeros(len(ids), dtype=torch.int64))[-1]
+        out.append(float(logits.log_softmax(-1)[token]))
+    return out
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_log_probs_as_the_manual_computes_them_are_those_of_the_file(
+    enriched: Path, rows: list[dict[str, Any]], layout: Any, tmp_path: Path
+) -> None:
+    own = [row_log_probs(row) for row in rows[:40]]
+    table = pl.read_parquet(enriched).head(40).with_columns(old_log_probs=pl.Series(own))
+    table.write_parquet(tmp_path / "in.parquet")
+    names: dict[str, Any] = {"torch": torch, "nn": torch.nn}
+    for text in re.findall(r"^def \w+_log_probs.+?^    return .+?$", page("training"), PAGE):
+        exec(text, names)  # noqa: S102 - the functions of the page
+    count, data = 0, rlpost.load(tmp_path / "in.parquet", batch_size=7, shuffle=1, layout=layout)
+    for batch in data:
+        ids = batch["input_ids"]
+        if layout == "packed":
+            starts = torch.repeat_interleave(batch["cu_seqlens"][:-1], batch["cu_seqlens"].diff())
+            log_probs = names["packed_log_probs"](prefix_logits(ids, starts.long()), batch)
+        else:
+            first = (~batch["attention_mask"][:, : batch["prompt_token_ids"].shape[1]]).sum(1)
+            logits = [
+                prefix_logits(row, row.new_full(row.shape, int(start)))
+                for row, start in zip(ids, first, strict=True)
+            ]
+            log_probs = names["response_log_probs"](torch.stack(logits), batch)
+        mask = batch["mask"]
+        count += int(mask.sum())
+        torch.testing.assert_close(
+            log_probs[mask].float(), batch["old_log_probs"][mask], rtol=1e-4, atol=1e-4
+        )
+    assert count == sum(sum(trained(row)) for row in rows[:40])
 
 
 def test_columns_by_name_and_texts(enriched: Path, rows: list[dict[str, Any]]) -> None:
