@@ -24,7 +24,7 @@ EPILOG = """Examples:
 
   rlpost export out.parquet data.jsonl --to tinker --lossy
 
-  rlpost export out.parquet - --to jsonl | head -1
+  rlpost export out.parquet - --to jsonl > rows.jsonl
 
   rlpost export out.parquet samples/ --to slime
 """
