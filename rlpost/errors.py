@@ -1,6 +1,9 @@
-"""The errors of rlpost, each with its exit code."""
+"""The errors of rlpost, each with its exit code; warnings."""
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 
 class RlpostError(Exception):
@@ -31,3 +34,11 @@ class UnavailableError(RlpostError):
     """A requested device, engine or library is missing on this machine (exit code 5)."""
 
     exit_code = 5
+
+
+def warn_caller(text: str) -> None:
+    """Issue a UserWarning at the line outside this package that called it."""
+    level, frame = 2, sys._getframe().f_back  # noqa: SLF001
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rlpost."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UserWarning, stacklevel=level)

@@ -220,7 +220,7 @@ def step_totals(
             those of the part.
     """
     needed = (
-        f"a dict of {', '.join(own)} of the whole step is needed, such as batch['totals'] of "
+        f"a dict with {', '.join(own)} of the whole step is needed, such as batch['totals'] of "
         "rlpost.load"
     )
     if not isinstance(totals, Mapping):

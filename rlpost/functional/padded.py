@@ -142,7 +142,18 @@ def policy_loss(
 
 
 def aggregate(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
-    """Return `rlpost.functional.aggregate` of [B, T] values; its default `length` is T."""
+    """Return `rlpost.functional.aggregate` of [B, T] values.
+
+    Args:
+        values: [B, T] loss of each token.
+        mask: [B, T], 0 on observation tokens and on padding.
+        options: `how`, `weights` [B], `count_rows`, `norm`, `length` (T if it is None, and there
+            are no totals) and `totals`.
+
+    >>> values, mask = torch.tensor([[1.0, 2.0], [6.0, 9.0]]), torch.tensor([[1, 1], [1, 0]])
+    >>> aggregate(values, mask), aggregate(values, mask, how="seq-mean-token-mean")
+    (tensor(3.), tensor(3.7500))
+    """
     offsets = _offsets(mask, values=values)
     return policy.aggregate(values.flatten(), offsets, mask.flatten(), **options)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, warn_caller
 from rlpost.functional.arguments import (
     finite_tokens,
     floats,
@@ -174,12 +173,10 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Tensor) -> No
     here = int(mask.sum())
     whole = totals.get("tokens", here) if isinstance(totals, Mapping) else here
     if whole != here:
-        warnings.warn(
+        warn_caller(
             f"policy_loss: loss={loss!r} selects tokens of each part of a step, here of {here:,} "
             f"of {int(whole):,} tokens: the losses of the parts do not add up to that of the step "
-            "in one batch; make the step one batch on one rank, or use another loss",
-            UserWarning,
-            stacklevel=4,
+            "in one batch; make the step one batch on one rank, or use another loss"
         )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, warn_caller
 
 if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source
@@ -33,7 +32,7 @@ def warn_of_masks(source: Source, columns: TrainingColumns) -> None:
         text = (
             f"{source.name}: masks of its recipe dropped responses or tokens, which are trained on"
         )
-        warnings.warn(f"{text}: write {lacking} with --emit", UserWarning, stacklevel=4)
+        warn_caller(f"{text}: write {lacking} with --emit")
 
 
 def check_options(

@@ -126,7 +126,7 @@ STEP = {"tokens": 9, "responses": 3, "rows": 3, "longest": 4}
 @pytest.mark.parametrize(
     ("totals", "text"),
     [
-        (5, "totals=5: a dict of tokens, responses, rows, longest of the whole step"),
+        (5, "totals=5: a dict with tokens, responses, rows, longest of the whole step"),
         ({}, "'tokens' is missing"),
         (STEP | {"tokens": 1.5}, "'tokens' is 1.5"),
         (STEP | {"rows": True}, "'rows' is True"),
@@ -158,9 +158,15 @@ def test_losses_that_select_tokens_of_a_part_of_a_step_are_warned_of():
         warnings.simplefilter("error")
         F.policy_loss(*arguments, loss="kl_cov", totals=own)
         F.policy_loss(*arguments, totals=STEP)
-    for loss in ("clip_cov", "kl_cov"):
-        with pytest.warns(UserWarning, match=f"{loss}' selects tokens of each part.*not add up"):
-            F.policy_loss(*arguments, loss=loss, totals=STEP)
+    padded = [one[None] for one in (values, values, values, mask)]
+    for loss, function, own in (
+        ("clip_cov", F.policy_loss, arguments),
+        ("kl_cov", P.policy_loss, padded),
+    ):
+        text = f"{loss}' selects tokens of each part.*not add up"
+        with pytest.warns(UserWarning, match=text) as caught:
+            function(*own, loss=loss, totals=STEP)
+        assert [one.filename for one in caught] == [__file__]
 
 
 def test_numbers_of_numpy_are_numbers():
