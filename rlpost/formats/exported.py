@@ -12,6 +12,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.records import first_names
 from rlpost.formats.rows import MOST_BYTES, MOST_ROWS, check_finite
+from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,7 +112,7 @@ def _jsonl_batch(
     for name, kind in zip(schema.names, schema.types, strict=True):
         try:
             columns[name] = _array([record.fields[name] for record in rows], kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise DataError(
                 f"{rows[0].where} or later: `{name}` has a value that is not {kind} ({error}); if "
                 f"it is right, {remove}"
@@ -132,4 +133,23 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the values of a column, from JSON."""
     if is_text_in_json(kind):
         return pa.array(values, pa.string()).cast(kind)
+    _check_exact(values, kind)
     return pa.array(values, kind)
+
+
+def _check_exact(values: Iterable[Any], kind: pa.DataType) -> None:
+    """Raise ValueError for what Arrow would cut off: fractions, and other fields of objects."""
+    given = [value for value in values if value is not None]
+    if pa.types.is_integer(kind) and float in set(map(type, given)):
+        for value in given:
+            if value % 1:
+                raise ValueError(f"{value} has a fraction")
+    elif is_list(kind) and not pa.types.is_floating(kind.value_type):
+        for value in given:
+            _check_exact(value, kind.value_type)
+    elif pa.types.is_struct(kind):
+        names = {one.name for one in kind}
+        if other := {name for value in given for name in value} - names:
+            raise ValueError(f"other fields: {first_names(sorted(other))}")
+        for one in kind:
+            _check_exact([value.get(one.name) for value in given], one.type)

@@ -428,7 +428,8 @@ def export(
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
         output: the file to write; for `slime` and `verl`, a directory with a file per step (or the
-            file of the only step); for `prime-rl`, a directory, and its index beside it.
+            file of the only step); for `prime-rl`, a directory, and its index beside it. For `jsonl`
+            and `tinker`, `-` is standard output.
         to: `jsonl`, `tinker`, `slime`, `verl` or `prime-rl`.
         columns_map: role to column, as with `--map`.
         lossy: leave out columns and values that the target cannot hold; otherwise they are an
@@ -437,7 +438,8 @@ def export(
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        The files, the field of each column, the other columns, and those that are lost.
+        The files, the field of each column, the other columns, and those that are lost. Each column
+        of the input is in one of `fields`, `others` and `lost`.
 
     Raises:
         UsageError: columns are lost and `lossy` is not set; the output exists; no such target.

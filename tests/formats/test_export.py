@@ -135,6 +135,30 @@ def test_fields_that_jsonl_got_since_are_an_error_until_the_types_are_removed(tm
     assert "new" in pq.read_schema(back).names
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (pa.array([2**40, 1]), pa.array([1, None], pa.int32()), pa.int64()),
+        (pa.array([1, 2]), pa.array([1.5, 2]), pa.float64()),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["a", "c"]), pa.string()),
+        (pa.nulls(2), pa.array([[1.0], []], FLOATS), FLOATS),
+    ],
+)
+def test_jsonl_of_files_of_several_types_has_the_values_of_all(first, second, kind, tmp_path):
+    for order in ((first, second), (second, first)):
+        for i, values in enumerate(order):
+            pq.write_table(pa.table({"x": values, "uid": ["q"] * 2}), tmp_path / f"{i}.parquet")
+        rlpost.export(tmp_path / "*.parquet", tmp_path / "o" / "o.jsonl", "jsonl", overwrite=True)
+        rlpost.convert(tmp_path / "o" / "o.jsonl", tmp_path / "o" / "back.parquet", overwrite=True)
+        back = pq.read_table(tmp_path / "o" / "back.parquet")["x"]
+        assert back.type == kind
+        assert back.to_pylist() == [x for values in order for x in values.to_pylist()]
+    pq.write_table(pa.table({"x": ["a"], "uid": ["q"]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"x": [1], "uid": ["q"]}), tmp_path / "0.parquet")
+    with pytest.raises(UsageError, match=r"2 columns: x \(int64 and string in different files\)"):
+        rlpost.export(tmp_path / "*.parquet", tmp_path / "o.jsonl", "jsonl")
+
+
 def test_jsonl_has_no_nan_and_no_bytes(tmp_path):
     table = rollouts().append_column("nested", pa.array([[{"x": float("inf")}]] * 7))
     with pytest.raises(DataError, match=r"row 0: `nested` has a number that JSON has not"):

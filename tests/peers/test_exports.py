@@ -5,12 +5,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
 
-from test_export import datum_of, rollouts
+from test_export import changed, datum_of, every_column, rollouts
 
 import rlpost
 from rlpost.analysis.peers.base import quiet
@@ -80,3 +81,26 @@ def test_tinker_reads_its_data(target, tmp_path):
             assert {*one.loss_fn_inputs} == {*expected} - {"tokens"}
             for name, tensor in one.loss_fn_inputs.items():
                 assert tensor.to_torch().tolist() == expected[name]
+
+
+@case("verl")
+def test_verl_has_every_column(target, tmp_path):
+    with quiet():
+        from verl import DataProto  # noqa: PLC0415
+
+    def export(table, name):
+        with quiet():
+            found = rlpost.export(table, tmp_path / name, target, lossy=True)
+        (file,) = (tmp_path / name).iterdir()
+        data = DataProto.load_from_disk(file)
+        tensors = {key: tensor.tolist() for key, tensor in data.batch.items()}
+        return found, str([tensors, data.non_tensor_batch, data.meta_info])
+
+    table = every_column()
+    found, before = export(table, "before")
+    assert [*found.lost] == ["response_mask"]  # the final mask has its name
+    for i, name in enumerate(table.column_names):
+        other = pa.array(changed(table[name].to_pylist()), table.schema.field(i).type)
+        assert (export(table.set_column(i, name, other), name)[1] != before) == (
+            name not in found.lost
+        ), name

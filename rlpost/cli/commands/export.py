@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -92,7 +93,7 @@ def export(
     chosen = name_values(roles or [], "--map")
     with (
         canonical_inputs(paths[:-1], report=None if quiet else echo) as inputs,
-        progress(quiet=quiet) as reporter,
+        progress(quiet=quiet or (paths[-1] == "-" and sys.stdout.isatty())) as reporter,
     ):
         summary = work.export(
             inputs,

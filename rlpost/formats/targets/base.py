@@ -144,8 +144,7 @@ def held_columns(
     missing = [_missing(item, target, source) for item in target.needs if item not in found]
     if missing:
         raise DataError("\n".join(missing))
-    kinds = _partition_kinds(source)
-    kinds |= {one.name: one.type for schema in source.schemas for one in schema}
+    kinds, mixed = _kinds(source)
     left = [name for name in source.columns if name not in found.values()]
     lost = {
         name: f"{target.name} has no place for {_family(kinds[name])}"
@@ -157,6 +156,7 @@ def held_columns(
     lost |= dict.fromkeys(
         (name for name in left if name in target.reserved), f"{target.name} uses this name itself"
     )
+    lost |= {name: why for name, why in mixed.items() if name in left}
     lost |= {
         name: "in some files only"
         for schema in source.schemas
@@ -185,6 +185,31 @@ def lost_text(lost: Mapping[str, str]) -> str:
 def _family(kind: pa.DataType) -> str:
     """Return a type without its parameters: `struct<...>` is long."""
     return str(kind).partition("<")[0]
+
+
+def _kinds(source: Source) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+    """Return the type of each column that has the values of all files, and columns without one."""
+    found: dict[str, dict[pa.DataType, None]] = {}
+    for schema in source.schemas:
+        for one in schema:
+            found.setdefault(one.name, {})[one.type] = None
+    kinds, mixed = _partition_kinds(source), {}
+    for name, own in found.items():
+        try:
+            kinds[name] = _common([*own])
+        except pa.ArrowException:
+            kinds[name] = next(iter(own))
+            mixed[name] = f"{' and '.join(map(_family, own))} in different files"
+    return kinds, mixed
+
+
+def _common(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type that has the values of all; raise ArrowException if there is none."""
+    if len(kinds) == 1:
+        return kinds[0]
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
+    schemas = [pa.schema([("", kind)]) for kind in plain]
+    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
