@@ -3,9 +3,9 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `report`, `convert`, `export`, `join` and `verify` are the other
-commands as functions; they read paths and tables. `functional` has the formulas as functions of
-torch tensors.
+`inspect`, `loss`, `compare`, `report`, `convert`, `export`, `bundle`, `join` and `verify` are the
+other commands as functions; they read paths and tables. `functional` has the formulas as functions
+of torch tensors.
 `rlpost help python` prints the manual.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlpost import functional, ray
     from rlpost.interface.functions import (
         advantages,
+        bundle,
         compare,
         convert,
         enrich,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 
 _FUNCTIONS = (
-    *("advantages", "compare", "convert", "enrich", "export", "inspect", "join", "loss", "report"),
-    "verify",
+    *("advantages", "bundle", "compare", "convert", "enrich", "export", "inspect", "join", "loss"),
+    *("report", "verify"),
 )
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "rlpost.interface.functions"),
@@ -66,6 +67,7 @@ __all__ = [
     "TrainingData",
     "__version__",
     "advantages",
+    "bundle",
     "compare",
     "convert",
     "enrich",

@@ -33,6 +33,7 @@ COMMANDS = {
     "browse": "Browse responses in the terminal.",
     "convert": "Convert dumps of RL frameworks to Parquet.",
     "export": "Export rollouts to files that a training framework reads.",
+    "bundle": "Write a few groups and a recipe to a zip file for a bug report.",
     "join": "Add the new columns of a sidecar to the file they are of.",
     "verify": "Recompute enriched columns, compare with the stored ones.",
     "plan": "Compute response-level statistics for a sharded run.",

@@ -153,6 +153,12 @@ class Settings:
         return self._options.get("estimator") or self._file.get("estimator")
 
     @property
+    def sets_recipe(self) -> bool:
+        """Whether a preset, a recipe file or an option other than --map sets the recipe."""
+        others = self.fields_set[0] - {"columns"}
+        return self._config is not None or self.preset is not None or bool(others)
+
+    @property
     def fields_set(self) -> tuple[set[str], set[str]]:
         """The fields of Recipe, and those of LossOptions, that options or the file set."""
         of_recipe = {*self._set(Recipe), *self._recipe_file}

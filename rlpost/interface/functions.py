@@ -20,6 +20,7 @@ from rlpost.interface.inputs import (
     table_paths,
 )
 from rlpost.interface.results import (
+    Bundle,
     Comparison,
     Conversion,
     Export,
@@ -462,6 +463,67 @@ def export(
     if paths != input_names(inputs):
         found["inputs"] = input_names(inputs)
     return Export(found)
+
+
+def bundle(
+    inputs: Inputs,
+    output: str | Path,
+    recipe: Recipe | None = None,
+    loss: LossOptions | None = None,
+    *,
+    rows: str | Sequence[int] | None = None,
+    groups: int | None = None,
+    prompt_id: str | Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
+    groups_only: bool = False,
+    with_texts: bool = False,
+    overwrite: bool = False,
+) -> Bundle:
+    """Write a few prompt groups, their recorded numbers and a recipe to a zip file.
+
+    The file is for bug reports: `rlpost replay case.zip` compares its numbers on any machine.
+
+    Args:
+        inputs: paths or tables, as of `advantages`; together they are one input.
+        output: the file to write; its name ends in `.zip`.
+        recipe: what the numbers are compared with; None: the recipe in the metadata of the
+            input, if it has one.
+        loss: the policy loss and its options.
+        rows: numbers of rows, from 0 over all inputs, such as `"3,17,40-45"` or a list; their whole
+            prompt groups are in the bundle, and their whole steps if the recipe couples these.
+        groups: the first so many prompt groups (default: 4).
+        prompt_id: one or several prompt ids, in all steps that have them.
+        columns_map: role to column, as with `--map`; also of recorded numbers, such as `kl`.
+        groups_only: leave out what the recipe couples beyond prompt groups, with a warning.
+        with_texts: keep texts, ids and token ids.
+        overwrite: replace an existing file.
+
+    Returns:
+        What the bundle has, as its `case.json`; the columns that are left out; warnings.
+
+    Raises:
+        UsageError: a row does not exist, the output does, or options exclude each other.
+        DataError: the input has no rows, or lacks a column that is named.
+        ReadWriteError: reading or writing failed; no output is left behind.
+    """
+    from rlpost.analysis.replay import bundle_writer as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.bundle_rows import Choice  # noqa: PLC0415
+
+    ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
+    with input_paths(inputs) as paths:
+        found = work.bundle(
+            paths,
+            output,
+            Choice(rows, groups, ids),
+            work.Computation(recipe, loss),
+            columns_map,
+            groups_only=groups_only,
+            with_texts=with_texts,
+            overwrite=overwrite,
+        )
+    if paths != input_names(inputs):
+        found["inputs"] = input_names(inputs)
+    return Bundle(found)
 
 
 @overload

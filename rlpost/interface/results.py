@@ -239,6 +239,28 @@ class Export(Result):
         show_exported(self, out)
 
 
+class Bundle(Result):
+    """What a bundle has of some rows, and what was left out."""
+
+    inputs: list[str]
+    outputs: list[str]
+    rows: Json
+    """`numbers` of the rows in the input, `responses`, `groups`, `steps`, and `why` these."""
+    recorded: dict[str, str]
+    """Recorded number -> column."""
+    columns: dict[str, str]
+    """Column -> how it is kept."""
+    left_out: dict[str, str]
+    """Column -> why."""
+    warnings: list[str]
+
+    def show(self, out: Console) -> None:
+        """Print the bundle as `rlpost bundle` does."""
+        from rlpost.render.bundle import show_bundled  # noqa: PLC0415
+
+        show_bundled(self, out)
+
+
 class Join(Result):
     """The files of a join, and how their rows were matched."""
 

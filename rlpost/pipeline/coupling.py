@@ -120,7 +120,7 @@ class Keys:
             return set()
         labels: set[str] = set()
         for chunk in source.read_file(index, columns, CHUNK_TOKENS, columns[0]):
-            texts = [_as_text(chunk.table.column(name)) for name in columns]
+            texts = [key_text(chunk.table.column(name)) for name in columns]
             joined = (
                 texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _SEPARATOR)
             )
@@ -134,7 +134,8 @@ class Keys:
         return " of ".join(f"{c} {v}" for c, v in reversed([*zip(columns, values, strict=True)]))
 
 
-def _as_text(column: pa.Array) -> pa.Array:
+def key_text(column: pa.Array) -> pa.Array:
+    """Return keys, such as prompt ids, as texts; a null is an empty one."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):  # as ids they are whole numbers

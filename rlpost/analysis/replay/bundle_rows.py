@@ -1,0 +1,285 @@
+"""The rows of a bundle: whole prompt groups, or what else the recipe couples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost.display.text import counted
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import is_list, to_arrow, to_numpy
+from rlpost.io.parquet.source import RangeSource, RowGroupRange
+from rlpost.pipeline.coupling import key_text
+from rlpost.recipe.roles import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.io.parquet.source import Source
+    from rlpost.pipeline.coupling import Coupling
+    from rlpost.recipe.numerics import Numerics
+    from rlpost.recipe.roles import ColumnMap
+
+    Integers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+CHUNK_TOKENS = 1 << 20
+FEW_GROUPS = 4
+"""Groups of a bundle whose rows are not chosen."""
+OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
+"""Roles that name a batch, by the scope in the recipe's numerics."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Rows that the user chose: by number, by prompt id, or the first groups."""
+
+    rows: str | Sequence[int] | None = None
+    """Row numbers from 0 over all files, such as `3,17,40-45`."""
+    groups: int | None = None
+    prompt_ids: Sequence[str] = ()
+
+    def check(self) -> None:
+        """Raise UsageError for several choices at once, and for wrong numbers."""
+        chosen = {
+            "--rows": self.rows is not None,
+            "--groups": self.groups is not None,
+            "--prompt-id": bool(self.prompt_ids),
+        }
+        flags = [flag for flag, is_chosen in chosen.items() if is_chosen]
+        if len(flags) > 1:
+            raise UsageError(f"{' and '.join(flags)}: both choose the rows; leave one out")
+        if self.groups is not None and self.groups < 1:
+            raise UsageError(f"--groups {self.groups}: at least 1 is needed")
+        _ = [*self.ranges()]
+
+    def ranges(self) -> Iterator[range]:
+        """Yield the ranges of row numbers; raises UsageError for other texts than `3,17,40-45`."""
+        if self.rows is None:
+            return
+        parts = self.rows.split(",") if isinstance(self.rows, str) else map(str, self.rows)
+        for part in parts:
+            first, dash, last = part.strip().partition("-")
+            if not (first.isdecimal() and (last.isdecimal() or not dash)):
+                raise UsageError(
+                    f"--rows {part.strip()!r}: numbers of rows from 0, and ranges of them, are "
+                    "needed: 3,17,40-45"
+                )
+            if int(last or first) < int(first):
+                raise UsageError(f"--rows {part.strip()}: the range ends before it begins")
+            yield range(int(first), int(last or first) + 1)
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The rows of a bundle."""
+
+    numbers: Integers
+    """[n] row numbers in the input, ascending."""
+    total: int
+    """Rows of the input."""
+    groups: int
+    """Prompt groups; 0 without a column of prompt ids."""
+    steps: int
+    """Batches; 1 without a column of steps."""
+    why: str
+    """Why these rows: the words of a sentence."""
+    split: str = ""
+    """The part of the recipe that couples these rows to rows that are left out."""
+
+    @property
+    def ranges(self) -> str:
+        """The row numbers as text, such as `3,17,40-45`."""
+        starts = np.flatnonzero(np.diff(self.numbers, prepend=-2) != 1).tolist()
+        parts = []
+        for start, stop in pairwise([*starts, len(self.numbers)]):
+            first, last = int(self.numbers[start]), int(self.numbers[stop - 1])
+            parts.append(str(first) if first == last else f"{first}-{last}")
+        return ",".join(parts)
+
+
+def choose_rows(
+    source: Source,
+    columns: ColumnMap,
+    choice: Choice,
+    coupling: Coupling,
+    numerics: Numerics,
+    *,
+    groups_only: bool,
+) -> ChosenRows:
+    """Return the rows of the chosen prompt groups, and all rows that the recipe couples to them.
+
+    Args:
+        source: the input.
+        columns: its columns by role.
+        choice: the user's.
+        coupling: of the recipe; scope `group` without a recipe.
+        numerics: of the recipe: which rows are one batch.
+        groups_only: whole prompt groups alone, whatever the recipe couples.
+
+    Raises:
+        UsageError: a row or prompt id does not exist, or the input has no prompt ids to choose by.
+    """
+    labels = _labels(source, columns)
+    batch_roles = OF_BATCH[numerics.batch]
+    batches = _codes(labels, batch_roles, source.rows)
+    groups = np.arange(source.rows)
+    if "group" in labels:
+        groups = _codes(labels, (*batch_roles, "group"), source.rows)
+    chosen = _chosen(source, columns, choice, labels, groups)
+    own = _with_equal(groups, chosen)
+    scope = coupling.scope
+    wider = np.ones_like(own) if scope == "run" else _with_equal(batches, own)
+    wider = wider if scope in ("run", "batch") else own
+    why, split = _named(choice, grouped="group" in labels), ""
+    if not np.array_equal(own, wider):
+        whole = "the whole input" if scope == "run" else "with their whole steps"
+        of = "the run" if scope == "run" else "a step"
+        if groups_only:
+            split = coupling.why
+        else:
+            own = wider
+            why = f"{why}; {whole}, because {coupling.why} couples the responses of {of}"
+    numbers = np.flatnonzero(own)
+    return ChosenRows(
+        numbers,
+        source.rows,
+        len(np.unique(groups[numbers])) if "group" in labels else 0,
+        len(np.unique(_codes(labels, ("batch",), source.rows)[numbers])),
+        why,
+        split,
+    )
+
+
+def _named(choice: Choice, *, grouped: bool) -> str:
+    """Return the choice in words, without prompt ids."""
+    if choice.rows is not None:
+        return "the chosen rows" + (" with their prompt groups" if grouped else "")
+    if choice.prompt_ids:
+        return f"the prompt groups of {counted(len(choice.prompt_ids), 'prompt id')}"
+    return f"the first {counted(choice.groups or FEW_GROUPS, 'prompt group')}"
+
+
+def _chosen(
+    source: Source,
+    columns: ColumnMap,
+    choice: Choice,
+    labels: Mapping[str, pa.ChunkedArray],
+    groups: Integers,
+) -> Mask:
+    """Return which rows the user chose, [N]."""
+    mask = np.zeros(source.rows, np.bool_)
+    if choice.rows is not None:
+        for part in choice.ranges():
+            if part[-1] >= source.rows:
+                raise UsageError(
+                    f"--rows {part[-1]}: {source.name} has {counted(source.rows, 'row')}, "
+                    f"0 to {source.rows - 1}"
+                )
+            mask[part.start : part.stop] = True
+        return mask
+    if "group" not in labels:
+        raise UsageError(
+            f"{source.name}: no column for group (prompt groups are chosen by it); choose rows "
+            "with --rows, or the column with --map group=COLUMN"
+        )
+    if choice.prompt_ids:
+        for value in choice.prompt_ids:
+            equal = np.array(pc.equal(labels["group"], value).to_pylist(), np.bool_)
+            if not equal.any():
+                hint = closest(value, pc.unique(labels["group"]).to_pylist())
+                name = columns.column("group")
+                raise UsageError(f"--prompt-id {value}: no row has this {name}{hint}")
+            mask |= equal
+        return mask
+    _, first = np.unique(groups, return_index=True)
+    starts = np.sort(first)[: choice.groups or FEW_GROUPS]
+    mask[starts] = True
+    return mask
+
+
+def _with_equal(codes: Integers, mask: Mask) -> Mask:
+    """Return the rows whose code is that of a row of the mask, [N]."""
+    return np.isin(codes, np.unique(codes[mask]))
+
+
+def _labels(source: Source, columns: ColumnMap) -> dict[str, pa.ChunkedArray]:
+    """Return the texts of step, domain and prompt id of each row, as far as these have columns."""
+    roles = [role for role in ("batch", "domain", "group") if role in columns]
+    names = [columns.column(role) for role in roles]
+    parts: dict[str, list[pa.Array]] = {role: [] for role in roles}
+    for chunk in source.read(names, CHUNK_TOKENS, "") if roles else ():
+        for role, name in zip(roles, names, strict=True):
+            column = chunk.table.column(name)
+            try:
+                parts[role].append(key_text(column))
+            except pa.ArrowException:
+                raise DataError(
+                    f"{source.name}: `{name}` is {column.type}; {role} needs a text or an integer "
+                    f"per row: choose another column with --map {role}=COLUMN, or --map {role}=none"
+                ) from None
+    return {role: pa.chunked_array(own, pa.string()) for role, own in parts.items()}
+
+
+def _codes(labels: Mapping[str, pa.ChunkedArray], roles: Sequence[str], count: int) -> Integers:
+    """Return the number of each row's combination of labels, [N]; 0 for roles without a column."""
+    codes = np.zeros(count, np.int64)
+    for role in roles:
+        if role in labels:
+            indices = pc.dictionary_encode(labels[role]).combine_chunks().indices
+            part = to_numpy(indices).astype(np.int64)
+            codes = np.unique(codes * (part.max(initial=0) + 1) + part, return_inverse=True)[1]
+    return codes
+
+
+def read_rows(source: Source, names: Sequence[str], numbers: Integers) -> pa.Table:
+    """Return some rows of all files; row groups without such a row are not read.
+
+    Args:
+        source: the input.
+        names: of the columns.
+        numbers: [n] row numbers in the input, ascending.
+
+    Raises:
+        DataError: the columns of two files have types that do not fit.
+    """
+    batches: list[pa.RecordBatch] = []
+    for index, (first, last) in enumerate(pairwise(source.first_rows)):
+        own = numbers[(numbers >= first) & (numbers < last)] - first
+        if len(own):
+            batches += _rows_of_file(source, index, names, own)
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{source.name}: a column has other types in other files: {str(error).splitlines()[0]}"
+        ) from None
+    return table.unify_dictionaries().combine_chunks().replace_schema_metadata(None)
+
+
+def _rows_of_file(
+    source: Source, index: int, names: Sequence[str], own: Integers
+) -> Iterator[pa.RecordBatch]:
+    """Yield some rows of a file, by their numbers in it."""
+    footer, file = source.footers[index], source.files[index]
+    sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    ends = np.cumsum(sizes)
+    needed = np.unique(np.searchsorted(ends, own, side="right"))
+    sized = next((f.name for f in source.schemas[index] if is_list(f.type)), "")
+    for run in np.split(needed, np.flatnonzero(np.diff(needed) > 1) + 1):
+        begin, end = int(ends[run[0]]) - sizes[run[0]], int(ends[run[-1]])
+        part = RowGroupRange(int(run[0]), int(run[-1]) + 1, begin, end - begin)
+        for chunk in RangeSource([file], part).read(names, CHUNK_TOKENS, sized):
+            begin = chunk.first_row
+            low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
+            if high > low:
+                yield chunk.table.take(to_arrow(own[low:high] - begin, pa.int64()))

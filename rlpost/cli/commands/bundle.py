@@ -1,0 +1,92 @@
+"""`rlpost bundle`: a few prompt groups and a recipe in a zip file, for a bug report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.help_screen import command
+from rlpost.cli.options import Format, option, with_recipe_options
+from rlpost.cli.output import echo
+
+app = typer.Typer(add_completion=False)
+
+EPILOG = """Examples:
+
+  rlpost bundle dump.parquet -o case.zip --preset verl
+
+  rlpost bundle dump.parquet -o case.zip --rows 3,17,40-45 --map advantages=adv
+
+  rlpost bundle enriched.parquet -o case.zip --prompt-id question-7 --with-texts
+"""
+
+
+@command(app, epilog=EPILOG)
+@with_recipe_options
+def bundle(
+    settings: Settings,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="IN...", help="Parquet files, dumps, directories or globs."),
+    ],
+    output: Annotated[
+        str, option("--output", "-o", metavar="PATH", help="File to write, such as case.zip.")
+    ],
+    rows: Annotated[
+        str | None,
+        option("--rows", metavar="N,N-N,...", help="Rows, from 0; with their prompt groups."),
+    ] = None,
+    groups: Annotated[
+        int | None,
+        option("--groups", metavar="INT", help="The first prompt groups (default: 4)."),
+    ] = None,
+    prompt_id: Annotated[
+        list[str] | None,
+        option("--prompt-id", metavar="ID", help="The prompt groups of this id; repeatable."),
+    ] = None,
+    groups_only: Annotated[
+        bool,
+        option("--groups-only", help="Whole groups, not steps, whatever the recipe couples."),
+    ] = False,
+    with_texts: Annotated[
+        bool, option("--with-texts", help="Keep texts, ids and token ids.")
+    ] = False,
+    overwrite: declared.Overwrite = False,
+    how: declared.Output = Format.table,
+    quiet: declared.Quiet = False,
+) -> None:
+    """Write a few prompt groups, their recorded numbers and a recipe to a zip file.
+
+    It is for bug reports: rlpost replay case.zip compares the numbers on any machine. Texts, token
+    ids and other ids are left out.
+    """
+    recipe = settings.recipe
+    losses = settings.losses([])
+    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost.analysis.replay import bundle_writer as work  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle_rows import Choice  # noqa: PLC0415
+    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.render.bundle import show_bundle  # noqa: PLC0415
+
+    computation = work.Computation()
+    if settings.sets_recipe:
+        requested = settings.requested
+        computation = work.Computation(
+            recipe, losses[0][0], requested["preset"], requested["asked_estimator"]
+        )
+    with canonical_inputs(paths, report=None if quiet else echo) as inputs:
+        summary = work.bundle(
+            inputs,
+            output,
+            Choice(rows, groups, prompt_id or ()),
+            computation,
+            recipe.columns,
+            groups_only=groups_only,
+            with_texts=with_texts,
+            overwrite=overwrite,
+        )
+    summary["inputs"] = paths if inputs != paths else summary["inputs"]
+    show_bundle(summary, how.value, quiet=quiet)
