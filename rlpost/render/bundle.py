@@ -66,7 +66,7 @@ def _facts(summary: Json) -> dict[str, str]:
     origin = "of the metadata of the input" if summary["recipe_of_file"] else ""
     recipe = ", ".join([*named, *([origin] if origin else [])]) or "of the options"
     return {
-        "in it": ", ".join(counts),
+        "content": ", ".join(counts),
         "rows": f"{rows['numbers']} of {rows['of']:,}: {rows['why']}",
         "recipe": recipe if summary["recipe"] else "none",
         "recorded": ", ".join(

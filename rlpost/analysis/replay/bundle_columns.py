@@ -93,7 +93,7 @@ def contents_of(
             column, what, numbered = _as_ids(column, role)
             labels.setdefault(role, {}).update(numbered)
         elif kind == "flag" and content_kind(column.type) == "text":
-            column, what = _as_reasons(column), "reasons other than usual ones are `other`"
+            column, what = _as_reasons(column), "unusual reasons are `other`"
         elif why := _left_out(name, column, role, recorded):
             entries.append(Content(name, why, column.nbytes, kept=False))
             continue

@@ -16,11 +16,9 @@ app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
 
-  rlpost bundle dump.parquet -o case.zip --preset verl
+  rlpost bundle dump.parquet -o case.zip --rows 3,17,40-45 --preset verl
 
-  rlpost bundle dump.parquet -o case.zip --rows 3,17,40-45 --map advantages=adv
-
-  rlpost bundle enriched.parquet -o case.zip --prompt-id question-7 --with-texts
+  rlpost bundle dump.parquet -o case.zip --prompt-id gsm8k-7 --with-texts
 """
 
 
@@ -49,7 +47,7 @@ def bundle(
     ] = None,
     groups_only: Annotated[
         bool,
-        option("--groups-only", help="Whole groups, not steps, whatever the recipe couples."),
+        option("--groups-only", help="Leave out what the recipe couples to them."),
     ] = False,
     with_texts: Annotated[
         bool, option("--with-texts", help="Keep texts, ids and token ids.")
@@ -60,8 +58,7 @@ def bundle(
 ) -> None:
     """Write a few prompt groups, their recorded numbers and a recipe to a zip file.
 
-    It is for bug reports: rlpost replay case.zip compares the numbers on any machine. Texts, token
-    ids and other ids are left out.
+    It is for bug reports: rlpost replay reads it. Texts and ids are left out.
     """
     recipe = settings.recipe
     losses = settings.losses([])
