@@ -1,0 +1,374 @@
+"""Metrics that a trainer logged: files of loggers, and which key is which metric.
+
+A file is JSON lines, a JSON list (`log_history` of a Hugging Face trainer), CSV (also of a
+dashboard's export), or the console's lines `step:1 - actor/pg_loss:0.1`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlpost.errors import DataError, UsageError
+from rlpost.recipe.roles import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+Json = dict[str, Any]
+STEP_KEYS = (
+    "step", "global_step", "_step", "training/global_step", "train/global_step", "train/step",
+    "trainer/global_step", "rollout/step", "training_step", "system/global_step", "iteration",
+)  # fmt: skip
+_PREFIXES = (
+    "train", "actor", "policy", "critic", "rollout", "training", "ppo_actor", "update", "loss",
+    "metrics", "val", "objective", "batch",
+)  # fmt: skip
+_LIKE_MEAN = re.compile(r"(@sum|@mean|[/_]avg)$")
+_CONSOLE = re.compile(r"\bstep:(-?\d+) - (.+)")
+_PAIR = re.compile(r"([^\s:]+):(?:np\.\w+\()?([-+.\deEinfa]+)\)?")
+
+
+class Metric(NamedTuple):
+    """A metric that can be computed from a dump, and the keys under which frameworks log it."""
+
+    name: str
+    about: str
+    keys: tuple[str, ...]
+    """Without the first part of a key, such as `actor/`; keys with it have one meaning only."""
+
+
+def _metric(name: str, about: str, *keys: str) -> Metric:
+    return Metric(name, about, (name, *keys))
+
+
+METRICS: dict[str, Metric] = {
+    one.name: one
+    for one in (
+        _metric("pg_loss", "policy loss", "policy_loss", "actor_loss", "loss/policy"),
+        _metric(
+            "loss", "loss with all its terms", "total_loss", "final_loss", "loss/total",
+            "loss/mean",
+        ),
+        _metric(
+            "kl_loss", "KL from the reference policy", "kl", "kl_penalty", "policy_kl", "loss/kl",
+            "ref_kl",
+        ),
+        _metric(
+            "clip_frac", "tokens that the loss clips", "pg_clipfrac", "clipfrac",
+            "clip_ratio/region_mean", "clip_ratio", "ppo_clip_ratio", "ppo_ratio_clipfrac",
+            "is_masked/mean", "is_masked", "cispo_clip_ratio", "ppo_clip_frac",
+        ),
+        _metric(
+            "clip_frac_low", "tokens clipped below", "clip_ratio/low_mean",
+            "ppo_ratio_low_clipfrac", "is_masked_low/mean", "is_masked_low", "pg_clipfrac_low",
+        ),
+        _metric(
+            "clip_frac_high", "tokens clipped above", "clip_ratio/high_mean",
+            "ppo_ratio_high_clipfrac", "is_masked_high/mean", "is_masked_high", "pg_clipfrac_high",
+            "pg_clipfrac_higher",
+        ),
+        _metric("clip_frac_dual", "tokens clipped by the dual clip", "pg_clipfrac_lower"),
+        _metric(
+            "ppo_kl", "divergence of the policy from that before its update", "approxkl",
+            "approx_kl", "policykl", "policy/approxkl",
+        ),
+        _metric("ratio_mean", "mean ratio", "ratio", "probs_ratio", "importance_weight"),
+        _metric("ratio_max", "highest ratio", "probs_ratio_max"),
+        _metric("ratio_min", "lowest ratio", "probs_ratio_min"),
+        _metric(
+            "engine_kl", "divergence of trainer and rollout engine", "mismatch_kl/mean",
+            "mismatch_kl", "train_rollout_logprob_abs_diff", "rollout_probs_diff_mean",
+            "sampling/sampling_logp_difference/mean", "vllm_kl", "rollout_kl",
+        ),
+        _metric(
+            "engine_diff_max", "largest difference of trainer and rollout engine",
+            "rollout_probs_diff_max", "sampling/sampling_logp_difference/max",
+        ),
+        _metric(
+            "entropy", "entropy of the policy", "entropy_loss", "policy_entropy", "entropy/mean",
+            "entropy_mean", "policy/entropy",
+        ),
+        _metric(
+            "reward_mean", "mean reward", "reward", "rewards/mean", "score/mean", "reward/mean",
+            "rewards", "raw_reward", "scores", "reward/avg_raw_reward", "avg_raw_reward",
+        ),
+        _metric("reward_max", "highest reward", "rewards/max", "score/max", "reward/max"),
+        _metric("reward_min", "lowest reward", "rewards/min", "score/min", "reward/min"),
+        _metric("reward_std", "standard deviation of rewards", "rewards/std", "reward/std"),
+        _metric("advantage_mean", "mean advantage", "advantages/mean", "advantages"),
+        _metric("advantage_max", "highest advantage", "advantages/max"),
+        _metric("advantage_min", "lowest advantage", "advantages/min"),
+        _metric("return_mean", "mean return", "returns/mean", "return", "returns"),
+        _metric("return_max", "highest return", "returns/max"),
+        _metric("return_min", "lowest return", "returns/min"),
+        _metric("value_mean", "mean value", "values/mean", "values"),
+        _metric("value_max", "highest value", "values/max"),
+        _metric("value_min", "lowest value", "values/min"),
+        _metric(
+            "length_mean", "mean length of responses", "response_length/mean",
+            "completions/mean_length", "response_length", "response_lengths", "seq_len/mean",
+            "mean_gen_tokens_per_sample", "response_len/mean",
+        ),
+        _metric(
+            "length_max", "longest response", "response_length/max", "completions/max_length",
+            "response_len/max",
+        ),
+        _metric(
+            "length_min", "shortest response", "response_length/min", "completions/min_length",
+            "response_len/min",
+        ),
+    )
+}  # fmt: skip
+_BY_KEY = {key: name for name, metric in METRICS.items() for key in metric.keys}
+
+
+class Logged(NamedTuple):
+    """A number of a log."""
+
+    value: float
+    rounding: float
+    """Half a unit of the key's last digit, if the logger rounded; 0 otherwise."""
+
+
+@dataclass
+class Log:
+    """The metrics of a log by step."""
+
+    path: str
+    kind: str
+    """`jsonl`, `json`, `csv` or `console`."""
+    steps: list[str]
+    """In the order of the file; numbers of lines, from 0, if no key has a step."""
+    step_key: str | None
+    keys: dict[str, dict[str, Logged]]
+    """By key and step."""
+    repeated: int = 0
+    """Steps with several lines that have the same key; their mean is used."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_log(path: Path) -> Log:
+    """Read a file of metrics.
+
+    Raises:
+        DataError: the file cannot be read, or has no metrics.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"--metrics {path}: {getattr(error, 'strerror', None) or error}; a file of a logger "
+            "is needed: JSON lines or CSV with a line for each training step"
+        ) from None
+    kind, lines, warnings = _lines(text, path)
+    log = _by_step(str(path), kind, lines)
+    log.warnings += warnings
+    if not any(log.keys.values()):
+        raise DataError(
+            f"--metrics {path}: no numbers; JSON lines or CSV with a line for each training step "
+            'is needed, such as {"step": 1, "actor/pg_loss": 0.1}'
+        )
+    return log
+
+
+def _lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
+    """Return the kind of a file, its lines as mappings, and warnings."""
+    stripped = text.lstrip()
+    if stripped.startswith(("{", "[")):
+        try:
+            whole = _parsed(text)
+        except ValueError:
+            return _json_lines(text, path)
+        if isinstance(whole, dict):
+            whole = whole.get("log_history", [whole])
+        return "json", [one for one in whole if isinstance(one, dict)], []
+    if _CONSOLE.search(text):
+        return "console", [*_console_lines(text)], []
+    return "csv", [*csv.DictReader(io.StringIO(text))], []
+
+
+def _parsed(text: str) -> Any:
+    """Return JSON whose numbers keep their text."""
+    return json.loads(text, parse_float=_text_of_number, parse_int=_text_of_number)
+
+
+class _Number(str):
+    """The text of a number."""
+
+    __slots__ = ()
+
+
+def _text_of_number(text: str) -> _Number:
+    return _Number(text)
+
+
+def _json_lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
+    lines: list[Json] = []
+    warnings: list[str] = []
+    texts = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    for number, line in texts:
+        try:
+            one = _parsed(line)
+        except ValueError as error:
+            if number == texts[-1][0] and lines:
+                warnings.append(f"--metrics {path}: line {number}, the last one, is incomplete")
+                break
+            raise DataError(
+                f"--metrics {path}: line {number} is not JSON ({error}); a mapping of keys to "
+                "numbers in each line is needed"
+            ) from None
+        if isinstance(one, dict):
+            lines.append(one)
+    return "jsonl", lines, warnings
+
+
+def _console_lines(text: str) -> Iterator[Json]:
+    """Yield the lines that verl's console logger prints."""
+    for line in text.splitlines():
+        match = _CONSOLE.search(line)
+        if match:
+            pairs = (_PAIR.fullmatch(part.strip()) for part in match[2].split(" - "))
+            yield {"step": _Number(match[1])} | {one[1]: _Number(one[2]) for one in pairs if one}
+
+
+def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Logged]]:
+    """Yield the numbers of a line by key; nested keys are joined by `/`."""
+    for key, value in line.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, "" if not prefix and key == "data" else f"{name}/")
+        elif isinstance(value, str):
+            number = _number(value)
+            if number is not None:
+                yield name, number
+        elif isinstance(value, float):  # NaN and Infinity of JSON
+            yield name, Logged(value, 1.0)
+
+
+def _number(text: str) -> Logged | None:
+    """Return a number with the unit of its last digit; None for other text."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    mantissa, _, exponent = text.strip().lower().partition("e")
+    decimals = len(mantissa.partition(".")[2]) - (int(exponent) if exponent.strip("-+") else 0)
+    return Logged(value, 10.0**-decimals if math.isfinite(value) and "." in mantissa else 1.0)
+
+
+_ROUNDED = (1e-8, 1e-3)
+"""The last digits of a key's numbers that show that the logger rounded them."""
+
+
+def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
+    """Return the numbers by key and step; several numbers of a key in a step become their mean."""
+    flat = [{_bare(name): number for name, number in _flat(line)} for line in lines]
+    present = {key for line in flat for key in line}
+    step_key = next((key for key in STEP_KEYS if key in present), None)
+    if step_key is not None:
+        flat = [line for line in flat if step_key in line]
+    values: dict[str, dict[str, list[Logged]]] = {}
+    steps: dict[str, None] = {}
+    for number, line in enumerate(flat):
+        label = str(number) if step_key is None else _label(line[step_key].value)
+        steps[label] = None
+        for key, logged in line.items():
+            if key not in STEP_KEYS:
+                values.setdefault(key, {}).setdefault(label, []).append(logged)
+    keys = {
+        key: {label: _mean(numbers, _rounding(by_step)) for label, numbers in by_step.items()}
+        for key, by_step in values.items()
+    }
+    repeated = {
+        label for own in values.values() for label, numbers in own.items() if len(numbers) > 1
+    }
+    return Log(path, kind, [*steps], step_key, keys, len(repeated))
+
+
+def _label(step: float) -> str:
+    return f"{step:g}" if not step.is_integer() else str(int(step))
+
+
+def _rounding(by_step: Mapping[str, Sequence[Logged]]) -> float:
+    """Return half of the last digit's unit of a key, if its numbers were rounded to few digits."""
+    unit = min(one.rounding for numbers in by_step.values() for one in numbers)
+    return 0.501 * unit if _ROUNDED[0] <= unit <= _ROUNDED[1] * 1.001 else 0.0
+
+
+def _mean(numbers: Sequence[Logged], rounding: float) -> Logged:
+    return Logged(math.fsum(one.value for one in numbers) / len(numbers), rounding)
+
+
+def _bare(key: str) -> str:
+    """Return a key without the name of a run, which a dashboard's CSV puts before it."""
+    return key.rpartition(" - ")[2].strip()
+
+
+class Recorded(NamedTuple):
+    """A known metric of a log."""
+
+    metric: str
+    key: str
+    by_step: dict[str, Logged]
+
+
+def known_metrics(
+    log: Log, chosen: Mapping[str, str] | None = None
+) -> tuple[list[Recorded], list[str]]:
+    """Return the known metrics of a log, and the keys of numbers that are none.
+
+    Args:
+        log: from `read_log`.
+        chosen: keys by metric, which override names.
+
+    Raises:
+        UsageError: a metric or a key in `chosen` does not exist.
+    """
+    chosen = chosen or {}
+    for name, key in chosen.items():
+        if name not in METRICS:
+            raise UsageError(
+                f"--map-metric {name}={key}: no metric {name!r}{closest(name, METRICS)}"
+                f"; the metrics are {', '.join(METRICS)}"
+            )
+        if key not in log.keys:
+            raise DataError(
+                f"--metrics {log.path}: --map-metric {name}={key}: no key {key!r}"
+                f"{closest(key, log.keys)}"
+            )
+    named = {key: name for name, key in chosen.items()}
+    found, unknown = [], []
+    for key, by_step in log.keys.items():
+        metric = named.get(key) or metric_of(key)
+        if metric is None or (metric in chosen and chosen[metric] != key):
+            unknown.append(key)
+        else:
+            found.append(Recorded(metric, key, by_step))
+    return found, sorted(unknown)
+
+
+def metric_of(key: str) -> str | None:
+    """Return the metric that a key has; None for an unknown key.
+
+    >>> metric_of("actor/pg_clipfrac"), metric_of("clip_ratio/region_mean"), metric_of("lr")
+    ('clip_frac', 'clip_frac', None)
+    """
+    name = _LIKE_MEAN.sub("", key.strip().lower())
+    if name in _BY_KEY:
+        return _BY_KEY[name]
+    first, _, rest = name.partition("/")
+    if rest and first in _PREFIXES:
+        if first == "critic" and rest in ("loss", "kl", "entropy", "ratio"):
+            return None
+        if first == "val" and rest not in ("ratio", "clipfrac"):
+            return None
+        return _BY_KEY.get(rest) if first != "val" or rest == "ratio" else None
+    return None

@@ -1,0 +1,219 @@
+"""Splits of a step: ranks, updates and micro-batches, and the means that a trainer takes of them.
+
+A trainer divides the responses of a step, in their order, among data-parallel ranks, divides those
+of a rank into optimiser updates (mini-batches), and each update into micro-batches. A metric is the
+mean of *units*: of micro-batches, of the ranks' parts of an update, of updates, or of the one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import product
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+
+Level = Literal["step", "update", "rank", "micro"]
+LEVELS: tuple[Level, ...] = ("step", "update", "rank", "micro")
+MOST_RANKS = 64
+MOST_UPDATES = 16
+ABOUT_LEVELS = {
+    "step": "over the whole step",
+    "update": "mean of the updates",
+    "rank": "mean of the ranks",
+    "micro": "mean of the micro-batches",
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the responses of a step are divided."""
+
+    ranks: int = 1
+    updates: int = 1
+    """Optimiser updates, each with as many responses of each rank."""
+    micro: int | None = None
+    """Responses of a micro-batch; None: a rank's part of an update is one."""
+    strided: bool = False
+    """Rank r has the responses r, r + ranks, ...; otherwise consecutive ones."""
+
+    @property
+    def cost(self) -> int:
+        """How much there is to describe."""
+        return (
+            2 * (self.ranks > 1) + 2 * (self.updates > 1) + 2 * (self.micro is not None)
+            + self.strided
+        )  # fmt: skip
+
+    @property
+    def options(self) -> list[str]:
+        """The options as typed."""
+        parts = [] if self.micro is None else ["--micro-batch", str(self.micro)]
+        parts += [] if self.ranks == 1 else ["--ranks", str(self.ranks)]
+        return parts + ([] if self.updates == 1 else ["--updates", str(self.updates)])
+
+    def __str__(self) -> str:
+        """Return the split in words."""
+        parts = [] if self.micro is None else [f"micro-batches of {self.micro}"]
+        if self.updates > 1:
+            parts.append(f"{self.updates} updates per step")
+        if self.ranks > 1:
+            dealt = "every rank-th response" if self.strided else "consecutive responses"
+            parts.append(f"{self.ranks} ranks ({dealt})")
+        return ", ".join(parts) or "the whole step at once"
+
+    def pieces(self, count: int) -> list[tuple[int, int, Indices]]:
+        """Return the update, the rank and the responses of each rank's part of an update."""
+        rows = np.arange(count)
+        if self.strided:
+            of_ranks = [rows[rank :: self.ranks] for rank in range(self.ranks)]
+        else:
+            of_ranks = np.array_split(rows, self.ranks)
+        return [
+            (update, rank, part)
+            for rank, own in enumerate(of_ranks)
+            for update, part in enumerate(np.array_split(own, self.updates))
+            if len(part)
+        ]
+
+
+class Units(NamedTuple):
+    """The units of a step whose mean is a metric."""
+
+    order: Indices
+    """[n] responses, by unit."""
+    starts: Indices
+    """[u] first place of each unit in `order`."""
+    weights: Numbers
+    """[u] weights of the mean, whose sum is 1."""
+
+    @classmethod
+    def of(cls, split: Split, level: Level, count: int) -> Units:
+        """Return the units of a step of `count` responses."""
+        if level == "step" or count == 0:
+            return cls(np.arange(count), np.zeros(min(count, 1), np.int64), np.ones(min(count, 1)))
+        pieces = split.pieces(count)
+        if level == "update":
+            updates = sorted({update for update, _, _ in pieces})
+            parts = [
+                np.concatenate([part for update, _, part in pieces if update == one])
+                for one in updates
+            ]
+            return cls._of_parts(parts, np.full(len(parts), 1 / len(parts)))
+        of_update = np.bincount([update for update, _, _ in pieces])
+        starts, weights, first = [], [], 0
+        for update, _, part in pieces:
+            size = len(part) if level == "rank" or split.micro is None else split.micro
+            own = np.arange(first, first + len(part), size)
+            starts.append(own)
+            weights.append(np.full(len(own), 1 / (len(of_update) * of_update[update] * len(own))))
+            first += len(part)
+        order = np.concatenate([part for _, _, part in pieces])
+        return cls(order, np.concatenate(starts), np.concatenate(weights))
+
+    @classmethod
+    def _of_parts(cls, parts: Sequence[Indices], weights: Numbers) -> Units:
+        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        return cls(np.concatenate(parts), starts, weights)
+
+    def signature(self) -> bytes:
+        """Return what two splits have in common if they have the same units."""
+        sizes = np.diff(np.append(self.starts, len(self.order)))
+        names, weights = np.empty_like(self.order), np.empty(len(self.order))
+        lowest = np.minimum.reduceat(self.order, self.starts) if len(sizes) else self.order
+        names[self.order] = np.repeat(lowest, sizes)
+        weights[self.order] = np.repeat(np.round(self.weights, 12), sizes)
+        return blake2b(names.tobytes() + weights.tobytes(), digest_size=16).digest()
+
+    def sums(self, columns: Numbers) -> Numbers:
+        """Return the sums of units, [u, c], of columns, [n, c]."""
+        if not len(self.starts):
+            return np.zeros((0, *columns.shape[1:]))
+        ordered = columns if _is_range(self.order) else columns[self.order]
+        return np.asarray(np.add.reduceat(ordered, self.starts, axis=0))
+
+    def highest(self, column: Numbers) -> Numbers:
+        """Return the maximum of each unit, [u], of a column, [n]."""
+        return np.asarray(np.maximum.reduceat(column[self.order], self.starts))
+
+
+def _is_range(order: Indices) -> bool:
+    return bool(order[0] == 0 and np.all(np.diff(order) == 1))
+
+
+@dataclass(frozen=True)
+class Means:
+    """Units of all steps, and the splits that have them."""
+
+    level: Level
+    units: tuple[Units, ...]
+    """One for each step."""
+    splits: tuple[tuple[Split, Level], ...]
+    """The simplest first; there are several if the data cannot tell them apart."""
+
+
+def all_splits(
+    counts: Sequence[int],
+    *,
+    micro: int | None = None,
+    ranks: int | None = None,
+    updates: int | None = None,
+) -> list[Split]:
+    """Return the splits of steps with these numbers of responses, the simplest first.
+
+    Args:
+        counts: responses of each step.
+        micro: the responses of a micro-batch, if known.
+        ranks: the data-parallel ranks, if known.
+        updates: the updates of a step, if known.
+    """
+    least = min(counts)
+    of_ranks = [ranks] if ranks else _sizes(min(least, MOST_RANKS), least)
+    of_updates = [updates] if updates else _sizes(min(least, MOST_UPDATES), least)
+    splits = []
+    for one, many in product(of_ranks, of_updates):
+        most = -(-max(counts) // (one * many))
+        if one * many > least:
+            continue
+        sizes: list[int | None] = [micro] if micro else [None, *_sizes(most - 1, most)]
+        for size, strided in product(sizes, (False, True) if one > 1 else (False,)):
+            splits.append(Split(one, many, size, strided))
+    return sorted(splits, key=lambda one: (one.cost, one.ranks, one.updates, one.micro or 0))
+
+
+def _sizes(most: int, whole: int) -> list[int]:
+    """Return powers of two and divisors of a number up to a bound, ascending."""
+    powers = {1 << power for power in range(max(most, 1).bit_length()) if 1 << power <= most}
+    divisors = {one for one in range(1, min(most, MOST_RANKS) + 1) if whole % one == 0}
+    return sorted(powers | divisors | ({1} if most >= 1 else set()))
+
+
+def all_means(splits: Sequence[Split], counts: Sequence[int]) -> list[Means]:
+    """Return the different units of some splits, the simplest first."""
+    found: dict[tuple[bytes, ...], tuple[tuple[Units, ...], list[tuple[Split, Level]]]] = {}
+    for split, level in _levels(splits):
+        units = tuple(Units.of(split, level, count) for count in counts)
+        key = tuple(one.signature() for one in units)
+        found.setdefault(key, (units, []))[1].append((split, level))
+    return [Means(names[0][1], units, tuple(names)) for units, names in found.values()]
+
+
+def _levels(splits: Sequence[Split]) -> Iterator[tuple[Split, Level]]:
+    """Yield splits with the levels that differ from simpler ones."""
+    for split in splits:
+        yield split, "step"
+        if split.updates > 1:
+            yield split, "update"
+        if split.ranks > 1:
+            yield split, "rank"
+        if split.micro is not None:
+            yield split, "micro"
