@@ -9,6 +9,7 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError
 from rlpost.recipe.presets import toml_lines
@@ -62,6 +63,7 @@ def replay_recipe(
         )
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
+    looked = first or next((one for one in stages if one.outside), None)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named),
@@ -69,7 +71,7 @@ def replay_recipe(
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
         "not_computed": sorted({*rollouts.recorded} - {one.name for one in stages}),
         "first": None if first is None else first.name,
-        "findings": [],
+        "findings": [] if looked is None else findings(looked, recipe, replayer),
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": rollouts.warnings,
     }

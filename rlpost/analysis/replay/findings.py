@@ -1,0 +1,209 @@
+"""Findings of a replay: what a difference looks like, and which change reproduces the recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpost.analysis.replay.causes import causes
+from rlpost.analysis.replay.compute import Replayer, computed
+from rlpost.analysis.replay.evidence import Evidence, finding
+from rlpost.analysis.replay.relations import relations
+from rlpost.analysis.replay.tested import WHOLE
+from rlpost.errors import DataError, UsageError
+from rlpost.pipeline.coupling import coupling_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.compute import Replayed
+    from rlpost.analysis.replay.evidence import Json
+    from rlpost.recipe.recipe import Recipe
+
+    Mask = NDArray[np.bool_]
+    Codes = NDArray[np.int64]
+
+MOST = 5
+"""Findings of a replay."""
+_SAMPLE_TOKENS = 400_000
+"""Changes are tested on whole steps, or groups, of so many tokens."""
+_OUTLIERS = 0.02
+"""Share of the differing elements that may lie outside of the subset that a finding names."""
+_STEP = 0.2
+"""A step differs if so many of its elements do."""
+_FEW = 3
+
+
+def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
+    """Return what the difference of a stage looks like, the best finding first.
+
+    Args:
+        first: the first stage that parts, or one that differs outside of the policy tokens alone.
+        recipe: as the user sets it.
+        replayer: of the recorded stages.
+
+    Returns:
+        At most five mappings: `finding` (an ID), `text` (a sentence), `options` (as typed, which
+        reproduce the recorded numbers, or none), `explains` (share of the differing elements).
+        Changes that reproduce the recorded numbers come first; then relations of the numbers.
+    """
+    if first.difference.equal:
+        return _outside(first)
+    seen = Evidence(first, recipe, replayer)
+    found = [*_causes(seen), *relations(seen), *_subsets(seen)]
+    if not any(one["explains"] >= WHOLE for one in found):
+        found += _steps(seen)
+    return _best(found)
+
+
+def _best(found: list[Json]) -> list[Json]:
+    """Return the first finding of each ID, at most five."""
+    best: dict[str, Json] = {}
+    for one in found:
+        best.setdefault(one["finding"], one)
+    return list(best.values())[:MOST]
+
+
+def _outside(first: Replayed) -> list[Json]:
+    if not first.outside:
+        return []
+    text = (
+        f"only numbers outside of the policy tokens differ, {first.outside:,} of them: those of "
+        "observation tokens, or of dropped responses"
+    )
+    return [finding("masked-tokens", text, 1.0)]
+
+
+def _causes(seen: Evidence) -> list[Json]:
+    """Return the changes that reproduce the numbers, of whole steps or groups of large inputs."""
+    rollouts = seen.replayer.rollouts
+    if rollouts.offsets[-1] <= _SAMPLE_TOKENS:
+        return causes(seen)
+    alone = coupling_of(seen.resolved).scope in ("response", "group")
+    codes = rollouts.groups if alone and "group" in rollouts.columns else rollouts.codes("batch")
+    differ = np.zeros(int(codes.max()) + 1, np.bool_)
+    differ[codes[np.unique(seen.rows[seen.wrong])]] = True
+    order = np.argsort(~differ, kind="stable")
+    tokens = np.bincount(codes, rollouts.lengths)[order]
+    count = max(1, int(np.searchsorted(tokens.cumsum(), _SAMPLE_TOKENS, "right")))
+    inner = _part(seen, np.flatnonzero(np.isin(codes, order[:count])))
+    return [] if inner is None else causes(inner)
+
+
+def _subsets(seen: Evidence) -> Iterator[Json]:
+    """Yield the subset that has all differences, the most specific first."""
+    wrong, chosen = seen.wrong, seen.chosen
+    tests: list[tuple[str, Mask, str]] = []
+    dropped = _dropped(seen)
+    if dropped is not None:
+        tests.append(("masked-tokens", dropped, "responses that the recipe drops"))
+    if "group" in seen.replayer.rollouts.columns:
+        tests += [
+            ("single-groups", seen.group_size == 1, "groups of one response"),
+            ("constant-groups", seen.constant_group, "groups of equal rewards"),
+        ]
+    tests += _ends(seen)
+    for name, inside, title in tests:
+        share = float((wrong & inside).sum()) / int(wrong.sum())
+        others = chosen & ~inside
+        if share >= 1 - _OUTLIERS and others.any() and _matter(seen, others):
+            yield finding(name, f"only {title} differ{_example(seen, wrong & inside)}", share)
+
+
+def _matter(seen: Evidence, others: Mask) -> bool:
+    """Return whether elements outside of a subset have numbers other than 0."""
+    return bool((np.abs(seen.recorded[others]) > seen.tolerance[others]).any())
+
+
+def _example(seen: Evidence, elements: Mask) -> str:
+    """Return the numbers of a subset, if they are constant."""
+    recorded, own = seen.recorded[elements], seen.computed[elements]
+    if np.ptp(own) <= seen.tolerance[elements].max():
+        return f": computed {own[0]:.5g}, recorded {recorded.min():.5g} to {recorded.max():.5g}"
+    if np.ptp(recorded) <= seen.tolerance[elements].max():
+        return f": recorded {recorded[0]:.5g}, computed {own.min():.5g} to {own.max():.5g}"
+    return ""
+
+
+def _dropped(seen: Evidence) -> Mask | None:
+    """Return the elements of responses that the recipe drops; None if it drops none."""
+    if seen.first.name == "sample_mask" or not seen.resolved.masks:
+        return None
+    try:
+        own = seen.replayer.bound(seen.recipe)
+        kept, _ = computed(seen.replayer.inputs, own, ["sample_mask"])
+    except (UsageError, DataError):
+        return None
+    if "sample_mask" not in kept:
+        return None
+    dropped = kept["sample_mask"].values == 0
+    return seen.on_elements(dropped) if dropped.any() else None
+
+
+def _ends(seen: Evidence) -> list[tuple[str, Mask, str]]:
+    if not seen.by_token:
+        return []
+    rollouts = seen.replayer.rollouts
+    last_token = np.zeros_like(rollouts.mask)
+    last_token[(rollouts.offsets[1:] - 1)[rollouts.lengths > 0]] = True
+    policy = np.flatnonzero(rollouts.mask)
+    last_policy = np.zeros_like(rollouts.mask)
+    if len(policy):
+        last = np.append(np.diff(seen.rows[policy]) != 0, True)
+        last_policy[policy[last]] = True
+    return [
+        ("last-tokens", last_policy, "the last policy tokens of responses"),
+        ("last-tokens", last_token, "the last tokens of responses"),
+    ]
+
+
+def _steps(seen: Evidence) -> Iterator[Json]:
+    """Yield the steps that differ, if others do not, and what they look like inside."""
+    rollouts = seen.replayer.rollouts
+    if "batch" not in rollouts.columns:
+        return
+    use = seen.chosen
+    total = np.bincount(seen.steps[use])
+    wrong = np.bincount(seen.steps[seen.wrong], minlength=len(total))
+    share = wrong / np.maximum(total, 1)
+    differ, equal = share >= _STEP, (share <= _OUTLIERS * _STEP) & (total > 0)
+    if not differ.any() or not equal.any() or not (differ | equal | (total == 0)).all():
+        return
+    inside = float(wrong[differ].sum()) / int(seen.wrong.sum())
+    if inside < 1 - _OUTLIERS:
+        return
+    by_row = rollouts.codes("batch")
+    rows = np.flatnonzero(differ[by_row])
+    names = [
+        str(rollouts.label("batch", int(np.argmax(by_row == s)))) for s in np.flatnonzero(differ)
+    ]
+    listed = ", ".join(names[:_FEW]) + (", ..." if len(names) > _FEW else "")
+    count = int((total > 0).sum())
+    many = len(names) > 1
+    what = f"only step{'s' if many else ''} {listed} of {count} differ{'' if many else 's'}"
+    within = _within(seen, rows)
+    text = f"{what}: {within[0]['text']}" if within else what
+    options = within[0]["options"] if within else []
+    yield finding("some-steps", text, inside, *options)
+
+
+def _within(seen: Evidence, rows: Codes) -> list[Json]:
+    """Return the findings of some steps alone."""
+    inner = _part(seen, rows)
+    return [] if inner is None else [*causes(inner), *relations(inner)]
+
+
+def _part(seen: Evidence, rows: Codes) -> Evidence | None:
+    """Return the evidence of some rows alone; None if nothing differs in them."""
+    part = seen.replayer.rollouts.take(rows, "a part")
+    replayer = Replayer(part, seen.replayer.tolerance)
+    try:
+        first = replayer.stage(seen.recipe, seen.first.name)
+    except (UsageError, DataError):
+        return None
+    if first is None or first.difference.equal:
+        return None
+    return Evidence(first, seen.recipe, replayer)

@@ -1,0 +1,320 @@
+"""Relations of recorded and computed numbers: a factor, an offset, a shift, a rounding.
+
+Each is a prediction of the recorded numbers from the computed ones, and a share of the differing
+elements that the prediction explains. A few numbers fit anything, so that each relation needs more
+distinct numbers than it has constants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rlpost.analysis.replay.evidence import ENOUGH, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.evidence import Evidence, Json
+
+    Numbers = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_SPARE = 4
+"""Distinct numbers that a relation with a constant for each group must leave over."""
+
+
+def relations(seen: Evidence) -> list[Json]:
+    """Return the relations that hold, specific ones before general ones.
+
+    Args:
+        seen: the numbers of a stage.
+    """
+    found = [*_rounding(seen), *_sign(seen), *_shift(seen), *_factor(seen)]
+    if not any(one["finding"] in ("factor", "sign") for one in found):
+        found += _set_factors(seen)
+    found += _offset(seen)
+    if not found:
+        found += _set_offsets(seen)
+    return sorted(found, key=lambda one: -round(one["explains"], 2))
+
+
+def _sign(seen: Evidence) -> Iterator[Json]:
+    share = seen.explains(-seen.computed)
+    if share >= ENOUGH and seen.enough(seen.wrong):
+        yield finding("sign", "recorded = -1 x computed: the sign is the other one", share)
+
+
+class _Name(NamedTuple):
+    """A named factor: its text, what it means, and its value for each element."""
+
+    text: str
+    meaning: str
+    value: Numbers
+
+
+def _size_factors(seen: Evidence) -> list[_Name]:
+    n = seen.group_size.astype(np.float64)
+    less = np.maximum(n - 1, 1)
+    ddof = seen.recipe.numerics.norm_ddof
+    std = seen.resolved.norm[1] == "group"
+    grow = "the standard deviation divides by n, not n - 1" if std and ddof else ""
+    shrink = "the standard deviation divides by n - 1, not n" if std and not ddof else ""
+    return [
+        _Name("sqrt(n/(n-1))", grow, np.sqrt(n / less)),
+        _Name("sqrt((n-1)/n)", shrink, np.sqrt(less / n)),
+        _Name("n/(n-1)", "the mean is of the other responses of the group", n / less),
+        _Name("(n-1)/n", "the mean includes the response itself", less / n),
+    ]
+
+
+def _factor(seen: Evidence) -> Iterator[Json]:
+    """Yield one factor of all elements, or of the group sizes."""
+    use = seen.wrong & (np.abs(seen.computed) > 10 * seen.tolerance)
+    if not use.any() or not seen.enough(seen.wrong):
+        return
+    sized = "group" in seen.replayer.rollouts.columns
+    for name in _size_factors(seen) if sized else ():
+        share = seen.explains(seen.computed * name.value)
+        if share >= ENOUGH:
+            sizes = np.unique(seen.group_size[use])
+            of = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
+            values = np.unique(np.round(name.value[use], 6))
+            number = f"{values[0]:.5g}, " if len(values) == 1 else ""
+            why = f": {name.meaning}" if name.meaning else ""
+            which = f"which is {name.text}" if number else name.text
+            yield finding(
+                "factor", f"recorded = computed x {number}{which} of groups of {of}{why}", share
+            )
+            return
+    factor = float(np.median(seen.recorded[use] / seen.computed[use]))
+    share = seen.explains(seen.computed * factor)
+    if share >= ENOUGH and not np.isclose(factor, -1, atol=1e-4) and factor != 0:
+        yield finding(
+            "factor", f"recorded = computed x {_number(factor)}{_constant(factor)}", share
+        )
+
+
+def _constant(factor: float) -> str:
+    if factor < 0:
+        return ": another scale, and the other sign"
+    inverse = 1.0 / factor
+    if abs(inverse - round(inverse)) < 1e-4 * inverse and round(inverse) > 1:
+        return f", which is 1/{round(inverse)}"
+    return ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}"
+
+
+def _sets(seen: Evidence) -> list[tuple[str, Codes, Codes]]:
+    """Return the sets that statistics are over: groups and steps, by element and by response."""
+    rollouts = seen.replayer.rollouts
+    found = []
+    if "group" in rollouts.columns:
+        found.append(("group", seen.groups, rollouts.groups))
+    steps = rollouts.codes("batch")
+    if len(np.unique(steps)) > 1:
+        found.append(("step", seen.steps, steps))
+    return found
+
+
+def _medians(codes: Codes, values: Numbers, use: Mask) -> Numbers:
+    """Return the median of each set, by set; NaN without elements."""
+    out = np.full(int(codes.max(initial=-1)) + 1, np.nan)
+    order = np.argsort(codes[use], kind="stable")
+    own, sorted_values = codes[use][order], values[use][order]
+    keys, starts = np.unique(own, return_index=True)
+    for key, part in zip(keys, np.split(sorted_values, starts[1:]), strict=True):
+        out[key] = np.median(part)
+    return out
+
+
+def _set_factors(seen: Evidence) -> Iterator[Json]:
+    """Yield a factor that is constant in each group, or each step."""
+    use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance)
+    use &= np.isfinite(seen.recorded)
+    for title, codes, by_row in _sets(seen):
+        if not use.any() or seen.spare(codes, seen.wrong) < _SPARE:
+            continue
+        ratio = np.divide(seen.recorded, seen.computed, out=np.ones_like(seen.computed), where=use)
+        factor = _medians(codes, ratio, use)
+        on_elements = np.nan_to_num(factor, nan=1.0)[codes]
+        share = seen.explains(seen.computed * on_elements)
+        if share < ENOUGH:
+            continue
+        which, better = _denominator(seen, title, by_row, on_elements, use)
+        text = (
+            f"recorded = computed x {which}"
+            if which
+            else f"recorded = computed x a factor of each {title}, {_range(factor)}"
+        )
+        yield finding("factor", text, better if which else share)
+        return
+
+
+def _range(values: Numbers) -> str:
+    known = values[np.isfinite(values)]
+    return f"{known.min():.4g} to {known.max():.4g}"
+
+
+def _denominator(
+    seen: Evidence, title: str, by_row: Codes, factor: Numbers, use: Mask
+) -> tuple[str, float]:
+    """Return the statistic of rewards that explains factors of groups or steps; "" for none."""
+    std, _ = seen.spread(by_row)
+    scope = "group" if title == "group" else "batch"
+    divides = seen.resolved.norm[1] == scope
+    use = use & (std > 0)
+    own = std + seen.recipe.numerics.norm_eps if divides else np.ones_like(std)
+    theirs = own / factor  # what the recorded numbers are divided by, but for a constant
+    scale = float(np.median(theirs[use])) if use.any() else 0.0
+    inside = float(np.median((theirs**2 - std**2)[use])) if use.any() else 0.0
+    added = float(np.median((theirs - std)[use])) if use.any() else 0.0
+    names: list[tuple[str, Callable[[], Numbers]]] = []
+    if divides:
+        names += [
+            (f"the standard deviation of the {title}, by which they are not divided", lambda: own),
+            (
+                f"(std + ε) / sqrt(var + {_number(inside)}) of the {title}: ε is inside the root",
+                lambda: own / np.sqrt(std**2 + inside),
+            ),
+            (
+                f"(std + ε) / (std + {_number(added)}) of the {title}: ε is another one",
+                lambda: own / (std + added),
+            ),
+            (
+                f"std of the {title} / {_number(scale)}: divided by another number",
+                lambda: own / scale,
+            ),
+        ]
+    else:
+        inverse = float(np.median((factor * std)[use])) if use.any() else 1.0
+        by = "1" if np.isclose(inverse, 1.0, rtol=1e-3) else _number(inverse)
+        names.append(
+            (
+                f"{by}/std of the {title}: they are divided by it",
+                lambda: inverse / np.where(std > 0, std, 1.0),
+            )
+        )
+    for text, value in names:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = seen.explains(np.where(std > 0, seen.computed * value(), seen.computed))
+        if share >= ENOUGH:
+            return text, share
+    return "", 0.0
+
+
+def _offset(seen: Evidence) -> Iterator[Json]:
+    if not seen.enough(seen.wrong):
+        return
+    offset = float(np.median((seen.recorded - seen.computed)[seen.wrong]))
+    share = seen.explains(seen.computed + offset)
+    if share >= ENOUGH:
+        yield finding("offset", f"recorded = computed {offset:+.5g}", share)
+
+
+def _set_offsets(seen: Evidence) -> Iterator[Json]:
+    """Yield an offset that is constant in each group, or each step."""
+    apart = seen.recorded - seen.computed
+    for title, codes, by_row in _sets(seen)[::-1]:
+        if seen.spare(codes, seen.wrong) < _SPARE:
+            continue
+        use = seen.chosen & np.isfinite(apart)
+        offsets = _medians(codes, apart, use)
+        share = seen.explains(seen.computed + np.nan_to_num(offsets)[codes])
+        if share < ENOUGH:
+            continue
+        _, mean = seen.spread(by_row)
+        why = ""
+        if seen.explains(seen.computed + mean) >= ENOUGH:
+            why = f", the mean reward of the {title}, which they still contain"
+        elif seen.explains(seen.computed - mean) >= ENOUGH:
+            why = f", the negative mean reward of the {title}: it is subtracted"
+        text = f"recorded = computed + a constant of each {title}, {_range(offsets)}{why}"
+        yield finding("group-offset", text, share)
+        return
+
+
+def _shift(seen: Evidence) -> Iterator[Json]:
+    """Yield a shift by one token within responses."""
+    if not seen.by_token:
+        return
+    where, rows = np.flatnonzero(seen.chosen), seen.rows
+    for by, title in ((1, "next"), (-1, "previous")):
+        for policy in (False, True):
+            predicted = np.full_like(seen.computed, np.nan)
+            if policy:
+                own, other = (where[:-1], where[1:]) if by > 0 else (where[1:], where[:-1])
+            else:
+                every = np.arange(len(rows))
+                own, other = (every[:-1], every[1:]) if by > 0 else (every[1:], every[:-1])
+            same = rows[own] == rows[other]
+            predicted[own[same]] = seen.computed[other[same]]
+            inside = np.isfinite(predicted)
+            if not seen.enough(seen.wrong & inside):
+                continue
+            share = _share_inside(seen, predicted, inside)
+            if share >= ENOUGH:
+                whole = seen.explains(np.where(inside, predicted, seen.recorded))
+                token = "policy token" if policy else "token"
+                text = f"each recorded number is the computed one of the {title} {token}"
+                yield finding("shift", text, min(share, whole))
+                return
+
+
+def _share_inside(seen: Evidence, predicted: Numbers, inside: Mask) -> float:
+    wrong = seen.wrong & inside
+    near = np.abs(seen.recorded - predicted) <= (
+        seen.difference.slack + seen.difference.relative * np.abs(predicted)
+    )
+    left = inside & seen.chosen & ~near
+    return 1.0 - float(left.sum()) / max(1, int(wrong.sum()))
+
+
+def to_float16(values: Numbers) -> Numbers:
+    """Round to float16, to the nearest."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+def to_bfloat16(values: Numbers) -> Numbers:
+    """Round to bfloat16, to the nearest, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    out = rounded.astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.where(np.isfinite(values), out, values)
+
+
+ROUNDINGS: dict[str, tuple[Callable[[Numbers], Numbers], int]] = {
+    "bfloat16": (to_bfloat16, 8),
+    "float16": (to_float16, 11),
+}
+"""Rounding to each dtype, and the bits of its significand."""
+_REPRESENTABLE = 0.98
+_SAMPLE = 6
+
+
+def _rounding(seen: Evidence) -> Iterator[Json]:
+    """Yield the dtype that the recorded numbers were rounded to."""
+    elements = seen.chosen & np.isfinite(seen.recorded) & (seen.recorded != 0)
+    for name, (rounded, bits) in ROUNDINGS.items():
+        own = rounded(seen.recorded)
+        same = own[elements] == seen.recorded[elements].astype(np.float32)
+        if not elements.any() or same.mean() < _REPRESENTABLE:
+            continue
+        half = np.abs(seen.recorded) * 2.0**-bits + (2.0**-25 if name == "float16" else 0.0)
+        near = np.where(
+            seen.difference.distance <= half * 1.01 + seen.tolerance, seen.recorded, seen.computed
+        )
+        share = seen.explains(near)
+        moved = seen.wrong & (rounded(seen.computed) != seen.computed)
+        if share >= ENOUGH and seen.distinct(moved) >= _SAMPLE:
+            text = f"the recorded numbers are the computed ones rounded to {name}"
+            yield finding(name, text, share)
+            return

@@ -1,0 +1,83 @@
+"""Changes that were tested: those whose numbers are the recorded ones."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from rlpost.analysis.replay.evidence import ENOUGH, Evidence, explained, finding
+from rlpost.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.compute import Replayer
+    from rlpost.analysis.replay.evidence import Json
+    from rlpost.recipe.recipe import Recipe
+
+    Numbers = NDArray[np.float64]
+
+WHOLE = 0.999
+"""A change that explains so much reproduces everything, but for rounding."""
+_CLOSER = 0.9
+
+
+@dataclass
+class _Found:
+    """A change that reproduces the recorded numbers."""
+
+    json: Json
+    left: float
+    """Sum of the distances that are left."""
+    constants: int = 0
+    """Numbers that were solved for."""
+
+
+@dataclass
+class Causes:
+    """The changes that reproduce a stage, the best of each ID."""
+
+    seen: Evidence
+    found: dict[str, _Found] = field(default_factory=dict)
+
+    def add(
+        self, name: str, text: str, computed: Numbers | None, *options: str, constants: int = 0
+    ) -> bool:
+        """Add a change if its numbers are the recorded ones; returns whether they are."""
+        difference = self.seen.difference
+        if computed is None or computed.shape != difference.computed.shape:
+            return False
+        share = explained(difference, computed)
+        if share < ENOUGH:
+            return False
+        left = replace(difference, computed=computed).distance[difference.chosen]
+        own = _Found(finding(name, text, share, *options), float(np.nansum(left)), constants)
+        other = self.found.get(name)
+        closer = (
+            other is None
+            or share > other.json["explains"] + 1e-3
+            or (own.constants <= other.constants and own.left < _CLOSER * other.left)
+        )
+        if closer:
+            self.found[name] = own
+        return True
+
+    def ranked(self) -> list[Json]:
+        """Return the changes, those that reproduce everything first, and few constants first."""
+        ranked = sorted(
+            self.found.values(),
+            key=lambda one: (one.json["explains"] < WHOLE, one.constants),
+        )
+        return [one.json for one in ranked]
+
+
+def numbers_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
+    """Return a stage by a recipe, [T] or [N]; None if the recipe does not fit the inputs."""
+    with suppress(UsageError, DataError, pa.ArrowException):
+        stage = replayer.stage(recipe, name)
+        return None if stage is None else stage.difference.computed
+    return None
