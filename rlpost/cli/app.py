@@ -29,6 +29,7 @@ COMMANDS = {
     "advantages": "Post-process rewards, compute advantages, write Parquet.",
     "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
     "compare": "Compare the advantages of files, or of several recipes.",
+    "replay": "Compare a trainer's recorded numbers with a recipe's.",
     "report": "Write an HTML report about rollout files.",
     "browse": "Browse responses in the terminal.",
     "convert": "Convert dumps of RL frameworks to Parquet.",

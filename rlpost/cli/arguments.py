@@ -90,7 +90,7 @@ class Settings:
         self._options = {name: x for name, x in options.items() if x not in (None, [], ())}
         self._config = config
         self._preset = preset
-        self._variables = variables or {}
+        self.variables = variables or {}
 
     @cached_property
     def _file(self) -> Values:
@@ -158,6 +158,35 @@ class Settings:
         others = self.fields_set[0] - {"columns"}
         return self._config is not None or self.preset is not None or bool(others)
 
+    def has_base(self) -> bool:
+        """Whether a preset or a recipe file is set."""
+        return self._preset is not None or self._config is not None
+
+    @property
+    def typed(self) -> Values:
+        """The options of the recipe that are set, by field, without preset and recipe file."""
+        return dict(self._recipe_options)
+
+    @property
+    def words(self) -> list[str]:
+        """The preset, the recipe file and the options of the recipe, as one types them."""
+        preset = [] if self._preset is None else ["--preset", self._preset]
+        words = preset + ([] if self._config is None else ["--config", str(self._config)])
+        for name, value in self._set(Recipe).items():
+            flag = flag_of(name)
+            if isinstance(value, bool):
+                words.append(flag if value else f"--no-{flag[2:]}")
+            elif isinstance(value, list):
+                words += [word for one in value for word in (flag, str(one))]
+            else:
+                words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
+        return words
+
+    def without(self, *fields: str) -> Settings:
+        """Return settings without the options of some fields."""
+        own = {name: x for name, x in self._options.items() if name not in fields}
+        return Settings(own, self._config, self._preset, self.variables)
+
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:
         """The fields of Recipe, and those of LossOptions, that options or the file set."""
@@ -176,7 +205,7 @@ class Settings:
         sources |= dict.fromkeys(_keys(self._recipe_file), str(self._config))
         for name, value in self._recipe_options.items():
             flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
-            sources |= dict.fromkeys(_keys({name: value}), self._variables.get(name, flag))
+            sources |= dict.fromkeys(_keys({name: value}), self.variables.get(name, flag))
         if estimator != (requested or Recipe().estimator):
             why = f", for {requested}" if requested else ""
             sources["estimator"] = f"preset {self.preset}{why}"
@@ -206,7 +235,7 @@ class Settings:
         if recipe.estimator not in NAMES:  # the user's own may read every field
             return
         for name, readers in READERS.items():
-            typed = name in options and name not in self._variables
+            typed = name in options and name not in self.variables
             changed = getattr(recipe, name) != Recipe.model_fields[name].default
             if typed and changed and recipe.estimator not in readers:
                 raise UsageError(

@@ -24,18 +24,22 @@ def silence_warnings() -> None:
 
 
 def write_json(summary: dict[str, Any], path: str) -> None:
-    """Write a summary to a file, all of it or nothing, or with `-` to stdout.
+    """Write a summary to a file, or with `-` to stdout; raises as `write_text`."""
+    text = json.dumps(summary, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(text, Path(path))
+
+
+def write_text(text: str, target: Path) -> None:
+    """Write a file, all of it or nothing.
 
     Raises:
         ReadWriteError: the file can't be written.
     """
     from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
 
-    text = json.dumps(summary, indent=1) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    target = Path(path)
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
         with file_errors(target, "cannot be written"):
             target.write_text(text, encoding="utf-8")

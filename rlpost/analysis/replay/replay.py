@@ -175,6 +175,7 @@ def _example(one: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
         "policy": rollouts.mask[part].tolist() if tokens else None,
         "recorded": _numbers(difference.recorded[part]),
         "computed": _numbers(difference.computed[part]),
+        "differs": difference.wrong[part].tolist(),
     }
 
 

@@ -1,0 +1,224 @@
+"""A replay on a terminal or in a pipe, as JSON and as Markdown."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from rlpost.analysis.replay.render_examples import examples
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.display.console import console
+from rlpost.display.tables import TextTable, show_json
+from rlpost.display.text import counted, number, percent, plural
+from rlpost.io.text import printable_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+
+Json = dict[str, Any]
+MARKDOWN_WIDTH = 1000
+_STYLES = {"equal": "green", "follows": "yellow", "parts": "red"}
+_MOST_ULPS = 1e6
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy: a command, or a file."""
+
+    title: str
+    text: str
+    language: str
+
+
+Block = TextTable | Code
+
+
+def show(result: Json, how: str, out: Console | None = None) -> None:
+    """Print a replay on stdout, as a `table`, as `json` or as `markdown`."""
+    if how == "json":
+        show_json(result)
+    elif how == "markdown":
+        lines = [verdict_line(result), input_line(result), *_warnings(result)]
+        head = "".join(f"{_plain(line)}\n\n" for line in lines)
+        parts = [_block_markdown(one) for one in blocks(result, MARKDOWN_WIDTH)]
+        sys.stdout.write(head + "\n".join(parts))
+    else:
+        _print(result, out or console(sys.stdout))
+
+
+def _print(result: Json, out: Console) -> None:
+    def line(text: str, style: str = "") -> None:
+        out.print(Text(printable_line(text), style), soft_wrap=not out.is_terminal)
+
+    line(f"rlpost replay · {result['recipe']['named']}", "bold")
+    line(input_line(result))
+    line(verdict_line(result), "bold green" if result["reproduced"] else "bold red")
+    for text in _warnings(result):
+        line(text, "yellow")
+    for one in blocks(result, out.width):
+        out.print()
+        if isinstance(one, TextTable):
+            out.print(one)
+            continue
+        line(one.title, "bold cyan")
+        for text in one.text.split("\n"):
+            line(f"  {text}" if text else "")
+
+
+def _block_markdown(one: Block) -> str:
+    if isinstance(one, TextTable):
+        return one.markdown(level=3)
+    return f"### {one.title}\n\n```{one.language}\n{one.text}\n```\n"
+
+
+def _plain(line: str) -> str:
+    return printable_line(line).replace("<", "&lt;")
+
+
+def _warnings(result: Json) -> list[str]:
+    texts = list(result["warnings"])
+    if result["not_computed"]:
+        texts.append(f"not compared: {_names(result['not_computed'])}; the recipe computes no such")
+    return [f"! {text}" for text in texts]
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def input_line(result: Json) -> str:
+    """Return the name of the input and how much of it was compared."""
+    tokens = "" if result["tokens"] is None else f", {counted(result['tokens'], 'token')}"
+    count = counted(result["responses"], "response")
+    if result["responses"] == result["of_responses"]:
+        return f"{result['input']}: {count}{tokens}"
+    whole = f"of {result['of_responses']:,} responses"
+    return f"{result['input']}: {whole}, {count}{tokens} stage by stage ({result['scope']})"
+
+
+def verdict_line(result: Json) -> str:
+    """Return whether the recipe reproduces the input, else the first stage that parts."""
+    stages = result["stages"]
+    if result["reproduced"]:
+        columns = counted(len(stages), "recorded column")
+        return f"Reproduced: {columns} equal within {result['tolerance']:g}"
+    first = next((one for one in stages if one["stage"] == result["first"]), None)
+    if first is None:
+        return "Parts: not in the compared steps, but elsewhere in the input (last table)"
+    unit = _unit(first, result)
+    differ = f"{first['differing']:,} of {counted(first['compared'], unit)} differ"
+    before = _names(first["from_recorded"])
+    source = f"computed from the recorded {before}" if before else "computed from the input"
+    return (
+        f"Parts at {first['title']}: {differ}, by {number(first['largest'])} at most "
+        f"(`{first['column']}`, {source})"
+    )
+
+
+def _unit(stage: Json, result: Json) -> str:
+    """Return what the elements of a stage are: `token` or `response`."""
+    level = STAGES[stage["stage"]].level if result["tokens"] is not None else "responses"
+    return str(stage.get("unit", level)).removesuffix("s")
+
+
+def blocks(result: Json, width: int) -> Iterator[Block]:
+    """Yield the parts of the screen below its first lines.
+
+    Args:
+        result: of `replay`.
+        width: columns of the terminal.
+    """
+    yield _stages(result)
+    if result["findings"]:
+        yield _findings(result)
+    yield from examples(result, width)
+    if "everywhere" in result:
+        yield _everywhere(result)
+
+
+def _stages(result: Json) -> TextTable:
+    """Return the table of the recorded stages."""
+    headings = ("stage", "recorded column", "compared", "equal", "max |Δ|", "median |Δ|",
+                "median ulps", "verdict")  # fmt: skip
+    rows = [
+        (
+            one["title"],
+            one["column"],
+            counted(one["compared"], _unit(one, result)),
+            percent(one["share_equal"]),
+            number(one["largest"]),
+            number(one.get("median")),
+            _ulps(one.get("median_ulps")),
+            Text(one["verdict"], _STYLES[one["verdict"]]),
+        )
+        for one in result["stages"]
+    ]
+    return TextTable(headings, rows, title="Stages", text=(0, 1), notes=[*_notes(result)])
+
+
+def _ulps(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value < _MOST_ULPS else f"{value:.0e}"
+
+
+def _notes(result: Json) -> Iterator[str]:
+    """Yield what the numbers of the stages mean, as far as they occur."""
+    tolerance = result["tolerance"]
+    yield (
+        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}. Of tokens, policy tokens "
+        "count. Ulps: float32 numbers between recorded and computed."
+    )
+    if any(one["verdict"] == "follows" for one in result["stages"]):
+        yield (
+            "A stage that follows is equal if it is computed from what was recorded before it; "
+            "it differs from the start because an earlier stage does."
+        )
+    for one in result["stages"]:
+        if one.get("outside_differing"):
+            yield (
+                f"{one['title']}: {counted(one['outside_differing'], 'token')} outside the mask "
+                "differ, too; they do not count."
+            )
+        if one.get("rounding"):
+            unit = _unit(one, result)
+            few = one["rounding"] == 1
+            yield (
+                f"{one['title']}: {counted(one['rounding'], unit)} of groups of equal rewards "
+                f"{'differs' if few else 'differ'} by the float32 rounding of the mean divided by "
+                f"ε; {'it counts' if few else plural('it').replace('its', 'they') + ' count'} as "
+                "equal."
+            )
+
+
+def _findings(result: Json) -> TextTable:
+    lines = []
+    for one in result["findings"]:
+        options = f" ({' '.join(one['options'])})" if one["options"] else ""
+        explains = "" if one["explains"] >= 1 else f", {percent(one['explains'], 0)} of them"
+        lines.append(f"- {one['text']}{options}{explains}")
+    return TextTable(title="What the difference looks like", lines=lines)
+
+
+def _everywhere(result: Json) -> TextTable:
+    """Return the table of the whole input, from the start of the recipe."""
+    rows = [
+        (
+            STAGES[one["stage"]].title,
+            counted(one["compared"], _unit(one, result)),
+            percent(one["share_equal"]),
+            number(one["largest"]),
+            f"{one['responses_differing']:,}",
+            ", ".join(map(str, one["first_rows"][:3])),
+        )
+        for one in result["everywhere"]
+    ]
+    headings = ("stage", "compared", "equal", "max |Δ|", "responses that differ", "first rows")
+    title = f"The whole input: {counted(result['of_responses'], 'response')}, from the start"
+    return TextTable(headings, rows, title=title)

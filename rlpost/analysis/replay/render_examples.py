@@ -1,0 +1,122 @@
+"""Examples of a replay: recorded and computed numbers of single responses, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Json = dict[str, Any]
+_LABEL = 10
+"""Columns of the label of a row and of the gap after it."""
+_GAP = 2
+_DIGITS = range(4, 10)
+_DIFFERS, _OBSERVED = "bold red", "dim"
+
+
+def examples(result: Json, width: int) -> Iterator[TextTable]:
+    """Yield tables of the responses that differ the most.
+
+    Args:
+        result: of `replay`.
+        width: columns of the terminal; long strips of tokens are cut into several tables.
+    """
+    found = result["examples"]
+    if not found:
+        return
+    title = next(one["title"] for one in result["stages"] if one["stage"] == result["first"])
+    title = f"Largest differences of {title}"
+    if found[0]["first_token"] is None:
+        yield _of_responses(found, title)
+        return
+    for i, one in enumerate(found):
+        yield from _strip(one, title if i == 0 else "", width)
+
+
+def _of_responses(found: Sequence[Json], title: str) -> TextTable:
+    """Return one table of responses with a number each."""
+    keys = {name: key for name, key in (("step", "step"), ("prompt", "group"))
+            if found[0][key] is not None}  # fmt: skip
+    digits = digits_of([(one["recorded"][0], one["computed"][0]) for one in found])
+    rows = [
+        (
+            str(one["row"]),
+            *(str(one[key]) for key in keys.values()),
+            number(one["reward"]),
+            shown(one["recorded"][0], digits),
+            shown(one["computed"][0], digits),
+        )
+        for one in found
+    ]
+    headings = ("row", *keys, "reward", "recorded", "computed")
+    text = [i for i, heading in enumerate(headings) if heading == "prompt"]
+    return TextTable(headings, rows, title=title, text=text)
+
+
+def _strip(one: Json, title: str, width: int) -> Iterator[TextTable]:
+    """Yield the tokens of a response, as many in a table as the width has room for."""
+    pairs = list(zip(one["recorded"], one["computed"], strict=True))
+    digits = digits_of([pair for pair, wrong in zip(pairs, one["differs"], strict=True) if wrong])
+    names = [_index(one, i) for i in range(len(pairs))]
+    cells = [(shown(left, digits), shown(right, digits)) for left, right in pairs]
+    widest = max(len(text) for column in (*cells, names) for text in column)
+    count = max(1, (width - _LABEL) // (widest + _GAP))
+    for start in range(0, len(pairs), count):
+        part = range(start, min(start + count, len(pairs)))
+        rows = [
+            (label, *(_cell(one, i, cells[i][side]) for i in part))
+            for side, label in enumerate(("recorded", "computed"))
+        ]
+        if not all(one["differs"]):
+            rows.append(("", *("≠" if one["differs"][i] else "" for i in part)))
+        lines = [] if start else [_heading(one)]
+        yield TextTable(("token", *(names[i] for i in part)), rows, title=title, lines=lines)
+        title = ""
+
+
+def _index(one: Json, i: int) -> str:
+    """Return the number of a token, in parentheses if it is an observation."""
+    index = str(one["first_token"] + i)
+    return index if one["policy"][i] else f"({index})"
+
+
+def _cell(one: Json, i: int, text: str) -> Text:
+    if not one["policy"][i]:
+        return Text(text, _OBSERVED)
+    return Text(text, _DIFFERS if one["differs"][i] else "")
+
+
+def _heading(one: Json) -> str:
+    parts = [f"row {one['row']}"]
+    parts += [f"step {one['step']}"] if one["step"] is not None else []
+    parts += [str(one["group"])] if one["group"] is not None else []
+    parts += [f"reward {number(one['reward'])}", counted(one["tokens"], "token")]
+    observed = "" if all(one["policy"]) else "; observation tokens in parentheses"
+    return " · ".join(parts) + observed
+
+
+def digits_of(pairs: Sequence[tuple[float | None, float | None]]) -> int:
+    """Return the fewest significant digits with which the numbers of each pair look different.
+
+    >>> digits_of([(0.5, 0.7), (-2.47480, -2.47481)])
+    6
+    """
+    for digits in _DIGITS:
+        if all(shown(left, digits) != shown(right, digits) for left, right in pairs):
+            return digits
+    return _DIGITS[-1]
+
+
+def shown(value: float | None, digits: int) -> str:
+    """Return a number with so many significant digits; `–` for what is no number.
+
+    >>> shown(-2.474803, 4), shown(0.0, 4), shown(None, 4)
+    ('-2.475', '0', '–')
+    """
+    return "–" if value is None else f"{value:.{digits}g}"
