@@ -3,9 +3,9 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `report`, `convert`, `export`, `bundle`, `join` and `verify` are the
-other commands as functions; they read paths and tables. `functional` has the formulas as functions
-of torch tensors.
+`inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export`, `bundle`, `join` and `verify`
+are the other commands as functions; they read paths and tables. `functional` has the formulas as
+functions of torch tensors.
 `rlpost help python` prints the manual.
 """
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         inspect,
         join,
         loss,
+        replay,
         report,
         verify,
     )
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _FUNCTIONS = (
     *("advantages", "bundle", "compare", "convert", "enrich", "export", "inspect", "join", "loss"),
-    *("report", "verify"),
+    *("replay", "report", "verify"),
 )
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "rlpost.interface.functions"),
@@ -81,6 +82,7 @@ __all__ = [
     "loss_preset",
     "preset",
     "ray",
+    "replay",
     "report",
     "verify",
 ]

@@ -27,6 +27,7 @@ from rlpost.interface.results import (
     Inspection,
     Join,
     LossSummary,
+    Replay,
     Report,
     Summary,
     Verification,
@@ -307,6 +308,59 @@ def compare(
         else:
             found = work.compare_files(paths, columns_map, **options)
     return Comparison(_renamed(found, dict(zip(paths, input_names(inputs), strict=True))))
+
+
+def replay(
+    inputs: Inputs,
+    recipe: Recipe | None = None,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    columns_map: Mapping[str, str] | None = None,
+    tolerance: float = 1e-4,
+    sample_tokens: int = 4_000_000,
+    progress: bool | None = None,
+) -> Replay:
+    """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
+
+    A number is equal if |recorded - computed| <= tolerance * |computed| + tolerance / 100.
+
+    Args:
+        inputs: paths or tables, as of `advantages`, with recorded columns, such as `advantages`,
+            `returns`, `token_level_rewards`, `kl`; together they are one input.
+        recipe: such as `rlpost.preset("verl")`; None: search for the recipe that reproduces the
+            recorded columns.
+        fixed: fields of a recipe that the search does not change, such as `{"estimator": "gae"}`.
+        columns_map: role or stage to column, as with `--map`: `{"advantages": "adv"}`.
+        tolerance: relative difference of equal numbers, at least 0; float32 in another order of
+            operations differs by 1e-6 and more.
+        sample_tokens: tokens in memory. Of a larger input, whole steps or prompt groups are
+            compared stage by stage, and everything from the start.
+        progress: show a progress bar, as of `advantages`.
+
+    Returns:
+        `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
+        that parts; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
+        `toml`), `ties`, `unexplained`, `tried`, `seconds`.
+
+    Raises:
+        UsageError: options do not fit together, or `columns_map` names no role and no stage.
+        DataError: the input has no recorded column, or lacks what the recipe needs.
+        ReadWriteError: an input cannot be read.
+    """
+    from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
+
+    if recipe is not None and fixed:
+        raise UsageError("recipe and fixed exclude each other: fixed is for a search")
+    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+        found = work.replay(
+            paths,
+            work.Request(
+                recipe, "the recipe", {**(fixed or {})}, columns_map or {}, tolerance,
+                sample_tokens, run.reporter,
+            ),
+        )  # fmt: skip
+    names = input_names(inputs)
+    return Replay(found if paths == names else found | {"input": ", ".join(names)})
 
 
 def report(

@@ -192,6 +192,31 @@ class Comparison(Result):
         show(self, "table", out)
 
 
+class Replay(Result):
+    """What a trainer recorded against what a recipe computes, stage by stage."""
+
+    reproduced: bool
+    """Whether every recorded stage that was compared is equal."""
+    first: str | None
+    """The first stage that parts, by its column of `emit`; None if none does."""
+    stages: list[Json]
+    """In order: recorded column, counts, differences, and the verdict equal, parts or follows."""
+    findings: list[Json]
+    """What the difference looks like: `finding`, `text`, `options`, `explains`."""
+    examples: list[Json]
+    recipe: Json
+    """`named` and `toml`, which `--config` reads."""
+    recorded: dict[str, str]
+    """Stage -> recorded column."""
+    warnings: list[str]
+
+    def show(self, out: Console) -> None:
+        """Print the replay as `rlpost replay` does."""
+        from rlpost.analysis.replay.render import show  # noqa: PLC0415
+
+        show(self, "table", out)
+
+
 class Verification(Result):
     """The verdict on each column of enriched files."""
 

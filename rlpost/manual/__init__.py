@@ -20,7 +20,7 @@ TOPICS = {
     "report": "An HTML report.",
     "browse": "The terminal browser.",
     "compare": "Comparison of files and of recipes.",
-    "replay": "Recorded numbers of a trainer: replays and bundles.",
+    "replay": "Recorded numbers of a trainer: replays, searches, bundles.",
     "losses": "Policy losses: clipping, ratios, KL, zero gradients.",
     "training": "Training on the output.",
     "python": "The Python interface and the formulas as functions.",

@@ -13,6 +13,7 @@ from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
@@ -194,6 +195,11 @@ def export() -> str:
     return table(headings, rows)
 
 
+def recorded() -> str:
+    rows = [(code(one.name), one.title, one.level, codes(one.names[1:])) for one in STAGES.values()]
+    return table(("column", "stage", "a number for each of", "other names"), rows)
+
+
 def format_notes() -> str:
     sections = []
     for one in FORMATS.values():
@@ -296,6 +302,7 @@ TABLES = {
     "semantics": semantics,
     "formats": formats,
     "export": export,
+    "recorded": recorded,
     "format-notes": format_notes,
     "findings": findings,
     "functional": functions,

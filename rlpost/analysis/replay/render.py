@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from rlpost.analysis.replay.render_examples import examples
+from rlpost.analysis.replay.render_search import Code, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable, show_json
-from rlpost.display.text import counted, number, percent, plural
+from rlpost.display.text import counted, number, percent
 from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
@@ -25,15 +25,6 @@ Json = dict[str, Any]
 MARKDOWN_WIDTH = 1000
 _STYLES = {"equal": "green", "follows": "yellow", "parts": "red"}
 _MOST_ULPS = 1e6
-
-
-@dataclass(frozen=True)
-class Code:
-    """Lines to copy: a command, or a file."""
-
-    title: str
-    text: str
-    language: str
 
 
 Block = TextTable | Code
@@ -56,7 +47,8 @@ def _print(result: Json, out: Console) -> None:
     def line(text: str, style: str = "") -> None:
         out.print(Text(printable_line(text), style), soft_wrap=not out.is_terminal)
 
-    line(f"rlpost replay · {result['recipe']['named']}", "bold")
+    named = "search" if "search" in result else result["recipe"]["named"]
+    line(f"rlpost replay · {named}", "bold")
     line(input_line(result))
     line(verdict_line(result), "bold green" if result["reproduced"] else "bold red")
     for text in _warnings(result):
@@ -69,12 +61,15 @@ def _print(result: Json, out: Console) -> None:
         line(one.title, "bold cyan")
         for text in one.text.split("\n"):
             line(f"  {text}" if text else "")
+        for text in one.notes:
+            line(text, "dim")
 
 
 def _block_markdown(one: Block) -> str:
     if isinstance(one, TextTable):
         return one.markdown(level=3)
-    return f"### {one.title}\n\n```{one.language}\n{one.text}\n```\n"
+    notes = "".join(f"\n{_plain(note)}\n" for note in one.notes)
+    return f"### {one.title}\n\n```{one.language}\n{one.text}\n```\n{notes}"
 
 
 def _plain(line: str) -> str:
@@ -85,7 +80,16 @@ def _warnings(result: Json) -> list[str]:
     texts = list(result["warnings"])
     if result["not_computed"]:
         texts.append(f"not compared: {_names(result['not_computed'])}; the recipe computes no such")
+    order = [one["stage"] for one in result["stages"]]
+    elsewhere = [one["stage"] for one in result.get("everywhere", ()) if not one["equal"]]
+    if elsewhere and order.index(elsewhere[0]) < _place(order, result["first"]):
+        title = STAGES[elsewhere[0]].title
+        texts.append(f"beyond these rows {title} differs, too (last table): --sample compares more")
     return [f"! {text}" for text in texts]
+
+
+def _place(order: list[str], first: str | None) -> int:
+    return len(order) if first is None else order.index(first)
 
 
 def _names(names: list[str]) -> str:
@@ -95,11 +99,10 @@ def _names(names: list[str]) -> str:
 def input_line(result: Json) -> str:
     """Return the name of the input and how much of it was compared."""
     tokens = "" if result["tokens"] is None else f", {counted(result['tokens'], 'token')}"
-    count = counted(result["responses"], "response")
     if result["responses"] == result["of_responses"]:
-        return f"{result['input']}: {count}{tokens}"
-    whole = f"of {result['of_responses']:,} responses"
-    return f"{result['input']}: {whole}, {count}{tokens} stage by stage ({result['scope']})"
+        return f"{result['input']}: {counted(result['responses'], 'response')}{tokens}"
+    part = f"{result['responses']:,} of {counted(result['of_responses'], 'response')}"
+    return f"{result['input']}: {part} ({result['scope']}{tokens}) stage by stage, then all"
 
 
 def verdict_line(result: Json) -> str:
@@ -110,13 +113,14 @@ def verdict_line(result: Json) -> str:
         return f"Reproduced: {columns} equal within {result['tolerance']:g}"
     first = next((one for one in stages if one["stage"] == result["first"]), None)
     if first is None:
-        return "Parts: not in the compared steps, but elsewhere in the input (last table)"
+        return "Parts, but not in the rows compared stage by stage (last table)"
     unit = _unit(first, result)
     differ = f"{first['differing']:,} of {counted(first['compared'], unit)} differ"
     before = _names(first["from_recorded"])
     source = f"computed from the recorded {before}" if before else "computed from the input"
+    parts = "No recipe found: the nearest parts" if "search" in result else "Parts"
     return (
-        f"Parts at {first['title']}: {differ}, by {number(first['largest'])} at most "
+        f"{parts} at {first['title']}: {differ}, by {number(first['largest'])} at most "
         f"(`{first['column']}`, {source})"
     )
 
@@ -134,6 +138,8 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
         result: of `replay`.
         width: columns of the terminal.
     """
+    if "search" in result:
+        yield from found_blocks(result)
     yield _stages(result)
     if result["findings"]:
         yield _findings(result)
@@ -144,12 +150,12 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
 
 def _stages(result: Json) -> TextTable:
     """Return the table of the recorded stages."""
-    headings = ("stage", "recorded column", "compared", "equal", "max |Δ|", "median |Δ|",
-                "median ulps", "verdict")  # fmt: skip
+    headings = ("stage", "recorded column", "compared", "equal", "max |Δ|", "median", "ulps",
+                "verdict")  # fmt: skip
     rows = [
         (
             one["title"],
-            one["column"],
+            _column(one),
             counted(one["compared"], _unit(one, result)),
             percent(one["share_equal"]),
             number(one["largest"]),
@@ -162,6 +168,12 @@ def _stages(result: Json) -> TextTable:
     return TextTable(headings, rows, title="Stages", text=(0, 1), notes=[*_notes(result)])
 
 
+def _column(one: Json) -> str:
+    """Return the recorded column of a stage, and the recorded ones it was computed from."""
+    before = ", ".join(one["from_recorded"])
+    return f"{one['column']}, from recorded {before}" if before else str(one["column"])
+
+
 def _ulps(value: float | None) -> str:
     if value is None:
         return "–"
@@ -172,8 +184,8 @@ def _notes(result: Json) -> Iterator[str]:
     """Yield what the numbers of the stages mean, as far as they occur."""
     tolerance = result["tolerance"]
     yield (
-        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}. Of tokens, policy tokens "
-        "count. Ulps: float32 numbers between recorded and computed."
+        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}; of tokens, policy tokens "
+        "count. Median: of |Δ|; ulps: the same in float32 numbers."
     )
     if any(one["verdict"] == "follows" for one in result["stages"]):
         yield (
@@ -187,13 +199,10 @@ def _notes(result: Json) -> Iterator[str]:
                 "differ, too; they do not count."
             )
         if one.get("rounding"):
-            unit = _unit(one, result)
-            few = one["rounding"] == 1
             yield (
-                f"{one['title']}: {counted(one['rounding'], unit)} of groups of equal rewards "
-                f"{'differs' if few else 'differ'} by the float32 rounding of the mean divided by "
-                f"ε; {'it counts' if few else plural('it').replace('its', 'they') + ' count'} as "
-                "equal."
+                f"{one['title']}: in groups of equal rewards, "
+                f"{counted(one['rounding'], _unit(one, result))} within the float32 rounding of "
+                "the mean divided by ε: equal."
             )
 
 
@@ -202,7 +211,7 @@ def _findings(result: Json) -> TextTable:
     for one in result["findings"]:
         options = f" ({' '.join(one['options'])})" if one["options"] else ""
         explains = "" if one["explains"] >= 1 else f", {percent(one['explains'], 0)} of them"
-        lines.append(f"- {one['text']}{options}{explains}")
+        lines.append(f"{one['text']}{options}{explains}")
     return TextTable(title="What the difference looks like", lines=lines)
 
 

@@ -36,7 +36,7 @@ def examples(result: Json, width: int) -> Iterator[TextTable]:
         yield _of_responses(found, title)
         return
     for i, one in enumerate(found):
-        yield from _strip(one, title if i == 0 else "", width)
+        yield from _strip(one, "" if i else f"{title}: ", width)
 
 
 def _of_responses(found: Sequence[Json], title: str) -> TextTable:
@@ -59,7 +59,7 @@ def _of_responses(found: Sequence[Json], title: str) -> TextTable:
     return TextTable(headings, rows, title=title, text=text)
 
 
-def _strip(one: Json, title: str, width: int) -> Iterator[TextTable]:
+def _strip(one: Json, before: str, width: int) -> Iterator[TextTable]:
     """Yield the tokens of a response, as many in a table as the width has room for."""
     pairs = list(zip(one["recorded"], one["computed"], strict=True))
     digits = digits_of([pair for pair, wrong in zip(pairs, one["differs"], strict=True) if wrong])
@@ -69,15 +69,14 @@ def _strip(one: Json, title: str, width: int) -> Iterator[TextTable]:
     count = max(1, (width - _LABEL) // (widest + _GAP))
     for start in range(0, len(pairs), count):
         part = range(start, min(start + count, len(pairs)))
-        rows = [
+        rows: list[tuple[str | Text, ...]] = [
             (label, *(_cell(one, i, cells[i][side]) for i in part))
             for side, label in enumerate(("recorded", "computed"))
         ]
         if not all(one["differs"]):
             rows.append(("", *("≠" if one["differs"][i] else "" for i in part)))
-        lines = [] if start else [_heading(one)]
-        yield TextTable(("token", *(names[i] for i in part)), rows, title=title, lines=lines)
-        title = ""
+        title = "" if start else f"{before}{_heading(one)}"
+        yield TextTable(("token", *(names[i] for i in part)), rows, title=title)
 
 
 def _index(one: Json, i: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from rlpost.cli.options import Format, option, with_recipe_options
 from rlpost.cli.output import echo, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import flag_of
-
-if TYPE_CHECKING:
-    from rlpost.analysis.replay.run import Request
 
 Json = dict[str, Any]
 app = typer.Typer(add_completion=False)

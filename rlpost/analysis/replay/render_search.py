@@ -1,0 +1,81 @@
+"""The result of a search: the recipe, its ties, and what it leaves unexplained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy: a command, or a file."""
+
+    title: str
+    text: str
+    language: str
+    notes: tuple[str, ...] = ()
+
+
+def found_blocks(result: Json) -> Iterator[TextTable | Code]:
+    """Yield the recipe of a search as options and as a file, ties, and what it leaves open."""
+    found = result["search"]
+    best, reproduced = found["best"], result["reproduced"]
+    yield Code(
+        "Recipe" if reproduced else "Nearest recipe", best["named"], "text", (_tried(found),)
+    )
+    yield Code("As a recipe file, for --config", best["toml"], "toml")
+    if reproduced and found["ties"]:
+        yield _ties(found)
+    if found["unexplained"]:
+        yield _unexplained(found)
+
+
+def _tried(found: Json) -> str:
+    sample = found["sample"]
+    rows = f"{counted(sample['responses'], 'response')} ({sample['scope']})"
+    return (
+        f"{counted(found['tried'], 'recipe')} tried in {found['seconds']:.1f} s on {rows}; "
+        f"{percent(found['share_equal'])} of the numbers equal, largest difference "
+        f"{number(found['largest'])}"
+    )
+
+
+def _ties(found: Json) -> TextTable:
+    """Return the recipes with the same numbers, and the data that would tell them apart."""
+    rows = [(one["named"], one["data"]) for one in found["ties"]]
+    more = found["tie_count"] - len(rows)
+    return TextTable(
+        ("recipe", "what would tell it apart"),
+        rows,
+        title="Ties: these recipes give the same numbers on this input",
+        notes=[f"… {more} more"] if more else [],
+        text=(0, 1),
+    )
+
+
+def _unexplained(found: Json) -> TextTable:
+    """Return by stage what the nearest recipe leaves open."""
+    lines = []
+    for one in found["unexplained"]:
+        title = STAGES[one["stage"]].title
+        if not one["computed"]:
+            lines.append(f"{title}: not computed")
+            continue
+        kinds = f", all {' and '.join(one['kinds'])}" if one["kinds"] else ""
+        rows = ", ".join(map(str, one["rows"]))
+        lines.append(
+            f"{title}: {percent(one['share'])} of the numbers, in "
+            f"{counted(one['responses'], 'response')}{kinds} of {counted(one['groups'], 'group')} "
+            f"and {one['steps']} of {counted(one['of_steps'], 'step')}; rows {rows}"
+            f"{', …' if one['responses'] > len(one['rows']) else ''}"
+        )
+    return TextTable(title="What remains unexplained", lines=lines)
