@@ -158,6 +158,7 @@ class Settings:
         others = self.fields_set[0] - {"columns"}
         return self._config is not None or self.preset is not None or bool(others)
 
+    @property
     def has_base(self) -> bool:
         """Whether a preset or a recipe file is set."""
         return self._preset is not None or self._config is not None

@@ -13,7 +13,7 @@ from rlpost.cli.help_screen import ALL, Panel
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
 
-COMMANDS_WITH_MORE = ("advantages", "plan", "loss", "bundle")
+COMMANDS_WITH_MORE = ("advantages", "plan", "loss", "bundle", "replay")
 
 
 @pytest.fixture(autouse=True)
