@@ -114,11 +114,19 @@ class Replayer:
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
+        return self.tried(recipe, names)[0]
+
+    def tried(
+        self, recipe: Recipe, names: Collection[str]
+    ) -> tuple[list[Replayed], ResolvedRecipe]:
+        """Return the same as `from_start`, and the recipe resolved for the rollouts."""
+        whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
-        for own, stages in parts.runs_of(self.bound(recipe), self._recorded(names)):
-            found, resolved = computed(self.inputs, own, stages)
-            out |= {n: self._compared(n, column, resolved) for n, column in found.items()}
-        return [out[name] for name in parts.ordered(recipe, out)]
+        for own, stages in parts.runs_of(whole, self._recorded(names)):
+            found, last = computed(self.inputs, own, stages)
+            resolved = last if own is whole else resolved
+            out |= {n: self._compared(n, column, last) for n, column in found.items()}
+        return [out[name] for name in parts.ordered(recipe, out)], resolved or self.resolved(whole)
 
     def _recorded(self, names: Collection[str]) -> list[str]:
         return [name for name in STAGES if name in names and name in self.rollouts.recorded]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +69,15 @@ def file_of(name: str) -> Path:
     return _HOME / f"{name}.toml"
 
 
+@cache
+def _table(name: str) -> Values:
+    """Return the table of a preset's file; none for `default`. It is shared, and not changed."""
+    return {} if name == DEFAULT else load_toml(file_of(name))
+
+
 def source_of(name: str) -> FrameworkSource:
     """Return the framework's code that a preset reproduces; raises UsageError if there is none."""
-    return FrameworkSource(**load_toml(file_of(name))["source"])
+    return FrameworkSource(**_table(name)["source"])
 
 
 def earlier(name: str) -> tuple[str, ...]:
@@ -87,7 +94,7 @@ def about(name: str) -> str:
 
 def variants(name: str) -> tuple[str, ...]:
     """Return the estimators for which a preset has a table."""
-    return tuple(load_toml(file_of(name)).get("estimators", {}))
+    return tuple(_table(name).get("estimators", {}))
 
 
 def merged(*layers: Values) -> Values:
@@ -113,14 +120,14 @@ def values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = {} if name == DEFAULT else load_toml(file_of(name))
+    table = _table(name)
     recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, "source")}
     return _with_variant(recipe, "estimator", "grpo", "estimators", values)
 
 
 def usual_estimator(name: str) -> str:
     """Return the default estimator of a preset, by the framework's name."""
-    table = {} if name == DEFAULT else load_toml(file_of(name))
+    table = _table(name)
     return str(table.get("estimator", "grpo"))
 
 
@@ -161,7 +168,7 @@ def loss_values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = {} if name == DEFAULT else load_toml(file_of(name))
+    table = _table(name)
     loss = {**table.get("loss", {}), "losses": table.get("losses", {})}
     return _with_variant(loss, "loss", "ppo", "losses", values)
 
@@ -181,7 +188,7 @@ def loss_preset(name: str, **values: Any) -> LossOptions:
 
 def loss_variants(name: str) -> tuple[str, ...]:
     """Return the policy losses for which a preset has a table."""
-    return tuple(load_toml(file_of(name)).get("losses", {}))
+    return tuple(_table(name).get("losses", {}))
 
 
 class Difference(NamedTuple):

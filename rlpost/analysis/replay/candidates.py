@@ -1,0 +1,190 @@
+"""Candidates of a search: a preset, its estimator and a few changes, and how one types them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from rlpost.recipe.estimators import NAMES
+from rlpost.recipe.flags import flag_of
+from rlpost.recipe.presets import (
+    DEFAULT,
+    PRESETS,
+    SUPERSEDED,
+    merged,
+    usual_estimator,
+    values_of,
+    variants,
+)
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Values = dict[str, Any]
+DETAIL = "numerics."
+"""How the name of a numerical detail begins among the changes of a candidate."""
+_COMMAS = ("reward_components", "component_weights", "episode_domains")
+_PAIRS = ("columns", "teachers")
+# Of equally small recipes the first is named: current code before earlier code, rlpost's own last.
+ORDER = (*PRESETS, *SUPERSEDED, DEFAULT)
+
+
+@cache
+def _base_values(preset: str, estimator: str) -> Values:
+    return values_of(preset, {"estimator": estimator})
+
+
+@cache
+def _own(preset: str) -> tuple[str, ...]:
+    return () if preset == DEFAULT else variants(preset)
+
+
+@cache
+def base_recipe(preset: str, estimator: str) -> Recipe:
+    """Return the recipe of a preset's estimator, without changes."""
+    return Recipe.of(_base_values(preset, estimator))
+
+
+def nested(flat: Mapping[str, Any]) -> Values:
+    """Return changes as fields of a recipe: `numerics.NAME` in a table of its own."""
+    out: Values = {name: value for name, value in flat.items() if not name.startswith(DETAIL)}
+    details = {n.removeprefix(DETAIL): v for n, v in flat.items() if n.startswith(DETAIL)}
+    return merged(out, {"numerics": details} if details else {})
+
+
+def flat(values: Mapping[str, Any]) -> Values:
+    """Return fields of a recipe as changes."""
+    details = {DETAIL + name: value for name, value in values.get("numerics", {}).items()}
+    return {name: value for name, value in values.items() if name != "numerics"} | details
+
+
+def value_of(recipe: Recipe, name: str) -> Any:
+    """Return the value of a field, or of `numerics.NAME`."""
+    owner = recipe.numerics if name.startswith(DETAIL) else recipe
+    return getattr(owner, name.removeprefix(DETAIL))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A preset, one of its estimators, and changes."""
+
+    preset: str
+    estimator: str
+    """As the framework calls it."""
+    changes: Values = field(default_factory=dict)
+    """By field, or `numerics.NAME`."""
+    given: Values = field(default_factory=dict)
+    """Fields that the user typed, in the same form; they stay."""
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe; raises UsageError if options exclude each other."""
+        base = _base_values(self.preset, self.estimator)
+        return Recipe.of(merged(base, nested(self.changes), nested(self.given)))
+
+    def changed(self, changes: Mapping[str, Any]) -> Candidate:
+        """Return the candidate with other changes too; those equal to the preset are left out."""
+        base = base_recipe(self.preset, self.estimator)
+        both = {**self.changes, **changes}
+        kept = {n: v for n, v in both.items() if n not in self.given and value_of(base, n) != v}
+        return Candidate(self.preset, self.estimator, kept, self.given)
+
+    def without(self, names: Iterable[str]) -> Candidate:
+        """Return the candidate without some changes."""
+        left = {*names}
+        kept = {name: value for name, value in self.changes.items() if name not in left}
+        return Candidate(self.preset, self.estimator, kept, self.given)
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """The plainest first: the fewest changes, then a preset's own estimators."""
+        own = self.estimator in (*_own(self.preset), usual_estimator(self.preset))
+        kind = 1 if self.preset == DEFAULT else 3 if not own else 2 * ("@" in self.preset)
+        return len(self.changes), kind, ORDER.index(self.preset), self.estimator
+
+    @property
+    def typed(self) -> list[str]:
+        """The options that name the recipe, as one types them."""
+        parts = [] if self.preset == DEFAULT else ["--preset", self.preset]
+        parts += ["--estimator", self.estimator]
+        for name, value in {**self.given, **self.changes}.items():
+            if name != "estimator":
+                parts += _typed(name, value)
+        return parts
+
+    @property
+    def named(self) -> str:
+        """The options in one line."""
+        return " ".join(f"'{part}'" if " " in part else part for part in self.typed)
+
+
+def _typed(name: str, value: Any) -> list[str]:
+    """Return the options that set a field."""
+    flag = flag_of(name)
+    if value is None:
+        parts: list[str] = []
+    elif name.startswith(DETAIL):
+        parts = ["--numerics", f"{name.removeprefix(DETAIL)}={_text(value)}"]
+    elif isinstance(value, bool):
+        parts = [flag if value else f"--no-{flag[2:]}"]
+    elif name in _PAIRS:
+        parts = [part for key, one in value.items() for part in (flag, f"{key}={_text(one)}")]
+    elif name == "is_filter":
+        parts = [part for one in value for part in (flag, str(one))]
+    elif name in _COMMAS:
+        parts = [flag, ",".join(map(_text, value))]
+    else:
+        parts = [flag, *map(_text, value if isinstance(value, list | tuple) else [value])]
+    return parts
+
+
+def _text(value: Any) -> str:
+    if value == float("inf"):
+        return "never"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def bases(given: Mapping[str, Any]) -> list[Candidate]:
+    """Return presets with their own estimators, and rlpost's estimators, each recipe once.
+
+    Args:
+        given: changes that the user typed; `estimator` restricts the estimators.
+    """
+    pairs = [(preset, name) for preset in ORDER for name in _own(preset)]
+    pairs += [(DEFAULT, name) for name in NAMES]
+    return _distinct(pairs, given)
+
+
+def presets_of(estimator: str, given: Mapping[str, Any]) -> list[Candidate]:
+    """Return an estimator of rlpost with every preset, by each name that the preset has for it."""
+    pairs = [
+        (preset, name)
+        for preset in ORDER
+        for name in dict.fromkeys((*_own(preset), estimator))
+        if base_recipe(preset, name).estimator == estimator
+    ]
+    return _distinct(pairs, given)
+
+
+def _distinct(pairs: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> list[Candidate]:
+    """Return a candidate for each different recipe, the plainest."""
+    own = {name: value for name, value in given.items() if name != "estimator"}
+    typed = given.get("estimator")
+    if typed is not None and typed not in NAMES:
+        pairs = [*pairs, *((preset, typed) for preset in ORDER if ":" in typed)]
+    found: dict[str, Candidate] = {}
+    for preset, name in pairs:
+        recipe = base_recipe(preset, name)
+        if typed in (None, name, recipe.estimator):
+            one, key = Candidate(preset, name, {}, own), key_of(recipe)
+            found[key] = min(found.get(key, one), one, key=lambda each: each.order)
+    return list(found.values())
+
+
+def key_of(recipe: Recipe) -> str:
+    """Return a text that is equal for recipes that compute the same."""
+    values = recipe.model_dump(mode="json", exclude={"estimator_name", "emit"})
+    return json.dumps(values, sort_keys=True)

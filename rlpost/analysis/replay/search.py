@@ -1,0 +1,327 @@
+"""Search for the recipe that made recorded numbers.
+
+Every preset with every estimator is computed on a sample; then changes of one option at a time
+around the nearest, with β, γ, λ and weights solved from the numbers; then the smallest set of
+changes that still gives the numbers, on every preset. Nearness is the mean number of decades beyond
+the tolerance, so that a step in the right direction counts before all numbers are equal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.analysis.replay.candidates import DETAIL, bases, flat, key_of, nested, presets_of
+from rlpost.analysis.replay.moves import Facts, moves
+from rlpost.analysis.replay.sample import kinds_of, sampled
+from rlpost.analysis.replay.solve import solved
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.ties import tie
+from rlpost.analysis.replay.trials import Trial, Trials
+from rlpost.errors import DataError
+from rlpost.io.progress import SilentReporter
+from rlpost.recipe.presets import toml_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlpost.analysis.replay.candidates import Candidate
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.io.progress import Reporter
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+SOLVED = 10
+"""Estimators whose numbers are solved before changes are tried."""
+STARTS = 5
+"""Estimators around which changes are tried."""
+ROUNDS = 6
+"""Changes that are made one after another."""
+SECONDS = 20.0
+"""CPU seconds after which no other start is tried."""
+_GAIN = 0.98
+"""A change is kept if it brings the score below this share."""
+_TOGETHER = 8
+"""Changes that are tried on top of each other."""
+_NEAR = 12
+"""Changes of which pairs are tried."""
+TIES = 12
+"""Ties that are listed."""
+_LATER = ("sample_weight", "is_weight")
+"""Stages that no preset computes without an option."""
+
+
+def _place(one: Trial) -> tuple[Any, ...]:
+    return one.place
+
+
+@dataclass(frozen=True)
+class Found:
+    """The recipe that is nearest to recorded numbers."""
+
+    recipe: Recipe
+    named: str
+    """As one types it."""
+    facts: Json
+
+
+def search(
+    rollouts: Rollouts,
+    *,
+    tolerance: float,
+    given: Mapping[str, Any] | None = None,
+    reporter: Reporter | None = None,
+) -> Found:
+    """Return the smallest recipe that reproduces recorded numbers, or the nearest one.
+
+    Args:
+        rollouts: the input, with recorded columns.
+        tolerance: relative tolerance of equal numbers.
+        given: fields of a recipe that the user typed; they stay.
+        reporter: receives the recipes tried.
+
+    Returns:
+        The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
+        `seconds`, `sample`, `reproduces`, `best` (`named`, `options`, `preset`, `estimator`,
+        `changes`, `toml`), `largest`, `share_equal`, `not_computed`, `ties` and `unexplained`.
+
+    Raises:
+        DataError: no recipe fits the input.
+    """
+    started = time.perf_counter()
+    reports = reporter or SilentReporter()
+    reports.start("search", None)
+    run = _Search(sampled(rollouts), tolerance, flat(given or {}), reports)
+    best = run.best()
+    ties = run.ties(best) if best.reproduces else []
+    seconds = time.perf_counter() - started
+    return Found(best.candidate.recipe, best.candidate.named, run.facts(best, ties, seconds))
+
+
+class _Search:
+    """A search over a sample."""
+
+    def __init__(self, sample: Rollouts, tolerance: float, given: Json, reporter: Reporter) -> None:
+        self.given = given
+        self.tolerance, self.reporter = tolerance, reporter
+        self.started = time.process_time()
+        self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
+        self.starts = self._bases()
+        self.missing = self._drop_uncomputed(sample)
+        self.known = Facts(self.trials.rollouts)
+
+    def _bases(self) -> list[Trial]:
+        found = [self.trials.of(one) for one in bases(self.given)]
+        fitting = sorted((one for one in found if one is not None), key=_place)
+        if not fitting:
+            skipped = self.trials.skipped
+            reasons = "; ".join(sorted(skipped, key=lambda reason: -skipped[reason])[:3])
+            raise DataError(f"{self.trials.rollouts.name}: no recipe fits this input: {reasons}")
+        return fitting
+
+    def _drop_uncomputed(self, sample: Rollouts) -> list[str]:
+        """Leave out recorded stages that no recipe computes from this input; returns them."""
+        computed = {one.name for trial in self.starts for one in trial.replayed}
+        missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
+        if missing and len(missing) < len(sample.recorded):
+            left = {n: column for n, column in sample.recorded.items() if n not in missing}
+            before, report = self.trials, lambda: self.reporter.advance(1)
+            self.trials = Trials(replace(sample, recorded=left), self.tolerance, report)
+            self.starts = self._bases()
+            self.trials.count += before.count
+            self.trials.skipped = before.skipped
+        return missing
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for more starts is over."""
+        return time.process_time() - self.started > SECONDS
+
+    def best(self) -> Trial:
+        """Return the best trial."""
+        best = self.starts[0]
+        if not best.reproduces:
+            starts = sorted((self._solved(one) for one in self._distinct()), key=_place)
+            best = starts[0]
+            for start in starts[:STARTS]:
+                if best.reproduces or self.late:
+                    break
+                best = min(best, self._descent(start), key=_place)
+        return self._smallest(best) if best.reproduces and best.candidate.changes else best
+
+    def _distinct(self) -> list[Trial]:
+        """Return the nearest starts, one of each estimator of rlpost."""
+        seen: dict[str, Trial] = {}
+        for one in self.starts:
+            seen.setdefault(one.resolved.recipe.estimator, one)
+        return [*seen.values()][:SOLVED]
+
+    def _descent(self, start: Trial) -> Trial:
+        """Return the result of the best changes, one after another, from a start."""
+        current = start
+        for _ in range(ROUNDS):
+            before = current
+            current = self._stepped(self._on_presets(current))
+            if not current.reproduces:
+                current = self._solved(current)
+            if current.reproduces or current.score > before.score * _GAIN or self.late:
+                break
+        return current if current.reproduces or self.late else self._paired(current)
+
+    def _solved(self, current: Trial) -> Trial:
+        return solved(current, self.known, self.trials)
+
+    def _on_presets(self, current: Trial) -> Trial:
+        """Return the same changes on the preset on which they come nearest."""
+        changes, own = current.candidate.changes, current.resolved.recipe.estimator
+        found = [self.trials.of(one.changed(changes)) for one in presets_of(own, self.given)]
+        return min([current, *(one for one in found if one is not None)], key=_place)
+
+    def _stepped(self, current: Trial) -> Trial:
+        """Return a trial with the single changes that bring it nearer, the best first."""
+        if current.reproduces:
+            return current
+        for one, changes in self._around(current)[:_TOGETHER]:
+            removed = [name for name in changes if name in current.candidate.changes]
+            tried = self.trials.of(current.candidate.without(removed).changed(changes))
+            if not removed and tried is not None and tried.score < current.score * _GAIN:
+                current = tried
+            elif one.score < current.score * _GAIN:
+                current = one
+            if current.reproduces:
+                break
+        return current
+
+    def _around(self, current: Trial) -> list[tuple[Trial, Json]]:
+        """Return the trials of all single changes of a candidate, the nearest first."""
+        own = current.candidate
+        found, seen = list[tuple[Trial, Json]](), {key_of(own.recipe)}
+        tried = [(own.changed(changes), changes) for changes in moves(current, self.known)]
+        tried += [(own.without([name]), {name: None}) for name in own.changes]
+        for candidate, changes in tried:
+            if any(name in self.given for name in changes):
+                continue
+            one = self.trials.of(candidate)
+            if one is not None and (key := key_of(one.candidate.recipe)) not in seen:
+                seen.add(key)
+                found.append((one, changes))
+        return sorted(found, key=lambda pair: pair[0].place)
+
+    def _paired(self, current: Trial) -> Trial:
+        """Return the best trial of two changes that bring it nearer only together."""
+        best = current
+        near = self._around(current)[:_NEAR]
+        for (_, first), (_, second) in combinations(near, 2):
+            one = self.trials.of(current.candidate.changed({**first, **second}))
+            if one is not None:
+                best = min(best, one, key=_place)
+            if best.reproduces or self.late:
+                break
+        return best
+
+    def _smallest(self, best: Trial) -> Trial:
+        """Return the recipe with the fewest changes that gives the same numbers, on any preset."""
+        best = self._pruned(best)
+        for candidate in self._others(best):
+            if len(candidate.changes) <= len(best.candidate.changes) + 1:
+                one = self.trials.of(candidate)
+                if one is not None and one.reproduces:
+                    best = min(best, self._pruned(one), key=_place)
+        return best
+
+    def _others(self, best: Trial) -> list[Candidate]:
+        """Return the same changes with other presets and estimators."""
+        own = presets_of(best.resolved.recipe.estimator, self.given)
+        every = {
+            **{one.named: one for one in own},
+            **{s.candidate.named: s.candidate for s in self.starts},
+        }
+        return [one.changed(best.candidate.changes) for one in every.values()]
+
+    def _pruned(self, trial: Trial) -> Trial:
+        """Return a trial without the changes that the recorded numbers do not need."""
+        for name in sorted(trial.candidate.changes, key=lambda n: not n.startswith(DETAIL)):
+            one = self.trials.of(trial.candidate.without([name]))
+            if one is not None and one.reproduces:
+                trial = one
+        return trial
+
+    def ties(self, best: Trial) -> list[Json]:
+        """Return the other presets and estimators, with the same changes, that give the numbers."""
+        found = list[Trial]()
+        for candidate in self._others(best):
+            one = self.trials.of(candidate)
+            if one is not None and one.reproduces:
+                found.append(self._pruned(one))
+        named = {one.candidate.named: one for one in sorted(found, key=_place)}
+        named.pop(best.candidate.named, None)
+        return [tie(best, one, self.trials.stages) for one in named.values()]
+
+    def facts(self, best: Trial, ties: list[Json], seconds: float) -> Json:
+        """Return the result of the search as plain data."""
+        trials, candidate = self.trials, best.candidate
+        recorded = trials.rollouts.recorded
+        computed = {one.name for one in best.replayed}
+        return {
+            "tried": trials.count,
+            "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),
+            "seconds": round(seconds, 3),
+            "sample": {
+                "responses": len(trials.rollouts),
+                "tokens": int(trials.rollouts.offsets[-1]),
+                "scope": trials.rollouts.scope,
+            },
+            "reproduces": best.reproduces,
+            "best": {
+                "named": candidate.named,
+                "options": candidate.typed,
+                "preset": candidate.preset,
+                "estimator": candidate.estimator,
+                "changes": nested(candidate.changes),
+                "toml": "\n".join(toml_lines(candidate.recipe)),
+            },
+            "largest": best.largest,
+            "median_relative": best.error,
+            "share_equal": 1.0 - best.wrong / best.compared if best.compared else None,
+            "not_computed": sorted({*self.missing, *recorded} - computed),
+            "ties": ties[:TIES],
+            "tie_count": len(ties),
+            "unexplained": [] if best.reproduces else unexplained(best, trials.rollouts),
+        }
+
+
+def unexplained(trial: Trial, rollouts: Rollouts) -> list[Json]:
+    """Return what a recipe leaves open: by stage, the share and the rows that differ."""
+    found, rows_of_tokens = [], np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    kinds, steps = kinds_of(rollouts), rollouts.codes("batch")
+    computed = {one.name: one for one in trial.replayed}
+    for name in (name for name in STAGES if name in trial.scores):
+        if name not in computed:
+            found.append({"stage": name, "computed": False, "share": 1.0})
+            continue
+        difference = computed[name].difference
+        wrong = difference.wrong
+        if not wrong.any():
+            continue
+        rows = np.flatnonzero(wrong)
+        rows = np.unique(rows if len(wrong) == len(rollouts) else rows_of_tokens[rows])
+        part = np.zeros(len(rollouts), np.bool_)
+        part[rows] = True
+        found.append(
+            {
+                "stage": name,
+                "computed": True,
+                "share": float(wrong.sum() / difference.chosen.sum()),
+                "responses": len(rows),
+                "rows": [int(row) for row in rollouts.rows[rows[:5]]],
+                "groups": len(np.unique(rollouts.groups[rows])),
+                "steps": len(np.unique(steps[rows])),
+                "of_steps": len(np.unique(steps)),
+                "kinds": [kind for kind, flags in kinds.items() if flags[part].all()],
+            }
+        )
+    return found

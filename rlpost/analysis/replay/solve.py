@@ -1,0 +1,266 @@
+"""Numbers of a recipe solved from recorded ones: β, γ, λ and weights, by Gauss-Newton steps.
+
+The recorded numbers are nearly linear in such a number p near its value, A(p + h) ≈ A(p) + h·A'(p),
+and linear in β. So a few least-squares steps with numerical derivatives find several at once; with
+an unknown affine map of each batch beside them, they are found below whitening too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlpost.analysis.replay.moves import KL
+from rlpost.analysis.replay.trials import saturated
+from rlpost.recipe.estimators import READERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.differences import Difference
+    from rlpost.analysis.replay.moves import Facts
+    from rlpost.analysis.replay.trials import Trial, Trials
+
+    Numbers = NDArray[np.float64]
+
+Changes = dict[str, Any]
+_STEPS = 4
+_UNITS = ("gamma", "lam", "lambda_policy", "lambda_value", "step_gamma", "ema_decay")
+_PROBES = {"kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
+_DIGITS = (1, 2, 3, 4)
+_FURTHER = 2
+"""Linear problems that are solved further."""
+_MAPPED = ("advantages", "returns")
+_MOST = 200_000
+"""Elements of a least-squares step."""
+
+
+def solvable(trial: Trial, facts: Facts) -> list[str]:
+    """Return the numbers of a candidate that change its results, and that the user did not type."""
+    resolved, recipe = trial.resolved, trial.resolved.recipe
+    names = [n for n in ("gamma", "lam", "step_gamma", "ema_decay") if _reads(recipe.estimator, n)]
+    if recipe.length_adaptive_alpha > 0 and "lam" in names:
+        names.append("length_adaptive_alpha")
+    if recipe.estimator == "gigpo":
+        names += ["episode_weight", "step_weight"]
+    if recipe.estimator == "gpg":
+        names.append("f_norm")
+    if resolved.kl and recipe.numerics.kl_credit != "none":
+        names.append("kl_coef")
+    names += [f"teachers.{name}" for name in recipe.teachers]
+    if len(recipe.reward_components or ()) > 1:
+        names += [f"component_weights.{n}" for n in range(len(recipe.reward_components or ()))]
+    if resolved.rows_only or facts.rollouts.columns.rows_only:
+        names = [n for n in names if n not in ("gamma", "lam")]
+    return [name for name in names if name.partition(".")[0] not in trial.candidate.given]
+
+
+def _reads(estimator: str, name: str) -> bool:
+    return estimator in READERS[name]
+
+
+def solved(trial: Trial, facts: Facts, trials: Trials) -> Trial:
+    """Return a candidate with its numbers solved from the recorded ones, if that brings it nearer.
+
+    Without a KL penalty every KL estimator is tried, with a linear problem each; those with the
+    smallest residuals are solved further.
+    """
+    names = solvable(trial, facts)
+    if not names or trial.reproduces:
+        return trial
+    kinds: list[Changes] = [{}]
+    if "kl_coef" in names and trial.resolved.recipe.kl_coef == 0:
+        own = trial.candidate.given.get("kl_estimator")
+        kinds = [{"kl_estimator": kind} for kind in ((own,) if own else KL)]
+    problems: list[tuple[float, int, Trial, bool, Step]] = []
+    for changes in kinds:
+        start = trials.of(trial.candidate.changed(changes)) if changes else trial
+        for mapped in (False, True):
+            step = _step(start, names, trials, mapped=mapped) if start else None
+            if start is not None and step is not None:
+                problems.append((step.residual, len(problems), start, mapped, step))
+    best = trial
+    for mapped in (False, True):
+        for _, _, start, _, step in sorted(p for p in problems if p[3] == mapped)[:_FURTHER]:
+            found = _iterated(start, names, trials, step, mapped=mapped)
+            best = min(best, found, key=lambda one: one.place)
+            if best.reproduces:
+                return best
+    return best
+
+
+def _iterated(
+    trial: Trial, names: Sequence[str], trials: Trials, step: Step, *, mapped: bool
+) -> Trial:
+    """Return the best of a few Gauss-Newton steps."""
+    best = current = trial
+    for number in range(_STEPS):
+        last = step if number == 0 else _step(current, names, trials, mapped=mapped)
+        if last is None:
+            break
+        values = [_value(current, name) + s for name, s in zip(names, last.step, strict=True)]
+        found = trials.of(_with(current, names, values))
+        if found is None:
+            break
+        better = found.score < best.score - 1e-4
+        current, best = found, min(best, found, key=_quality)
+        if best.reproduces or not better:
+            break
+    return snapped(best, names, trials) if best is not trial else trial
+
+
+def _quality(trial: Trial) -> float:
+    return trial.score
+
+
+def snapped(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
+    """Return a candidate with fewer digits, if it is as near or nearer."""
+    best = trial
+    for digits in reversed(_DIGITS):
+        values = [_rounded(_value(best, name), digits, name) for name in names]
+        found = trials.of(_with(best, names, values))
+        if found is not None and found.score <= best.score + 1e-4:
+            best = found
+    for name in names:  # some may be plainer than others
+        for digits in _DIGITS:
+            value = _rounded(_value(best, name), digits, name)
+            found = trials.of(_with(best, [name], [value]))
+            if found is not None and found.score <= best.score + 1e-4:
+                best = found
+                break
+    return best
+
+
+def _rounded(value: float, digits: int, name: str) -> float:
+    if name in _UNITS:
+        return round(value, digits)
+    return float(f"{value:.{digits}g}")
+
+
+class Step(NamedTuple):
+    """A least-squares step in some numbers."""
+
+    step: list[float]
+    residual: float
+    """The mean size of what the linear problem leaves, of numbers with deviation 1."""
+
+
+def _step(trial: Trial, names: Sequence[str], trials: Trials, *, mapped: bool) -> Step | None:
+    """Return the least-squares step in some numbers of a candidate; None if there is none."""
+    values = [_value(trial, name) for name in names]
+    sizes = [_probe(name, value) for name, value in zip(names, values, strict=True)]
+    probes = [
+        trials.of(_with(trial, [name], [value + size]))
+        for name, value, size in zip(names, values, sizes, strict=True)
+    ]
+    if any(one is None for one in probes):
+        return None
+    by_stage = [
+        {one.name: one.difference for one in each.replayed} for each in (trial, *probes) if each
+    ]
+    parts = [
+        _part([each[stage] for each in by_stage], sizes, trials, mapped=mapped and stage in _MAPPED)
+        for stage, difference in by_stage[0].items()
+        if all(stage in each for each in by_stage) and not difference.equal
+    ]
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    matrix = np.concatenate([part for part, _ in found])
+    target = np.concatenate([right for _, right in found])
+    if not len(matrix) or not np.isfinite(matrix).all() or not np.isfinite(target).all():
+        return None
+    step = np.linalg.lstsq(matrix, target, rcond=1e-8)[0]
+    residual = float(np.abs(target - matrix @ step).mean())
+    bounded = [_bounded(n, v, float(s)) for n, v, s in zip(names, values, step, strict=True)]
+    return Step(bounded, residual)
+
+
+def _part(
+    differences: Sequence[Difference], sizes: Sequence[float], trials: Trials, *, mapped: bool
+) -> tuple[Numbers, Numbers] | None:
+    """Return the matrix [n, numbers] and the right side [n] of a stage."""
+    first = differences[0]
+    rows = np.flatnonzero(first.chosen & np.isfinite(first.computed))
+    kept = ~saturated(first.recorded[rows])
+    kept &= np.arange(len(kept)) % max(1, len(kept) // _MOST) == 0
+    rows = rows[kept]
+    if not len(rows):
+        return None
+    ours, theirs = first.computed[rows], first.recorded[rows]
+    scale = theirs.std() + 1e-12
+    columns = [(d.computed[rows] - ours) / h for d, h in zip(differences[1:], sizes, strict=True)]
+    part = np.stack(columns, axis=1)
+    if not mapped:
+        return part / scale, (theirs - ours) / scale
+    codes = trials.batches_of(first)[np.searchsorted(np.flatnonzero(first.chosen), rows)]
+    straight = _unmapped(part, ours, theirs, codes)
+    return None if straight is None else (straight[0] / scale, straight[1] / scale)
+
+
+def _unmapped(
+    part: Numbers, ours: Numbers, theirs: Numbers, codes: NDArray[np.int64]
+) -> tuple[Numbers, Numbers] | None:
+    """Return a linear problem without the affine map of each batch.
+
+    theirs = a·ours + part·(a·step) + c: solved for a in each batch, then divided by it.
+    """
+    rows, rights = [], []
+    for code in np.unique(codes):
+        own = codes == code
+        matrix = np.column_stack([ours[own], part[own], np.ones(own.sum())])
+        if len(matrix) <= matrix.shape[1]:
+            continue
+        slope = np.linalg.lstsq(matrix, theirs[own], rcond=1e-8)[0][0]
+        if not np.isfinite(slope) or abs(slope) < 1e-6:  # noqa: PLR2004
+            continue
+        right = theirs[own] / slope - ours[own]
+        rows.append(part[own] - part[own].mean(axis=0))
+        rights.append(right - right.mean())
+    return (np.concatenate(rows), np.concatenate(rights)) if rows else None
+
+
+def _bounded(name: str, value: float, step: float) -> float:
+    """Return a step that stays in the range of a number."""
+    if name in _UNITS:
+        return min(max(value + step, 0.0), 1.0) - value
+    if name in ("kl_coef", "length_adaptive_alpha"):
+        return max(value + step, 0.0) - value
+    if name == "f_norm":
+        return max(value + step, value / 10) - value
+    return step
+
+
+def _probe(name: str, value: float) -> float:
+    if name in _UNITS:
+        return -0.01 if value > 0.5 else 0.01  # noqa: PLR2004
+    return _PROBES.get(name, 0.25)
+
+
+def _value(trial: Trial, name: str) -> float:
+    field, _, part = name.partition(".")
+    recipe = trial.resolved.recipe
+    if field == "teachers":
+        return recipe.teachers[part]
+    if field == "component_weights":
+        return [*recipe.component_weight.values()][int(part)]
+    return float(getattr(recipe, field))
+
+
+def _with(trial: Trial, names: Sequence[str], values: Sequence[float]) -> Any:
+    """Return the candidate with other numbers."""
+    recipe, changes = trial.resolved.recipe, dict[str, Any]()
+    for name, value in zip(names, values, strict=True):
+        field, _, part = name.partition(".")
+        if field == "teachers":
+            changes[field] = {**changes.get(field, recipe.teachers), part: value}
+        elif field == "component_weights":
+            weights = list(changes.get(field, [*recipe.component_weight.values()]))
+            weights[int(part)] = value
+            changes[field] = tuple(weights)
+        else:
+            changes[field] = value
+    return trial.candidate.changed(changes)

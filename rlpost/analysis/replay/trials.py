@@ -1,0 +1,224 @@
+"""Trials of a search: a candidate's numbers against the recorded ones, and how near they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.analysis.replay.candidates import key_of
+from rlpost.analysis.replay.compute import Replayer, why_not
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.candidates import Candidate
+    from rlpost.analysis.replay.compute import Replayed
+    from rlpost.analysis.replay.differences import Difference
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.pipeline.resolved import ResolvedRecipe
+
+    Numbers = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+
+_FAR = 1.2
+"""The largest score of an element, and that of a stage that a recipe does not compute."""
+_DECADES = 5.0
+"""Factors of ten beyond the tolerance at which the score of an element is 1."""
+_RELAXED = 0.15
+"""What is added to the score of numbers that are equal after whitening only."""
+_ENOUGH = 3
+"""Different numbers of a batch that an affine map does not always explain."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a candidate computes of the recorded stages."""
+
+    candidate: Candidate
+    resolved: ResolvedRecipe
+    replayed: tuple[Replayed, ...]
+    scores: dict[str, float]
+    """By stage: 0 if equal, about 1 if unrelated."""
+    relaxed: dict[str, float]
+    """The same, after the best affine map of each batch."""
+
+    @cached_property
+    def score(self) -> float:
+        """The mean score of stages, those that whitening would explain counted as near."""
+        near = [min(x, self.relaxed.get(name, x) + _RELAXED) for name, x in self.scores.items()]
+        return float(np.mean(near)) if near else _FAR
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether all recorded stages are computed, and equal."""
+        return len(self.replayed) == len(self.scores) and self.wrong == 0
+
+    @cached_property
+    def wrong(self) -> int:
+        """Recorded values that differ by more than the tolerance."""
+        return sum(int(one.difference.wrong.sum()) for one in self.replayed)
+
+    @cached_property
+    def compared(self) -> int:
+        """Recorded values that count."""
+        return sum(int(one.difference.chosen.sum()) for one in self.replayed)
+
+    @cached_property
+    def error(self) -> float:
+        """The median relative error of the recorded values that count."""
+        parts = [relative_errors(one.difference) for one in self.replayed]
+        every = np.concatenate(parts) if parts else np.zeros(0)
+        return float(np.median(every)) if len(every) else 0.0
+
+    @property
+    def largest(self) -> float | None:
+        """The largest absolute difference."""
+        parts = [one.difference.distance[one.difference.chosen] for one in self.replayed]
+        largest = max((float(part.max(initial=0.0)) for part in parts), default=0.0)
+        return largest if np.isfinite(largest) else None
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """The best first."""
+        return (not self.reproduces, round(self.score, 6), *self.candidate.order)
+
+
+def relative_errors(difference: Difference) -> Numbers:
+    """Return |recorded - computed| / |recorded| of the elements that count, 0 for two zeros."""
+    chosen = difference.chosen
+    distance, size = difference.distance[chosen], np.abs(difference.recorded[chosen])
+    errors = np.divide(distance, size, out=np.ones_like(distance), where=size > 0)
+    return np.where(distance <= difference.slack[chosen], 0.0, np.nan_to_num(errors, nan=1.0))
+
+
+def score_of(distance: Numbers, difference: Difference) -> float:
+    """Return the mean of log10(1 + distance / (tolerance · mean size)) / 5, 0 within it.
+
+    The size is that of the whole column, so that small numbers count as little as they are.
+    """
+    chosen = difference.chosen
+    recorded = np.abs(difference.recorded[chosen])
+    if not len(recorded):
+        return 0.0
+    near = difference.slack[chosen] + difference.relative * recorded
+    size = recorded[np.isfinite(recorded)].mean() if np.isfinite(recorded).any() else 1.0
+    ratio = np.nan_to_num(distance / max(difference.relative * float(size), 1e-30), nan=np.inf)
+    scores = np.minimum(np.log10(1.0 + ratio) / _DECADES, _FAR)
+    return float(np.where(distance <= near, 0.0, scores).mean())
+
+
+class Trials:
+    """Computes candidates on a sample, each different recipe once.
+
+    Args:
+        rollouts: the sample.
+        tolerance: relative tolerance.
+        report: called after each trial.
+    """
+
+    def __init__(
+        self, rollouts: Rollouts, tolerance: float, report: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rollouts = rollouts
+        self.replayer = Replayer(rollouts, tolerance)
+        self.stages = tuple(name for name in STAGES if name in rollouts.recorded)
+        self.skipped: dict[str, int] = {}
+        """Candidates that do not fit the input, counted by reason."""
+        self.count = 0
+        self._report = report
+        self._known: dict[str, Trial | None] = {}
+        batches = rollouts.codes("batch")
+        self._batches = {"responses": batches, "tokens": np.repeat(batches, rollouts.lengths)}
+
+    def of(self, candidate: Candidate) -> Trial | None:
+        """Return the trial of a candidate; None if it does not fit the input."""
+        try:
+            key = key_of(candidate.recipe)
+        except UsageError as error:
+            self._skip(why_not(error))
+            return None
+        known = self._known.get(key)
+        if known is None and key not in self._known:
+            known = self._known[key] = self._compute(candidate)
+        if known is not None and known.candidate != candidate:
+            return Trial(candidate, known.resolved, known.replayed, known.scores, known.relaxed)
+        return known
+
+    def _skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def _compute(self, candidate: Candidate) -> Trial | None:
+        self.count += 1
+        self._report()
+        try:
+            replayed, resolved = self.replayer.tried(candidate.recipe, self.stages)
+        except (UsageError, DataError) as error:
+            self._skip(why_not(error))
+            return None
+        return self._scored(candidate, resolved, tuple(replayed))
+
+    def _scored(
+        self, candidate: Candidate, resolved: ResolvedRecipe, replayed: tuple[Replayed, ...]
+    ) -> Trial:
+        scores, relaxed = dict.fromkeys(self.stages, _FAR), {}
+        for one in replayed:
+            difference = one.difference
+            distance = difference.distance[difference.chosen]
+            scores[one.name] = score_of(distance, difference)
+            if one.name in ("advantages", "returns") and scores[one.name] > 0:
+                relaxed[one.name] = self._relaxed(difference)
+        return Trial(candidate, resolved, replayed, scores, relaxed)
+
+    def batches_of(self, difference: Difference) -> Codes:
+        """Return the batch of each element that counts."""
+        level = "responses" if len(difference.recorded) == len(self.rollouts) else "tokens"
+        return np.asarray(self._batches[level][difference.chosen])
+
+    def _relaxed(self, difference: Difference) -> float:
+        """Return the score after the best affine map of each batch."""
+        theirs, ours = (
+            difference.recorded[difference.chosen],
+            difference.computed[difference.chosen],
+        )
+        if not len(ours) or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+            return _FAR
+        codes = self.batches_of(difference)
+        mapped, inside = affine(theirs, ours, codes), ~saturated(theirs)
+        if mapped is None:
+            return _FAR
+        residual = np.where(inside, np.abs(theirs - mapped), 0.0)
+        return score_of(residual, difference)
+
+
+def affine(theirs: Numbers, ours: Numbers, codes: Codes) -> Numbers | None:
+    """Return the affine map of our numbers that is nearest to theirs, batch by batch.
+
+    None if our numbers have too few values for the map to mean anything.
+    """
+    inside = ~saturated(theirs)
+    counts = np.maximum(np.bincount(codes, inside), 1)
+
+    def mean(values: Numbers) -> Numbers:
+        return np.asarray((np.bincount(codes, np.where(inside, values, 0.0)) / counts)[codes])
+
+    x, y = ours - mean(ours), theirs - mean(theirs)
+    spread = mean(x * x)
+    if np.max(spread, initial=0.0) < 1e-20 or len(np.unique(ours[inside])) < _ENOUGH:  # noqa: PLR2004
+        return None
+    slope = np.divide(mean(x * y), spread, out=np.zeros_like(x), where=spread > 1e-20)  # noqa: PLR2004
+    return np.asarray(theirs - y + slope * x)
+
+
+def saturated(values: Numbers) -> NDArray[np.bool_]:
+    """Return which numbers are the extreme one that several share: those that a clip bounds."""
+    size = np.abs(values)
+    largest = size.max(initial=0.0)
+    at = size >= largest * (1 - 1e-6)
+    return at if len(values) > 8 and 3 <= at.sum() < len(values) / 2 else np.zeros_like(at)  # noqa: PLR2004
