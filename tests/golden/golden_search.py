@@ -78,43 +78,47 @@ def verdict(entry, one, found) -> str:
     return "tied" if any(map(right, named[1:])) else "other"
 
 
+def listed(entry, one, found, came, seconds) -> list[str]:
+    """Lines about an entry whose framework is not named."""
+    if came not in ("wrong", "other"):
+        return []
+    facts = found.facts
+    equal, tried, ties = (facts[name] for name in ("share_equal", "tried", "tie_count"))
+    return [
+        f"{came}: {entry['peer']} {entry['what']} {entry['case']} {entry['config']}",
+        f"    {found.named}: {equal:.3f} equal, {tried} tried, {seconds:.1f} s, {ties} ties",
+        f"    true {one.recipe.estimator} of {FRAMEWORKS[entry['peer']]}",
+    ]
+
+
 def main(peers, every=1) -> None:
     table = defaultdict(list)
     for entry, one in list(entries())[::every]:
         if peers and entry["peer"] not in peers:
             continue
         start = time.process_time()
-        try:
-            found = searched(entry, one)
-        except Exception as error:  # noqa: BLE001 - listed
-            table[entry["peer"], one.recipe.estimator_name or one.recipe.estimator].append(
-                ("error", 0.0)
-            )
-            print("ERROR", entry["peer"], entry["case"], repr(error)[:300], flush=True)
-            continue
+        found = searched(entry, one)
         seconds, came = time.process_time() - start, verdict(entry, one, found)
-        table[entry["peer"], one.recipe.estimator_name or one.recipe.estimator].append(
-            (came, seconds)
-        )
-        if came in ("wrong", "other"):
-            facts = found.facts
-            print(
-                f"{came}: {entry['peer']} {entry['what']} {entry['case']} {entry['input']} "
-                f"{entry['config']}\n    best {found.named} equal {facts['share_equal']:.3f} "
-                f"tried {facts['tried']} {seconds:.1f} s ties {facts['tie_count']}",
-                flush=True,
-            )
-    words = ("right", "tied", "other", "wrong", "error")
-    print("peer estimator entries", *words, "median_s")
-    for (peer, estimator), rows in sorted(table.items()):
+        name = one.recipe.estimator_name or one.recipe.estimator
+        table[entry["peer"], name].append((came, seconds))
+        put(*listed(entry, one, found, came, seconds))
+    words = ("right", "tied", "other", "wrong")
+    put(" ".join(("peer estimator entries", *words, "median_s", "largest_s")))
+    table["all", "all"] = [row for rows in table.values() for row in rows]
+    for (peer, estimator), rows in table.items():
         counts = [sum(came == word for came, _ in rows) for word in words]
-        print(peer, estimator, len(rows), *counts, f"{median(s for _, s in rows):.2f}")
-    every = [row for rows in table.values() for row in rows]
-    counts = [sum(came == word for came, _ in every) for word in words]
-    print("all -", len(every), *counts, f"{median(s for _, s in every):.2f}")
+        times = [seconds for _, seconds in rows]
+        put(f"{peer} {estimator} {len(rows)} {counts} {median(times):.2f} {max(times):.2f}")
+
+
+def put(*lines) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(
-        [one for one in sys.argv[1:] if not one.isdigit()], *map(int, filter(str.isdigit, sys.argv))
-    )
+    names, numbers = [], []
+    for argument in sys.argv[1:]:
+        (numbers if argument.isdigit() else names).append(argument)
+    main(names, *map(int, numbers))
