@@ -1,7 +1,7 @@
 """The search for a recipe on golden cases: files recorded by the frameworks' own code.
 
-`python tests/golden/golden_search.py [PEER] [N]` prints the table of all entries with advantages, or
-of every Nth.
+`python tests/golden/golden_search.py [PEER] [N]` prints a table: all entries with advantages, or
+every Nth.
 """
 
 import sys
