@@ -209,8 +209,9 @@ def _notes(result: Json) -> Iterator[str]:
 def _findings(result: Json) -> TextTable:
     lines = []
     for one in result["findings"]:
-        options = f" ({' '.join(one['options'])})" if one["options"] else ""
-        explains = "" if one["explains"] >= 1 else f", {percent(one['explains'], 0)} of them"
+        typed = " ".join(one["options"])
+        options = f" (`{typed}`)" if typed not in one["text"] else ""
+        explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'], 0)} of these)"
         lines.append(f"{one['text']}{options}{explains}")
     return TextTable(title="What the difference looks like", lines=lines)
 
