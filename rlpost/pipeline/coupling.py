@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.io.arrow import string_array
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline.plan import group_reasons
 from rlpost.recipe.recipe import GROUP_COLUMNS
@@ -140,7 +141,9 @@ def key_text(column: pa.Array) -> pa.Array:
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):  # as ids they are whole numbers
         column = column.cast(pa.int64())
-    return column.cast(pa.string()).fill_null("")
+    column = column.cast(pa.string())
+    # A Python value would import pandas, if it is installed, for half a second.
+    return pc.fill_null(column, string_array([""])[0]) if column.null_count else column
 
 
 def _only_value(source: Source, index: int, column: str) -> str | None:

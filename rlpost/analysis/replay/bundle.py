@@ -88,7 +88,7 @@ def open_bundle(path: str | Path) -> Iterator[Case]:
         ReadWriteError: it cannot be read, or the temporary folder is full.
     """
     with fetched_inputs([path], tables=True) as local, scratch_folder(None) as folder:
-        zipped = Path(local.paths[0])
+        zipped = Path(str(parse_path(local.paths[0])))  # of file:// URLs, too
         with file_errors(zipped, "cannot be read"):
             _extract(zipped, folder)
         facts = _facts_of(folder / CASE, zipped)

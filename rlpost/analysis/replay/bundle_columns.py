@@ -91,7 +91,7 @@ def contents_of(
         kind = None if role is None else kind_of(role)
         if kind == "key" and role is not None and content_kind(column.type) in ("text", "number"):
             column, what, numbered = _as_ids(column, role)
-            labels.setdefault(role, {}).update(numbered)
+            labels |= {role: numbered} if roles.get(role) == name else {}
         elif kind == "flag" and content_kind(column.type) == "text":
             column, what = _as_reasons(column), "unusual reasons are `other`"
         elif why := _left_out(name, column, role, recorded):

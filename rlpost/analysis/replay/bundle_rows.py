@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import is_list, to_arrow, to_numpy
-from rlpost.io.parquet.source import RangeSource, RowGroupRange
+from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
 from rlpost.pipeline.coupling import key_text
 from rlpost.recipe.roles import closest
 
@@ -193,7 +192,7 @@ def _chosen(
         )
     if choice.prompt_ids:
         for value in choice.prompt_ids:
-            equal = np.array(pc.equal(labels["group"], value).to_pylist(), np.bool_)
+            equal = to_numpy(pc.equal(labels["group"], string_array([value])[0]).combine_chunks())
             if not equal.any():
                 hint = closest(value, pc.unique(labels["group"]).to_pylist())
                 name = columns.column("group")
@@ -270,16 +269,12 @@ def _rows_of_file(
     source: Source, index: int, names: Sequence[str], own: Integers
 ) -> Iterator[pa.RecordBatch]:
     """Yield some rows of a file, by their numbers in it."""
-    footer, file = source.footers[index], source.files[index]
+    footer = source.footers[index]
     sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-    ends = np.cumsum(sizes)
-    needed = np.unique(np.searchsorted(ends, own, side="right"))
+    needed = {*np.searchsorted(np.cumsum(sizes), own, side="right").tolist()}
     sized = next((f.name for f in source.schemas[index] if is_list(f.type)), "")
-    for run in np.split(needed, np.flatnonzero(np.diff(needed) > 1) + 1):
-        begin, end = int(ends[run[0]]) - sizes[run[0]], int(ends[run[-1]])
-        part = RowGroupRange(int(run[0]), int(run[-1]) + 1, begin, end - begin)
-        for chunk in RangeSource([file], part).read(names, CHUNK_TOKENS, sized):
-            begin = chunk.first_row
-            low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
-            if high > low:
-                yield chunk.table.take(to_arrow(own[low:high] - begin, pa.int64()))
+    for chunk in source.read_file(index, names, CHUNK_TOKENS, sized, needed):
+        begin = chunk.first_row
+        low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
+        if high > low:
+            yield chunk.table.take(to_arrow(own[low:high] - begin, pa.int64()))

@@ -114,7 +114,8 @@ def bundle(
     if computation.recipe is not None:
         coupling = coupling_of(resolve_recipe(recipe, columns))
     rows = choose_rows(source, columns, choice, coupling, recipe.numerics, groups_only=groups_only)
-    recorded = recorded_columns(source.columns, maps, source.name)
+    reward = columns.columns.get("reward", "")
+    recorded = recorded_columns(source.columns, maps, source.name, [reward])
     table = read_rows(source, source.columns, rows.numbers)
     source.check_unchanged()
     contents = contents_of(table, columns.columns, [*recorded.values()], with_texts=with_texts)

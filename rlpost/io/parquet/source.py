@@ -39,7 +39,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.threads import Prefetcher, map_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
 
@@ -289,9 +289,17 @@ class Source:
             yield from self.read_file(index, columns, chunk_tokens, sized_by)
 
     def read_file(
-        self, index: int, columns: Sequence[str], chunk_tokens: int, sized_by: str
+        self,
+        index: int,
+        columns: Sequence[str],
+        chunk_tokens: int,
+        sized_by: str,
+        groups: Collection[int] | None = None,
     ) -> Iterator[RowChunk]:
-        """Read one file in chunks, as `read`; a file without rows has no chunks."""
+        """Read one file in chunks, as `read`, or some of its row groups.
+
+        A file without rows has no chunks.
+        """
         file, footer = self.files[index], self.footers[index]
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
@@ -302,6 +310,9 @@ class Source:
             ) as reader:
                 row = self.starts[index]
                 for group, may_join in enumerate(self._joinable(index)):
+                    if groups is not None and group not in groups:
+                        row += footer.row_group(group).num_rows
+                        continue
                     per_row = _tokens_per_row(footer.row_group(group), sized_by)
                     rows, begin = max(1, int(chunk_tokens / per_row)), row
                     batches = (
