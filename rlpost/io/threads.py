@@ -49,19 +49,25 @@ class Prefetcher(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Yield the items; `close` if the consumer stops early."""
         try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._queue or self._ended)
-                    if not self._queue:
-                        break
-                    item = self._queue.popleft()
-                    self._weight -= self._weigh(item)
-                    self._changed.notify_all()
-                yield item
+            while self._wait():
+                yield self._pop()  # without a name, so that the consumer alone has the item
         finally:
             self.close()
         if self._error is not None:
             raise self._error
+
+    def _wait(self) -> bool:
+        """Return whether there is another item."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ended)
+            return bool(self._queue)
+
+    def _pop(self) -> T:
+        with self._changed:
+            item = self._queue.popleft()
+            self._weight -= self._weigh(item)
+            self._changed.notify_all()
+        return item
 
     def close(self) -> None:
         """Stop the thread and join it."""
@@ -78,6 +84,7 @@ class Prefetcher(Generic[T]):
                 with self._changed:
                     self._queue.append(item)
                     self._weight += self._weigh(item)
+                    del item
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._weight < self._capacity or self._stopped)
                     if self._stopped:

@@ -107,6 +107,7 @@ def row_facts(
         )
     tokens, length, prompt = (np.concatenate(part) for part in zip(*parts, strict=True))
     group = _codes(keys) if columns.keys else np.arange(len(tokens))
+    pa.default_memory_pool().release_unused()  # of the keys' texts
     rows = [
         footer.row_group(number).num_rows
         for footer in source.footers

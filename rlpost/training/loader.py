@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 Layout = Literal["padded", "packed"]
-WINDOW = 1 << 20
+WINDOW = 1 << 19
 _VERSION = 1
 _WORKERS = 1024
 _EPOCH, _BATCH, _LOOP, _BY_WORKERS = range(4)
@@ -150,6 +150,7 @@ class TrainingData(IterableDataset[Batch]):
         if not several or not all(isinstance(path, str | Path) for path in several):
             raise UsageError("load: a path is needed, or a list of paths; tables are not read")
         self._source = Source(find_inputs([str(path) for path in several]))
+        self._source.frugal = True
         self._columns = training_columns(self._source, columns, columns_map or {})
         if self._columns.lengths is None and batch_tokens is not None:
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
@@ -377,11 +378,11 @@ class _Held:
         """Return the rows of a batch, and where they are."""
         order = self._order
         begin, end = order.bounds[number : number + 2].tolist()
+        self._slices = [one for one in self._slices if one[0] >= begin]
         while self._window < int(order.window[end - 1]):
             self._window, more = next(self._ready)
-            kept = [(last, data) for last, data in self._slices if last >= begin]
             new = [(int(self._use[data.numbers].max()), data) for data in more]
-            self._slices = sorted(kept + new, key=lambda one: int(one[1].numbers[0]))
+            self._slices = sorted(self._slices + new, key=lambda one: int(one[1].numbers[0]))
         rows = order.rows[begin:end]
         starts = np.array([data.numbers[0] for _, data in self._slices])
         which = np.searchsorted(starts, rows, side="right") - 1

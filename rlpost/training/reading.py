@@ -151,8 +151,10 @@ def _batches(
     """Yield batches of exactly `rows` rows of a row group; the last one may be shorter."""
     try:
         physical = [name for name in names if name in source.schemas[file].names]
-        with ParquetReader(source.files[file].path, source.footers[file]) as reader:
-            for batch in _of_equal_size(reader.batches(rows, group, physical), rows):
+        path, footer = source.files[file].path, source.footers[file]
+        with ParquetReader(path, footer, frugal=source.frugal) as reader:
+            read = reader.batches(rows, group, physical, ahead=False)
+            for batch in _of_equal_size(read, rows):
                 yield with_partitions(batch, source.files[file], names)
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
@@ -167,11 +169,17 @@ def _of_equal_size(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.
             continue
         waiting.append(batch)
         while sum(one.num_rows for one in waiting) >= rows:
-            table = pa.Table.from_batches(waiting).combine_chunks()
+            table = _joined(waiting)
             yield table.slice(0, rows).to_batches()[0]
             waiting = table.slice(rows).to_batches()
     if waiting:
-        yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+        yield _joined(waiting).to_batches()[0]
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Return batches as one chunk, without a copy if there is only one."""
+    table = pa.Table.from_batches(batches)
+    return table if len(batches) == 1 else table.combine_chunks(pa.system_memory_pool())
 
 
 def _slice_data(

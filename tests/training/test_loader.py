@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -216,6 +218,21 @@ def test_losses_of_micro_batches_add_up_to_that_of_the_step(
     assert sum(shares) == pytest.approx(value(whole), rel=1e-5)
     if aggregation == "token-mean":  # whose mean over batches is another number
         assert sum(map(value, parts)) / 6 != pytest.approx(value(whole), rel=1e-5)
+
+
+def test_some_windows_are_in_memory_and_none_is_in_the_pool_of_pyarrow(tmp_path: Path) -> None:
+    tokens, rows, window = 1000, 1200, 100_000
+    values = np.random.default_rng(0).normal(size=rows * tokens).astype(np.float32)
+    lists = pa.ListArray.from_arrays(np.arange(0, rows * tokens + 1, tokens, np.int32), values)
+    pq.write_table(pa.table({"advantages": lists}), tmp_path / "in.parquet", row_group_size=50)
+    pool, own = pa.default_memory_pool(), pa.system_memory_pool()
+    before, most = own.bytes_allocated(), 0
+    for batch in rlpost.load(tmp_path / "in.parquet", batch_size=7, shuffle=1, window=window):
+        most = max(most, own.bytes_allocated() - before)
+        assert np.array_equal(batch["advantages"], values.reshape(rows, tokens)[batch["rows"]])
+        time.sleep(0.002)  # as a step does, while the next window is read
+    assert window < most / 4 < 5 * window, most / 4 / window
+    assert pa.default_memory_pool().backend_name == pool.backend_name
 
 
 def test_workers_return_the_same_batches(enriched: Path) -> None:

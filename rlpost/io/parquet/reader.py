@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -32,6 +33,8 @@ class ParquetReader:
         path: the file.
         metadata: its footer, if that was read already.
         checksums: verify the checksums of pages that have them.
+        frugal: decode in one thread, into memory of the C library. Each thread has a part of
+            pyarrow's own pool, which keeps a multiple of what is in use if another thread frees it.
 
     Raises:
         pyarrow.ArrowException, OSError: the file is damaged or no Parquet file, or a local file
@@ -40,18 +43,25 @@ class ParquetReader:
     """
 
     def __init__(
-        self, path: AnyPath, metadata: pq.FileMetaData | None = None, *, checksums: bool = False
+        self,
+        path: AnyPath,
+        metadata: pq.FileMetaData | None = None,
+        *,
+        checksums: bool = False,
+        frugal: bool = False,
     ) -> None:
+        self._frugal = frugal
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
         try:
-            self.file = pq.ParquetFile(
-                path if self._prefetched is None else pa.PythonFile(self._prefetched, mode="r"),
-                metadata=read_metadata(path) if metadata is None else metadata,
-                buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
-                pre_buffer=False,
-                page_checksum_verification=checksums,
-            )
+            with _memory_of_c_library() if frugal else nullcontext():
+                self.file = pq.ParquetFile(
+                    path if self._prefetched is None else pa.PythonFile(self._prefetched, mode="r"),
+                    metadata=read_metadata(path) if metadata is None else metadata,
+                    buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
+                    pre_buffer=False,
+                    page_checksum_verification=checksums,
+                )
         except BaseException:
             self._close()
             raise
@@ -63,8 +73,16 @@ class ParquetReader:
         self.file.close(force=True)
         self._close()
 
-    def batches(self, rows: int, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Read columns of a row group in batches; of a remote file, prefetch the next group, too.
+    def batches(
+        self, rows: int, group: int, columns: Sequence[str], *, ahead: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns of a row group in batches.
+
+        Args:
+            rows: of a batch.
+            group: the row group.
+            columns: to decode.
+            ahead: of a remote file, prefetch the next row group, too.
 
         Raises:
             pyarrow.ArrowInvalid: the group has other rows than the footer, which pyarrow accepts.
@@ -72,14 +90,30 @@ class ParquetReader:
         metadata = self.file.metadata
         if self._prefetched is not None:
             self._prefetched.forget(group)
-            for number in range(group, min(group + 2, metadata.num_row_groups)):
+            for number in range(group, min(group + 1 + ahead, metadata.num_row_groups)):
                 self._prefetched.announce(number, column_extents(metadata, number, columns))
-        batches = self.file.iter_batches(rows, [group], columns=columns)
+        batches = self.file.iter_batches(
+            rows, [group], columns=columns, use_threads=not self._frugal
+        )
         return _check_rows(batches, group, metadata.row_group(group).num_rows)
 
     def _close(self) -> None:
         if self._prefetched is not None:
             self._prefetched.close()
+
+
+@contextmanager
+def _memory_of_c_library() -> Iterator[None]:
+    """Make it pyarrow's default pool for a moment: a `ParquetFile` keeps the default, for good."""
+    default, system = pa.default_memory_pool(), pa.system_memory_pool()
+    if default.backend_name == system.backend_name:  # also if another thread is here now
+        yield
+        return
+    pa.set_memory_pool(system)
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(default)
 
 
 def _check_rows(batches: Iterator[Any], group: int, expected: int) -> Iterator[pa.RecordBatch]:

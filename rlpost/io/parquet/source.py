@@ -153,6 +153,8 @@ class Source:
 
     page_checksums = False
     """Verify the checksums of pages that have them."""
+    frugal = False
+    """Decode in one thread, into memory of the C library (`ParquetReader`)."""
 
     def __init__(self, files: Sequence[InputFile], *, keep_footers: bool = False) -> None:
         self.files = list(files)
@@ -304,7 +306,7 @@ class Source:
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
             with (
-                ParquetReader(file.path, footer, checksums=self.page_checksums)
+                ParquetReader(file.path, footer, checksums=self.page_checksums, frugal=self.frugal)
                 if physical
                 else nullcontext()
             ) as reader:
