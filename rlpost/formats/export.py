@@ -95,7 +95,7 @@ def export(
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
-        "use": _use(target, path, plan),
+        "use": _use(target, path, plan, target.use + target.use_beside * bool(texts)),
         "note": target.note,
         "warnings": [
             *files.warnings,
@@ -107,12 +107,12 @@ def export(
     }
 
 
-def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]]) -> str:
-    """Return how the target reads the output."""
+def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str) -> str:
+    """Return how the target reads the output, in the words of a text with the paths left out."""
     out = "FILE" if output == STDOUT else str(output)
     if [output] in plan.values():
-        return target.use.format(out=out, file=out, folder=_folder(output))
-    return target.use.format(out=out, file=output / target.each, folder=out)
+        return text.format(out=out, file=out, folder=_folder(output))
+    return text.format(out=out, file=output / target.each, folder=out)
 
 
 def _folder(path: AnyPath) -> AnyPath:

@@ -358,6 +358,9 @@ def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
     found = rlpost.export(frame, tmp_path / "one.pt", "slime")
     assert found.use.startswith(f"--load-debug-rollout-data '{tmp_path / 'one.pt'}' ")
     assert found.use.endswith(f"with {tmp_path} on PYTHONPATH")
+    found = rlpost.export(frame.drop("advantages"), tmp_path / "p", "slime")  # slime's own
+    assert found.use == f"--load-debug-rollout-data '{tmp_path / 'p' / '{rollout_id}.pt'}'"
+    assert found.outputs == [str(tmp_path / "p" / "5.pt")]
     rlpost.convert(tmp_path / "one.pt", tmp_path / "back.parquet", "slime-rollout")
     assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
     with pytest.raises(UsageError, match=r"2 steps, and --to slime writes a file for each"):
@@ -503,8 +506,11 @@ def test_the_step_can_be_in_the_paths_of_files(tmp_path):
         pq.write_table(table, tmp_path / "in" / f"step={step}" / "a.parquet")
     found = rlpost.export(tmp_path / "in", tmp_path / "o", "slime")
     assert [path.rpartition("/")[2] for path in found.outputs[:2]] == ["5.pt", "6.pt"]
-    rlpost.convert(tmp_path / "o", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet")["step"].to_pylist() == [5] * 7 + [6] * 7
+    rlpost.export(tmp_path / "in", tmp_path / "p" / "o.jsonl", "jsonl")
+    for folder in "op":
+        rlpost.convert(tmp_path / folder, tmp_path / f"{folder}.parquet")
+        back = pq.read_table(tmp_path / f"{folder}.parquet")["step"]
+        assert (back.type, back.to_pylist()) == (pa.int64(), [5] * 7 + [6] * 7)
 
 
 def every_column():

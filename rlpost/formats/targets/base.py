@@ -113,6 +113,8 @@ class Target:
     use: str
     """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
     `{folder}` its folder."""
+    use_beside: str = ""
+    """What `use` continues with if there are files `beside`."""
     each: str = ""
     """The name of a step's file, as `use` has it."""
     others: str = ""

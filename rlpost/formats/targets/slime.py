@@ -212,8 +212,9 @@ TARGET = Target(
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
     open=SampleSink,
-    use="--load-debug-rollout-data '{file}' "
-    "--custom-advantage-function-path rlpost_advantages.advantages, with {folder} on PYTHONPATH",
+    use="--load-debug-rollout-data '{file}'",
+    use_beside=" --custom-advantage-function-path rlpost_advantages.advantages, "
+    "with {folder} on PYTHONPATH",
     each="{rollout_id}.pt",
     limits="A step's samples are in memory at once.",
     beside=lambda held: {HOOK: HOOK_TEXT} if "advantages" in held.columns else {},
