@@ -68,14 +68,23 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     recipe = valid(change, seen.recipe)
     if recipe is None:
         return False
-    values = numbers_of(seen.replayer, recipe, seen.first.name)
-    text = option_text(change, seen)
-    return found.add(change.finding, text, values, *change.options, constants=constants)
+    return found.test(
+        change.finding,
+        option_text(change, seen),
+        *change.options,
+        recipe=recipe,
+        constants=constants,
+    )
 
 
 def option_text(change: Change, seen: Evidence) -> str:
     """Return the sentence of a change of options."""
     options = " ".join(f"`{option}`" for option in change.options)
+    if not change.options:
+        before = " ".join(
+            f"`{typed(name, current(seen.recipe, name))}`" for name, _ in change.fields
+        )
+        return f"the recorded numbers are reproduced without {before}"
     own = [current(seen.recipe, name) for name, _ in change.fields]
     if len(own) == 1 and own[0] is not None:
         before = typed(change.fields[0][0], own[0])
@@ -86,9 +95,8 @@ def option_text(change: Change, seen: Evidence) -> str:
 def _inputs(found: Causes) -> None:
     seen = found.seen
     for change in input_changes(seen.replayer, seen.resolved):
-        values = numbers_of(seen.replayer.reading(change.table), seen.recipe, seen.first.name)
         text = f"the recorded numbers are reproduced {change.text}"
-        found.add(change.finding, text, values)
+        found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
 
 
 def _solved(found: Causes) -> None:

@@ -38,7 +38,7 @@ class Change:
     @property
     def options(self) -> list[str]:
         """The options as typed."""
-        return [typed(name, value) for name, value in self.fields]
+        return [typed(name, value) for name, value in self.fields if value is not None]
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the change.
@@ -62,8 +62,6 @@ def typed(name: str, value: Any) -> str:
         return f"--numerics {name.removeprefix('numerics.')}={_text(value)}"
     if isinstance(value, bool):
         return flag_of(name) if value else f"--no-{flag_of(name)[2:]}"
-    if value is None:
-        return f"without {flag_of(name)}"
     return f"{flag_of(name)} {_text(value)}"
 
 

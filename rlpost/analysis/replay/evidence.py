@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.analysis.replay.compute import computed
 from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.rollouts import Column
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,6 +147,23 @@ class Evidence:
         np.maximum.at(high, codes, reward)
         std[low == high] = 0.0
         return self.on_elements(std[codes]), self.on_elements(mean[codes])
+
+    def columns(self) -> dict[str, Numbers]:
+        """Return the columns of numbers of the input, and KL, for each element."""
+        replayer, found = self.replayer, {}
+        for role, name in replayer.rollouts.columns.columns.items():
+            if ROLES[role].kind in ("tokens", "number") and role != "mask":
+                column = Column.of(replayer.inputs.column(name))
+                found[name] = column
+        if self.by_token and self.resolved.kl and self.first.name != "kl":
+            found["kl"] = computed(replayer.inputs, replayer.bound(self.recipe), ["kl"])[0]["kl"]
+        out = {}
+        for name, column in found.items():
+            by_row = column.offsets is None
+            values = self.on_elements(column.values) if by_row else column.values
+            if len(values) == len(self.recorded):
+                out[name] = np.nan_to_num(values)
+        return out
 
     @cached_property
     def tolerance(self) -> Numbers:

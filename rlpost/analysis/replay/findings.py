@@ -9,7 +9,7 @@ import numpy as np
 from rlpost.analysis.replay.causes import causes
 from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.evidence import Evidence, finding
-from rlpost.analysis.replay.relations import relations
+from rlpost.analysis.replay.relations import general_relations, relations
 from rlpost.analysis.replay.tested import WHOLE
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
@@ -41,7 +41,8 @@ def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     """Return what the difference of a stage looks like, the best finding first.
 
     Args:
-        first: the first stage that parts, or one that differs outside of the policy tokens alone.
+        first: the first stage that parts; else one that differs outside of the policy tokens, or
+            within the rounding of equal rewards.
         recipe: as the user sets it.
         replayer: of the recorded stages.
 
@@ -51,11 +52,16 @@ def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
         Changes that reproduce the recorded numbers come first; then relations of the numbers.
     """
     if first.difference.equal:
-        return _outside(first)
+        return _near(first)
     seen = Evidence(first, recipe, replayer)
-    found = [*_causes(seen), *relations(seen), *_subsets(seen)]
+    found = _causes(seen)
+    whole = [one for one in found if one["explains"] >= WHOLE]
+    others = [one for one in found if one["explains"] < WHOLE] + relations(seen)
+    found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *_subsets(seen)]
     if not any(one["explains"] >= WHOLE for one in found):
         found += _steps(seen)
+    if not found:
+        found = general_relations(seen)
     return _best(found)
 
 
@@ -67,14 +73,22 @@ def _best(found: list[Json]) -> list[Json]:
     return list(best.values())[:MOST]
 
 
-def _outside(first: Replayed) -> list[Json]:
-    if not first.outside:
-        return []
-    text = (
-        f"only numbers outside of the policy tokens differ, {first.outside:,} of them: those of "
-        "observation tokens, or of dropped responses"
-    )
-    return [finding("masked-tokens", text, 1.0)]
+def _near(first: Replayed) -> list[Json]:
+    """Return what differs in a stage that is equal: rounding, and tokens that do not count."""
+    found = []
+    if first.rounding:
+        text = (
+            f"only groups of equal rewards differ, in {first.rounding:,} numbers: recorded is the "
+            "rounding of their float32 mean, divided by ε, where computed is 0"
+        )
+        found.append(finding("constant-groups", text, 1.0))
+    if first.outside:
+        text = (
+            f"only numbers outside of the policy tokens differ, {first.outside:,} of them: those "
+            "of observation tokens, or of dropped responses"
+        )
+        found.append(finding("masked-tokens", text, 1.0))
+    return found
 
 
 def _causes(seen: Evidence) -> list[Json]:
@@ -193,7 +207,7 @@ def _steps(seen: Evidence) -> Iterator[Json]:
 def _within(seen: Evidence, rows: Codes) -> list[Json]:
     """Return the findings of some steps alone."""
     inner = _part(seen, rows)
-    return [] if inner is None else [*causes(inner), *relations(inner)]
+    return [] if inner is None else [*causes(inner), *relations(inner), *general_relations(inner)]
 
 
 def _part(seen: Evidence, rows: Codes) -> Evidence | None:

@@ -153,7 +153,7 @@ def _masks(replayer: Replayer) -> Iterator[Input]:
     if (column.values == 0).any():
         ones = _mask(replayer, name, column, np.ones_like(column.values))
         table = with_column(replayer.inputs, name, ones)
-        yield Input("input:mask-ignored", f"without `{name}`: every token counts", table)
+        yield Input("input:mask-ones", f"without `{name}`: every token counts", table)
 
 
 def _mask(replayer: Replayer, name: str, column: Column, values: Numbers) -> pa.Array:

@@ -29,18 +29,20 @@ _SPARE = 4
 
 
 def relations(seen: Evidence) -> list[Json]:
-    """Return the relations that hold, specific ones before general ones.
+    """Return the relations that hold, except for those with a constant for each group.
 
     Args:
         seen: the numbers of a stage.
     """
-    found = [*_rounding(seen), *_sign(seen), *_shift(seen), *_factor(seen)]
-    if not any(one["finding"] in ("factor", "sign") for one in found):
-        found += _set_factors(seen)
-    found += _offset(seen)
+    found = [*_rounding(seen), *_sign(seen), *_shift(seen), *_factor(seen), *_offset(seen)]
     if not found:
-        found += _set_offsets(seen)
+        found += [*_set_factors(seen, named=True), *_columns(seen)]
     return sorted(found, key=lambda one: -round(one["explains"], 2))
+
+
+def general_relations(seen: Evidence) -> list[Json]:
+    """Return relations with a constant for each group or step, which explain the least."""
+    return [*_set_factors(seen, named=False), *_set_offsets(seen)][:1]
 
 
 def _sign(seen: Evidence) -> Iterator[Json]:
@@ -135,8 +137,8 @@ def _medians(codes: Codes, values: Numbers, use: Mask) -> Numbers:
     return out
 
 
-def _set_factors(seen: Evidence) -> Iterator[Json]:
-    """Yield a factor that is constant in each group, or each step."""
+def _set_factors(seen: Evidence, *, named: bool) -> Iterator[Json]:
+    """Yield a factor that is constant in each group, or each step: a known one, or any."""
     use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance)
     use &= np.isfinite(seen.recorded)
     for title, codes, by_row in _sets(seen):
@@ -148,13 +150,14 @@ def _set_factors(seen: Evidence) -> Iterator[Json]:
         share = seen.explains(seen.computed * on_elements)
         if share < ENOUGH:
             continue
-        which, better = _denominator(seen, title, by_row, on_elements, use)
-        text = (
-            f"recorded = computed x {which}"
-            if which
-            else f"recorded = computed x a factor of each {title}, {_range(factor)}"
-        )
-        yield finding("factor", text, better if which else share)
+        if named:
+            known = _denominator(seen, title, by_row, on_elements, use)
+            if known is None:
+                continue
+            yield known
+        else:
+            text = f"recorded = computed x a factor of each {title}, {_range(factor)}"
+            yield finding("factor", text, share)
         return
 
 
@@ -165,8 +168,8 @@ def _range(values: Numbers) -> str:
 
 def _denominator(
     seen: Evidence, title: str, by_row: Codes, factor: Numbers, use: Mask
-) -> tuple[str, float]:
-    """Return the statistic of rewards that explains factors of groups or steps; "" for none."""
+) -> Json | None:
+    """Return the statistic of rewards that explains factors of groups or steps; None for none."""
     std, _ = seen.spread(by_row)
     scope = "group" if title == "group" else "batch"
     divides = seen.resolved.norm[1] == scope
@@ -206,8 +209,27 @@ def _denominator(
         with np.errstate(invalid="ignore", divide="ignore"):
             share = seen.explains(np.where(std > 0, seen.computed * value(), seen.computed))
         if share >= ENOUGH:
-            return text, share
-    return "", 0.0
+            inside_root = text.endswith("root")
+            name = "eps-inside-root" if inside_root else "factor"
+            return finding(name, f"recorded = computed x {text}", share)
+    return None
+
+
+def _columns(seen: Evidence) -> Iterator[Json]:
+    """Yield a column of the input that was added, times a constant."""
+    apart = seen.recorded - seen.computed
+    for name, values in seen.columns().items():
+        use = seen.wrong & (np.abs(values) > seen.tolerance)
+        if not use.any() or len(np.unique(values[use])) < _SPARE:
+            continue
+        times = float(np.median(apart[use] / values[use]))
+        share = seen.explains(seen.computed + times * values)
+        if share >= ENOUGH:
+            sign = "-" if times < 0 else "+"
+            size = "" if np.isclose(abs(times), 1.0, rtol=1e-3) else f"{_number(abs(times))} x "
+            text = f"recorded = computed {sign} {size}`{name}`"
+            yield finding("column-added", text, share)
+            return
 
 
 def _offset(seen: Evidence) -> Iterator[Json]:

@@ -63,7 +63,7 @@ def replay_recipe(
         )
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
-    looked = first or next((one for one in stages if one.outside), None)
+    looked = first or next((one for one in stages if one.outside or one.rounding), None)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named),

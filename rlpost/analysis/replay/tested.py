@@ -35,6 +35,8 @@ class _Found:
     """Sum of the distances that are left."""
     constants: int = 0
     """Numbers that were solved for."""
+    how: tuple[Replayer, Recipe] | None = None
+    """The inputs and the recipe that compute all stages; None: only this stage is known."""
 
 
 @dataclass
@@ -44,8 +46,28 @@ class Causes:
     seen: Evidence
     found: dict[str, _Found] = field(default_factory=dict)
 
+    def test(
+        self,
+        name: str,
+        text: str,
+        *options: str,
+        replayer: Replayer | None = None,
+        recipe: Recipe | None = None,
+        constants: int = 0,
+    ) -> bool:
+        """Add a change of the inputs or of the recipe if it reproduces the recorded numbers."""
+        how = replayer or self.seen.replayer, recipe or self.seen.recipe
+        values = numbers_of(*how, self.seen.first.name)
+        return self.add(name, text, values, *options, constants=constants, how=how)
+
     def add(
-        self, name: str, text: str, computed: Numbers | None, *options: str, constants: int = 0
+        self,
+        name: str,
+        text: str,
+        computed: Numbers | None,
+        *options: str,
+        constants: int = 0,
+        how: tuple[Replayer, Recipe] | None = None,
     ) -> bool:
         """Add a change if its numbers are the recorded ones; returns whether they are."""
         difference = self.seen.difference
@@ -55,7 +77,7 @@ class Causes:
         if share < ENOUGH:
             return False
         left = replace(difference, computed=computed).distance[difference.chosen]
-        own = _Found(finding(name, text, share, *options), float(np.nansum(left)), constants)
+        own = _Found(finding(name, text, share, *options), float(np.nansum(left)), constants, how)
         other = self.found.get(name)
         closer = (
             other is None
@@ -67,12 +89,27 @@ class Causes:
         return True
 
     def ranked(self) -> list[Json]:
-        """Return the changes, those that reproduce everything first, and few constants first."""
-        ranked = sorted(
-            self.found.values(),
-            key=lambda one: (one.json["explains"] < WHOLE, one.constants),
-        )
-        return [one.json for one in ranked]
+        """Return the changes, those that reproduce the most first.
+
+        Changes that reproduce the stage can differ in other recorded stages, and in the numbers of
+        tokens that do not count.
+        """
+        ties = len(self.found) > 1
+        own = parting(self.seen.replayer, self.seen.recipe) - 1 if ties else 0
+
+        def rank(one: _Found) -> tuple[bool, int, int]:
+            left = parting(*one.how) if ties and one.how else own
+            return one.json["explains"] < WHOLE, left, one.constants
+
+        return [one.json for one in sorted(self.found.values(), key=rank)]
+
+
+def parting(replayer: Replayer, recipe: Recipe) -> int:
+    """Return how many recorded stages part, and how many differ in tokens that do not count."""
+    with suppress(UsageError, DataError, pa.ArrowException):
+        stages = replayer.from_recorded(recipe)
+        return sum((not one.difference.equal) + (one.outside > 0) for one in stages)
+    return len(replayer.rollouts.recorded) * 2
 
 
 def numbers_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
