@@ -246,6 +246,42 @@ def test_the_recipe_is_that_of_the_options_or_of_the_file(enriched, tmp_path):
     assert contents(tmp_path / "c.zip")[2] is None
 
 
+def test_replay_reads_a_bundle(enriched, tmp_path):
+    """It compares with the bundle's recipe, or another; what the writer warned of is printed."""
+    out = tmp_path / "case.zip"
+    rlpost.bundle(enriched, out, rows="3,300")
+    ran = run("replay", out, "--format", "json")
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
+    assert (result["input"], result["warnings"]) == (str(out), [])
+    ran = run("replay", out, "--preset", "trl")
+    assert (ran.code, "--preset trl" in ran.out) == (1, True)
+    ran = run("replay", out, "--save-config", tmp_path / "found.toml")
+    assert (ran.code, "the bundle has a recipe" in ran.err) == (2, True)
+    assert "is the only input" in run("replay", out, enriched).err
+    recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True)
+    recorded, _ = rlpost.enrich(pq.read_table(ARITHMETIC), recipe)
+    rlpost.bundle(recorded, out, recipe, rows=[7], overwrite=True)
+    assert rlpost.replay(out)["reproduced"]
+    rlpost.bundle(recorded, out, recipe, rows=[7], groups_only=True, overwrite=True)
+    found = rlpost.replay(out)
+    assert not found["reproduced"]
+    assert "--groups-only: whitening of advantages couples" in found["warnings"][0]
+
+
+def test_recorded_columns_of_other_names_are_found_in_a_bundle(tmp_path):
+    table, _ = rlpost.enrich(pq.read_table(ARITHMETIC), rlpost.Recipe())
+    names = {"advantages": "adv", "reward": "points"}
+    table = table.rename_columns([names.get(name, name) for name in table.schema.names])
+    table = table.drop_columns(["returns", "response_level_rewards"])
+    words = ("--map", "advantages=adv", "--map", "reward=points", "--estimator", "grpo")
+    pq.write_table(table, tmp_path / "in.parquet")
+    assert run("bundle", tmp_path / "in.parquet", "-o", tmp_path / "a.zip", *words).code == 0
+    found = rlpost.replay(tmp_path / "a.zip")
+    assert found["reproduced"]
+    assert [(one["stage"], one["column"]) for one in found["stages"]] == [("advantages", "adv")]
+
+
 def test_bytes_depend_on_the_input_alone(enriched, tmp_path):
     for name in ("a", "b"):
         rlpost.bundle(enriched, tmp_path / f"{name}.zip", rows="7,300")

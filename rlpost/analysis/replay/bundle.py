@@ -15,7 +15,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, RlpostError, UsageError
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.io.locks import scratch_folder
-from rlpost.io.paths import RemotePath, parse_path
+from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
 from rlpost.recipe.loss import LossOptions
@@ -58,19 +58,22 @@ class Case:
         """Role, or recorded column, to column, as of `--map`."""
         return dict(self.facts["columns_map"])
 
+    @property
+    def warnings(self) -> list[str]:
+        """Return the warnings of its writer, and one of newer semantics than this version's."""
+        noted = self.facts.get("warnings")
+        texts = [text for text in noted if isinstance(text, str)] if isinstance(noted, list) else []
+        number = semantics.parse(self.facts["semantics"])
+        newer = f"the bundle has {semantics.describe(number)}"
+        return [*texts, *([newer] if number > semantics.SEMANTICS else [])]
+
 
 def is_bundle(path: str | Path) -> bool:
-    """Return whether a path is that of a zip file, by its name or its first bytes."""
-    if str(path).endswith(SUFFIX):
-        return True
-    location = parse_path(path)
-    try:
-        if isinstance(location, RemotePath) or not location.is_file():
-            return False
-        with location.open("rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError:
-        return False
+    """Return whether a path has the name of a zip file; `open_bundle` reads what is in it.
+
+    Other files are not opened: dumps of torch are zip files, too.
+    """
+    return str(path).lower().endswith(SUFFIX)
 
 
 @contextmanager

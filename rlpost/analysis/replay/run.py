@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay import rollouts as inputs
+from rlpost.analysis.replay.bundle import is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.everywhere import replay_everywhere
@@ -17,6 +18,7 @@ from rlpost.analysis.replay.replay import (
     replay_recipe,
 )
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.errors import UsageError
 from rlpost.io.parquet.inputs import COMPUTED, find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.progress import SilentReporter
@@ -55,13 +57,31 @@ class Request:
 def replay(paths: Sequence[str], request: Request) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
-    Without a recipe, the best one of a search is compared. An input that is larger than the sample
-    is also compared as a whole, from the start of the recipe.
+    Without a recipe, that of a bundle is compared, else the best one of a search. An input that is
+    larger than the sample is also compared as a whole, from the start of the recipe.
 
     Raises:
-        DataError: the input has no recorded column, or lacks what the recipe needs.
-        UsageError: an option is wrong.
+        DataError: the input has no recorded column, or lacks what the recipe needs; a bundle is
+            damaged.
+        UsageError: an option is wrong, or a bundle is not the only input.
     """
+    bundles = [path for path in paths if is_bundle(path)]
+    if not bundles:
+        return _replay(paths, request)
+    if len(paths) > 1:
+        raise UsageError(f"{bundles[0]}: a bundle has a recipe of its own, so it is the only input")
+    with open_bundle(bundles[0]) as case:
+        own = replace(request, columns_map={**case.columns_map, **request.columns_map})
+        if case.recipe is not None and request.recipe is None and not request.given:
+            recipe = case.recipe.model_copy(update={"columns": {}})  # those of the map
+            own = replace(own, recipe=recipe, named="the recipe of the bundle")
+        result = _replay([str(case.path)], own)
+    warnings = [*result["warnings"], *case.warnings]
+    return result | {"input": str(bundles[0]), "warnings": warnings}
+
+
+def _replay(paths: Sequence[str], request: Request) -> Json:
+    """Compare the recorded columns of Parquet files with a recipe."""
     source = Source(find_inputs(list(paths)))
     own = {} if request.recipe is None else request.recipe.columns
     maps = inputs.Maps.of({**own, **request.columns_map})

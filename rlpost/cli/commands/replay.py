@@ -85,6 +85,11 @@ def replay(
         result = work.replay(inputs, work.Request(**request, reporter=reporter))
     result["input"] = ", ".join(paths) if inputs != paths else result["input"]
     if save_config is not None:
+        if "search" not in result:
+            raise UsageError(
+                f"--save-config {save_config}: the recipe of a search is written, and the bundle "
+                f"has a recipe: unzip -p {paths[0]} recipe.toml prints it"
+            )
         write_text(result["search"]["best"]["toml"] + "\n", save_config)
     render_replay.show(result, how.value)
     if not result["reproduced"]:
