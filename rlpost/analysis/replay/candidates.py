@@ -112,7 +112,7 @@ class Candidate:
         parts += ["--estimator", self.estimator]
         for name, value in {**self.given, **self.changes}.items():
             if name != "estimator":
-                parts += _typed(name, value)
+                parts += as_typed(name, value)
         return parts
 
     @property
@@ -121,8 +121,8 @@ class Candidate:
         return " ".join(f"'{part}'" if " " in part else part for part in self.typed)
 
 
-def _typed(name: str, value: Any) -> list[str]:
-    """Return the options that set a field."""
+def as_typed(name: str, value: Any) -> list[str]:
+    """Return the options that set a field, or `numerics.NAME`, as one types them."""
     flag = flag_of(name)
     if value is None:
         parts: list[str] = []

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay import places
-from rlpost.analysis.replay.changes import (
-    SOLVED,
-    Change,
-    bounds,
-    current,
-    scope_changes,
-    single_changes,
-    solvable,
-    typed,
-    valid,
-)
+from rlpost.analysis.replay.candidates import value_of
+from rlpost.analysis.replay.changes import SOLVED, Change, single_changes, solvable
 from rlpost.analysis.replay.inputs import input_changes
 from rlpost.analysis.replay.tested import WHOLE, Causes, numbers_of
 
@@ -25,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.evidence import Evidence, Json
+    from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
 
@@ -54,42 +46,31 @@ def causes(seen: Evidence) -> list[Json]:
 
 def _options(found: Causes) -> None:
     seen = found.seen
-    for change in single_changes(seen.recipe, seen.resolved):
-        _test(found, change)
-    for change in bounds(seen.first.name, seen.recorded[seen.chosen]):
-        _test(found, change, constants=1)
-    if not found.found:
-        for change in scope_changes(seen.resolved):
+    changes = [*single_changes(seen.replayer.rollouts, seen.resolved)]
+    for change in sorted(changes, key=lambda one: len(one.fields)):
+        if len(change.fields) == 1 or not found.found:
             _test(found, change)
 
 
 def _test(found: Causes, change: Change, constants: int = 0) -> bool:
-    seen = found.seen
-    recipe = valid(change, seen.recipe)
+    recipe = change.recipe(found.seen.recipe)
     if recipe is None:
         return False
-    return found.test(
-        change.finding,
-        option_text(change, seen),
-        *change.options,
-        recipe=recipe,
-        constants=constants,
-    )
+    text = option_text(change, found.seen.recipe)
+    options = change.options
+    return found.test(change.finding, text, *options, recipe=recipe, constants=constants)
 
 
-def option_text(change: Change, seen: Evidence) -> str:
+def option_text(change: Change, recipe: Recipe) -> str:
     """Return the sentence of a change of options."""
-    options = " ".join(f"`{option}`" for option in change.options)
-    if not change.options:
-        before = " ".join(
-            f"`{typed(name, current(seen.recipe, name))}`" for name, _ in change.fields
-        )
+    options, before = (
+        " ".join(f"`{option}`" for option in some)
+        for some in (change.options, change.before(recipe))
+    )
+    if not options:
         return f"the recorded numbers are reproduced without {before}"
-    own = [current(seen.recipe, name) for name, _ in change.fields]
-    if len(own) == 1 and own[0] is not None:
-        before = typed(change.fields[0][0], own[0])
-        return f"{options} reproduces the recorded numbers, in place of `{before}`"
-    return f"{options} reproduces the recorded numbers"
+    instead = f", in place of {before}" if before else ""
+    return f"{options} reproduces the recorded numbers{instead}"
 
 
 def _inputs(found: Causes) -> None:
@@ -119,7 +100,7 @@ def _solve(seen: Evidence, name: str) -> float | None:
     low, high = SOLVED[name]
 
     def numbers(value: float) -> Numbers | None:
-        recipe = valid(Change(((name, value),)), seen.recipe)
+        recipe = Change(((name, value),)).recipe(seen.recipe)
         values = None if recipe is None else numbers_of(seen.replayer, recipe, seen.first.name)
         if values is None or values.shape != seen.recorded.shape:
             return None
@@ -166,7 +147,7 @@ def _gauss_newton(recorded: Numbers, own: Numbers, slope: Numbers) -> float | No
 
 
 def _starts(seen: Evidence, name: str) -> list[float]:
-    own: Any = current(seen.recipe, name)
+    own: Any = value_of(seen.recipe, name)
     if name in ("gamma", "step_gamma"):
         starts = [1.0, 0.999, 0.99, 0.95, 0.9, 0.5]
     elif name.startswith("la"):

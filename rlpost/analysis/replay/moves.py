@@ -136,8 +136,13 @@ class Facts:
 
 def moves(trial: Trial, facts: Facts) -> Iterator[Changes]:
     """Yield changes of a candidate, each of one thing; some equal what it has already."""
+    yield from changes_of(trial.resolved, facts)
+
+
+def changes_of(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
+    """Yield changes of a recipe, each of one thing; some equal what it has already."""
     for part in (_rewards, _tokens, _penalty, _own, _whitening, _shaping, _masks, _corrections):
-        yield from part(trial.resolved, facts)
+        yield from part(resolved, facts)
 
 
 def _details(recipe: Recipe, *names: str) -> Iterator[Changes]:
