@@ -254,8 +254,10 @@ def test_replay_reads_a_bundle(enriched, tmp_path):
     assert ran.code == 0, ran.err
     result = json.loads(ran.out)
     assert (result["input"], result["warnings"]) == (str(out), [])
-    ran = run("replay", out, "--preset", "trl")
-    assert (ran.code, "--preset trl" in ran.out) == (1, True)
+    assert result["recipe"]["named"] == "the recipe of the bundle"
+    words = ("--preset", "verl", "--estimator", "grpo", "--norm-std", "none")
+    ran = run("replay", out, *words)
+    assert (ran.code, " ".join(words) in ran.out) == (0, True)
     ran = run("replay", out, "--save-config", tmp_path / "found.toml")
     assert (ran.code, "the bundle has a recipe" in ran.err) == (2, True)
     assert "is the only input" in run("replay", out, enriched).err
@@ -263,10 +265,13 @@ def test_replay_reads_a_bundle(enriched, tmp_path):
     recorded, _ = rlpost.enrich(pq.read_table(ARITHMETIC), recipe)
     rlpost.bundle(recorded, out, recipe, rows=[7], overwrite=True)
     assert rlpost.replay(out)["reproduced"]
-    rlpost.bundle(recorded, out, recipe, rows=[7], groups_only=True, overwrite=True)
-    found = rlpost.replay(out)
-    assert not found["reproduced"]
-    assert "--groups-only: whitening of advantages couples" in found["warnings"][0]
+    rlpost.bundle(enriched, out, rows=[7], overwrite=True)
+    with zipfile.ZipFile(out) as file:
+        facts = json.loads(file.read("case.json"))
+    noted = json.dumps({**facts, "warnings": ["of groups", 3], "semantics": 99})
+    warnings = rlpost.replay(with_members(out, case=noted))["warnings"]
+    assert warnings[0] == "of groups"
+    assert "upgrade rlpost" in warnings[1]
 
 
 def test_recorded_columns_of_other_names_are_found_in_a_bundle(tmp_path):

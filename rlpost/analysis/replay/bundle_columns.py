@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.io.arrow import content_kind, fill_nulls, string_array
-from rlpost.pipeline.turns import TURN_ROLES
+from rlpost.pipeline.turns import ROLLOUT_NAMES, TURN_ROLES
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def contents_of(
             Content(name, "", table.column(name).nbytes, kept=True) for name in table.column_names
         ]
         return Contents(table, kept, {})
-    serves = {alias: role for role, one in ROLES.items() for alias in one.aliases}
+    serves = dict.fromkeys(ROLLOUT_NAMES, "rollout")
+    serves |= {alias: role for role, one in ROLES.items() for alias in one.aliases}
     serves |= {column: role for role, column in roles.items() if role not in TURN_ROLES}
     columns: dict[str, pa.Array] = {}
     entries: list[Content] = []
