@@ -223,6 +223,8 @@ def test_dumps_of_frameworks_are_bundled(kind, tmp_path):
     assert summary["format"].startswith(kind)
     assert table.schema.metadata[b"rlpost.format"].decode() == summary["format"]
     assert {*facts["recorded"]} >= columns
+    if kind == "slime":  # with a column of lengths beside the tokens
+        assert len(rlpost.replay(tmp_path / "a.zip", rlpost.preset("slime"))["stages"]) == 3
     assert summary["inputs"] == [str(path)]
 
 

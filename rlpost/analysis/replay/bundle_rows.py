@@ -138,7 +138,7 @@ def choose_rows(
     scope = coupling.scope
     wider = np.ones_like(own) if scope == "run" else _with_equal(batches, own)
     wider = wider if scope in ("run", "batch") else own
-    why, split = _named(choice, grouped="group" in labels), ""
+    why, split = _named(choice, len(np.unique(groups)) if "group" in labels else 0), ""
     if not np.array_equal(own, wider):
         whole = "the whole input" if scope == "run" else "with their whole steps"
         of = "the run" if scope == "run" else "a step"
@@ -158,13 +158,13 @@ def choose_rows(
     )
 
 
-def _named(choice: Choice, *, grouped: bool) -> str:
-    """Return the choice in words, without prompt ids."""
+def _named(choice: Choice, groups: int) -> str:
+    """Return the choice in words, without prompt ids, for so many groups of the input."""
     if choice.rows is not None:
-        return "the chosen rows" + (" with their prompt groups" if grouped else "")
+        return "the chosen rows" + (" with their prompt groups" if groups else "")
     if choice.prompt_ids:
         return f"the prompt groups of {counted(len(choice.prompt_ids), 'prompt id')}"
-    return f"the first {counted(choice.groups or FEW_GROUPS, 'prompt group')}"
+    return f"the first {counted(min(choice.groups or FEW_GROUPS, groups), 'prompt group')}"
 
 
 def _chosen(

@@ -15,7 +15,7 @@ from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
-from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
@@ -102,8 +102,15 @@ class Replayer:
         self.inputs: pa.Table = rollouts.table.select(kept)
 
     def bound(self, recipe: Recipe) -> Recipe:
-        """Return a recipe that reads the roles of the rollouts, but for those it names itself."""
-        columns = {**self.rollouts.columns.columns, **recipe.columns}
+        """Return a recipe that reads the roles of the rollouts, but for those it names itself.
+
+        Lengths are found by name if tokens do not set them.
+        """
+        own = self.rollouts.columns
+        named = dict(own.columns)
+        if own.how.get(LENGTH) != "map":
+            named.pop(LENGTH, None)
+        columns = {**named, **recipe.columns}
         roles = {role: column for role, column in columns.items() if role in parts.MAPPABLE}
         return recipe.model_copy(update={"columns": roles})
 
