@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rlpost.analysis.replay.metric_replay import replay_metrics
+from rlpost.errors import DataError
 
 FLOATS = pa.list_(pa.float32())
 
@@ -160,3 +161,110 @@ def test_search_finds_loss_and_split(options, expected, tmp_path):
     assert found["reproduced"], found["findings"]
     assert all(part in text for part in expected), text
     assert found["unknown_keys"] == ["perf/mfu"]
+
+
+def written(lines, path):
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def test_kl_term_of_a_rounded_loss_is_found(tmp_path):
+    """TRL logs the loss with its KL term, with four digits."""
+    table, lines = dump(steps=4, seed=3), []
+    for step in range(1, 5):
+        rows = rows_of(table, step)
+        kl = [np.exp(row["ref_log_probs"] - row["log_probs"]) for row in rows]
+        kl = [x - 1 - np.log(x) for x in kl]
+        losses = [ppo(row, 0.2, 0.2) for row in rows]
+        policy = mean(rows, "seq-mean-token-mean", [one[0] for one in losses])
+        lines.append(
+            {
+                "step": step,
+                "loss": round(policy + 0.04 * mean(rows, "seq-mean-token-mean", kl), 4),
+                "kl": mean(rows, "token-mean", kl),
+                "clip_ratio/low_mean": mean(rows, "token-mean", [one[1] * 1.0 for one in losses]),
+                "clip_ratio/high_mean": mean(rows, "token-mean", [one[2] * 1.0 for one in losses]),
+                "reward_std": float(np.std([row["reward"] for row in rows], ddof=1)),
+                "completions/mean_length": float(np.mean([len(row["advantages"]) for row in rows])),
+            }
+        )
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    text = " ".join(found["description"]["options"])
+    assert found["reproduced"], found["findings"]
+    assert "--aggregation seq-mean-token-mean" in text
+    assert "--kl-loss-coef 0.04 --kl-loss-estimator k3" in text
+    assert found["findings"][0]["finding"] == "option:kl_loss_coef"
+
+
+def test_clip_ranges_of_two_and_three_digits_are_found(tmp_path):
+    table = dump(seed=4)
+    log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.17, high=0.23)
+    text = " ".join(replay_metrics(table, log)["description"]["options"])
+    assert "--pg-clip-low 0.17 --pg-clip-high 0.23" in text
+    log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.187, high=0.187)
+    text = " ".join(replay_metrics(table, log)["description"]["options"])
+    assert "--pg-clip 0.187" in text
+
+
+def test_metrics_that_differ_are_named_and_change_nothing_else(tmp_path):
+    table = dump(seed=5)
+    lines = [
+        {"step": step} | metrics_of(rows_of(table, step), "token-mean", 0.2, 0.2, micro=8)
+        for step in (1, 2, 3)
+    ]
+    for step, line in enumerate(lines):
+        line["actor/pg_loss"] *= -8
+        line["actor/ppo_kl"] = 0.01 + 0.003 * step**2
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    assert not found["reproduced"]
+    rows = {row["key"]: row for row in found["metrics"]}
+    assert rows["actor/pg_clipfrac"]["reproduced"]
+    assert not rows["actor/ppo_kl"]["reproduced"]
+    assert [one["finding"] for one in found["findings"]] == ["factor", "unexplained"]
+    assert "actor/pg_loss is -8 times" in found["findings"][0]["text"]
+    assert "--micro-batch 8" in " ".join(found["description"]["options"])
+
+
+def test_without_log_probs_rewards_and_lengths_are_compared(tmp_path):
+    table = dump().drop_columns(["log_probs"])
+    log = log_of(dump(), tmp_path / "log.jsonl", how="token-mean", low=0.2, high=0.2)
+    found = replay_metrics(table, log)
+    assert found["reproduced"]
+    assert [row["metric"] for row in found["metrics"]] == ["reward_mean"]
+    needs = {one["key"]: one["needs"] for one in found["not_computed"]}
+    assert needs["actor/pg_loss"] == needs["actor/ppo_kl"] == "log_probs"
+
+
+def test_logs_of_other_steps_are_shifted_or_rejected(tmp_path):
+    table = dump(seed=6)
+    rewards = [float(np.mean([row["reward"] for row in rows_of(table, s)])) for s in (1, 2, 3)]
+    lines = [{"step": step, "reward": rewards[step - 2]} for step in (2, 3, 4)]
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    assert found["reproduced"]
+    assert [one["finding"] for one in found["findings"]] == ["input:step-order"]
+    lines = [{"step": step, "reward": 0.5} for step in (70, 80)]
+    with pytest.raises(DataError, match="steps 70, 80, but the input has 1, 2, 3"):
+        replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "console", "trainer", "dashboard"])
+def test_kinds_of_logs(kind, tmp_path):
+    table, path = dump(), tmp_path / "log"
+    rewards = [float(np.mean([row["reward"] for row in rows_of(table, s)])) for s in (1, 2, 3)]
+    if kind == "csv":
+        lines = ["step,reward_mean,note", *(f"{s},{x},a" for s, x in enumerate(rewards, 1))]
+    elif kind == "dashboard":
+        lines = ['"Step","run 7 - critic/score/mean"']
+        lines += [f'"{s}","{x}"' for s, x in enumerate(rewards, 1)]
+    elif kind == "console":
+        lines = ["loading"] + [
+            f"step:{s} - critic/rewards/mean:np.float64({x}) - perf/mfu:0.3"
+            for s, x in enumerate(rewards, 1)
+        ]
+    else:
+        history = [{"step": s, "reward": x} for s, x in enumerate(rewards, 1)]
+        lines = [json.dumps({"log_history": history, "global_step": 3})]
+    path.write_text("\n".join(lines) + "\n")
+    found = replay_metrics(table, path)
+    assert found["reproduced"]
+    assert found["steps"]["matched"] == 3

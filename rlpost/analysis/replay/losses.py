@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import PRESETS, loss_preset, loss_variants
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from torch import Tensor
 
@@ -77,9 +78,22 @@ class Candidates:
     whole: tuple[tuple[Family, LossOptions], ...] = ()
     """Other losses with their options."""
 
-    def options(self, family: Family, name: str) -> LossOptions:
-        """Return the options of a loss that is no sum of parts."""
-        return next(one for own, one in self.whole if own == family and key_of(one) == name)
+    def only(self, columns: Collection[Column]) -> Candidates:
+        """Return the candidates that some columns are of."""
+        clipped: dict[Family, tuple[float, ...]] = {}
+        for one in columns:
+            if one.family is None or one.family not in self.clipped:
+                continue
+            if isinstance(one.bound, float):
+                own = clipped.get(one.family, ())
+                clipped[one.family] = own if one.name == "dual" else (*own, one.bound)
+        duals = {one.bound for one in columns if one.name == "dual"}
+        whole = {(one.family, one.bound) for one in columns if one.name == "whole"}
+        return Candidates(
+            {family: tuple(dict.fromkeys(own)) or (math.inf,) for family, own in clipped.items()},
+            tuple(one for one in self.duals if one in duals) or (math.inf,),
+            tuple(one for one in self.whole if (one[0], key_of(one[1])) in whole),
+        )
 
 
 def key_of(options: LossOptions) -> str:
@@ -143,7 +157,9 @@ def _variants(family: Family, chosen: LossOptions, fixed: Collection[str]) -> It
     no_ratio = "old_log_probs" not in function.needs and family.behaviour != "old"
     if no_ratio or (family.loss in _SELECTING and "loss" not in fixed):
         return
-    for options in (LossOptions(**base), *_of_presets(family.loss)):
+    for options in (LossOptions(**base), *_of_presets()):
+        if options.loss != family.loss:
+            continue
         values = {name: getattr(options, name) for name in reads}
         one = LossOptions.model_validate(
             {**base, **{k: x for k, x in values.items() if x is not None}, **own}
@@ -153,12 +169,12 @@ def _variants(family: Family, chosen: LossOptions, fixed: Collection[str]) -> It
             yield one
 
 
-def _of_presets(loss: str) -> Iterator[LossOptions]:
-    for preset in PRESETS:
-        for variant in loss_variants(preset):
-            options = loss_preset(preset, loss=variant)
-            if options.loss == loss:
-                yield options
+@cache
+def _of_presets() -> tuple[LossOptions, ...]:
+    """Return the losses of all presets."""
+    return tuple(
+        loss_preset(preset, loss=variant) for preset in PRESETS for variant in loss_variants(preset)
+    )
 
 
 class CandidateSums:
@@ -167,16 +183,24 @@ class CandidateSums:
     Args:
         candidates: the losses; None if the input lacks what losses need.
         rewarded: the input has rewards.
+        wanted: the columns to compute; None for all of them.
     """
 
-    def __init__(self, candidates: Candidates | None, *, rewarded: bool) -> None:
+    def __init__(
+        self,
+        candidates: Candidates | None,
+        wanted: Collection[Column] | None,
+        *,
+        rewarded: bool,
+    ) -> None:
         self.candidates, self.rewarded = candidates, rewarded
+        self.names = None if wanted is None else {one.name for one in wanted}
         self.columns: list[Column] = []
         """What the columns are of, once a batch was computed."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return the sums of each response: `sums`, [n, columns] float64."""
-        sums = dict(_quantities(batch))
+        sums = dict(_quantities(batch, self.names))
         if self.candidates is not None:
             weights = batch.responses.get("sample_weight")
             parts: list[dict[Column, Tensor]] = []
@@ -289,12 +313,15 @@ def _subset(tokens: Tokens, inside: Tensor) -> Tokens:
     )
 
 
-def _quantities(batch: Batch) -> Iterator[tuple[Column, Tensor]]:
+def _quantities(batch: Batch, wanted: Collection[str] | None) -> Iterator[tuple[Column, Tensor]]:
     """Yield sums and extremes of what no loss changes: divergences, advantages, entropy."""
     mask, offsets = kept_mask(batch), batch.offsets
     yield Column("sum", "one"), count_true(mask, offsets)
     yield Column("all", "one"), lengths(offsets)
-    for name, values in _token_quantities(batch):
+    for name, compute in _token_quantities(batch):
+        if wanted is not None and name not in wanted:
+            continue
+        values = compute()
         own = torch.where(mask, values, 0.0)
         yield Column("sum", name), segment_sum(own, offsets)
         yield Column("all", name), segment_sum(values, offsets)
@@ -310,30 +337,30 @@ _EXTREMES = (
 )  # fmt: skip
 
 
-def _token_quantities(batch: Batch) -> Iterator[tuple[str, Tensor]]:
-    """Yield what a metric may be the mean of, [T] each."""
+def _token_quantities(batch: Batch) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """Yield what a metric may be the mean of, with what computes it, [T]."""
     tokens = batch.tokens
     for name in ("advantages", "returns", "values", "entropy"):
         if name in tokens:
-            yield name, tokens[name]
+            yield name, partial(tokens.__getitem__, name)
     policies = {name: tokens[role] for name, role in _POLICIES.items() if role in tokens}
-    for name in ("new", "old"):
-        if name in policies:
-            yield f"minus {name}", -policies[name]
+    yield from ((f"minus {x}", policies[x].neg) for x in ("new", "old") if x in policies)
     for left, right, name in _PAIRS:
         if left in policies and right in policies:
+            both = policies[left], policies[right]
             for estimator in KL_ESTIMATORS:
-                values = token_kl(policies[left], policies[right], estimator=estimator)
-                yield f"{estimator} {name}", values
-    for left, right in (("new", "old"), ("new", "infer"), ("old", "infer")):
-        if left in policies and right in policies:
-            distance = policies[left] - policies[right]
-            yield f"k3 {left}/{right}", token_kl(policies[left], policies[right], estimator="k3")
-            yield f"abs {left}/{right}", distance.abs()
-            yield f"ratio {left}/{right}", distance.exp()
-            yield f"prob {left}/{right}", (policies[left].exp() - policies[right].exp()).abs()
+                yield f"{estimator} {name}", partial(token_kl, *both, estimator=estimator)
+            if name in ("old", "infer", "engine"):
+                for kind, function in _DISTANCES.items():
+                    yield f"{kind} {right}/{left}", partial(function, *reversed(both))
 
 
+_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "k3": partial(token_kl, estimator="k3"),
+    "abs": lambda left, right: (left - right).abs(),
+    "ratio": lambda left, right: (left - right).exp(),
+    "prob": lambda left, right: (left.exp() - right.exp()).abs(),
+}
 _POLICIES = {
     "new": "log_probs",
     "old": "old_log_probs",

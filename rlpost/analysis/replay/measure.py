@@ -81,7 +81,9 @@ def measure(
     recipe: Recipe,
     chosen: LossOptions | None,
     fixed: Collection[str],
+    *,
     candidates: Candidates | None = None,
+    wanted: Collection[Column] | None = None,
     options: Options | None = None,
 ) -> Measured:
     """Compute the sums of all candidate losses, in as many passes as the recipe needs.
@@ -92,17 +94,19 @@ def measure(
         chosen: options of the loss that the user sets.
         fixed: the fields of `chosen` that are set.
         candidates: the losses to compute; None for those that fit the input.
+        wanted: the columns to compute; None for all, and nothing of tokens if it is empty.
         options: how the run is done.
     """
     columns = columns_of(source, recipe, results=True)
     lacks = _lacks(columns, recipe)
     weights = "is_weight" in columns or "sample_weight" in columns
     losses = None
-    if not lacks:
+    tokens = wanted is None or len(wanted) > 0
+    if not lacks and tokens:
         losses = candidates or candidates_for(columns.columns, chosen, fixed, weights=weights)
     plan = _plan(source, columns, recipe, losses)
-    sums = CandidateSums(losses, rewarded="reward" in plan.columns)
-    plan = _measuring(plan, source, sums)
+    sums = CandidateSums(losses, wanted, rewarded="reward" in plan.columns)
+    plan = _measuring(plan, source, sums, tokens=tokens)
     engine = engine_for(plan, options or Options(device="cpu"))
     with single_threaded_torch():
         responses = engine.responses(())
@@ -150,8 +154,10 @@ def _count_nothing(batch: Any) -> Any:
     raise NotImplementedError
 
 
-def _measuring(plan: Plan, source: Source | TableSource, sums: CandidateSums) -> Plan:
-    """Return a plan whose last stage computes the sums."""
+def _measuring(
+    plan: Plan, source: Source | TableSource, sums: CandidateSums, *, tokens: bool
+) -> Plan:
+    """Return a plan whose last stage computes the sums, if it reads tokens."""
     schema = source.schemas[0]
     extra = {
         role: next((x for x in names if x in schema.names and is_tokens(schema.field(x).type)), "")
@@ -170,7 +176,7 @@ def _measuring(plan: Plan, source: Source | TableSource, sums: CandidateSums) ->
     reads = {role for role in (*LOG_PROBS, "advantages", "values", *extra) if role in named}
     made = {"advantages", "is_weight"} & {*plan.columns.columns} if plan.stages else set()
     stages = plan.stages
-    if plan.length_role is not None:
+    if plan.length_role is not None and tokens:
         measuring = Stage("metrics", frozenset(reads - made), map=sums, uses=STORED)
         stages = (*(one for one in stages if one.name != "loss"), measuring)
     return replace(

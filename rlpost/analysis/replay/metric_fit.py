@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 
 from rlpost.analysis.replay.losses import KL_ESTIMATORS, SIDES, Column, Family
 from rlpost.analysis.replay.metrics import Logged
@@ -121,7 +122,45 @@ class Target:
         own = np.abs(computed - self.recorded) / allowed
         return np.asarray(np.where(np.isnan(self.recorded), 0.0, own).max(-1))
 
+    def scales(
+        self, computed: Numbers, terms: Numbers, tolerance: float, magnitude: Numbers
+    ) -> list[float] | None:
+        """Return the coefficients of further terms that reproduce the target, by least squares.
 
+        Args:
+            computed: [s] without the terms.
+            terms: [t, s].
+            tolerance: relative tolerance.
+            magnitude: [s].
+
+        Returns:
+            [t], rounded to the fewest digits that reproduce it; None if nothing does, or if there
+            are too few steps to tell.
+        """
+        present = ~np.isnan(self.recorded)
+        if present.sum() <= len(terms) or not np.any(terms[:, present]):
+            return None
+        rest = (self.recorded - computed)[present]
+        exact = np.linalg.lstsq(terms[:, present].T, rest, rcond=None)[0]
+        for digits in range(1, _DIGITS):
+            rounded = [float(f"{one:.{digits}g}") for one in exact]
+            total = computed + np.asarray(rounded) @ terms
+            if self.gaps(total, tolerance, magnitude) <= 1:
+                return rounded
+        return None
+
+    def constant_ratio(self, computed: Numbers, tolerance: float) -> bool:
+        """Return whether the recorded numbers are a constant times the computed ones, [s]."""
+        present = ~np.isnan(self.recorded)
+        if present.sum() < _LEAST_STEPS or np.any(computed[present] == 0):
+            return False
+        ratios = self.recorded[present] / computed[present]
+        return bool(np.ptp(ratios) <= _LOOSE * tolerance * np.abs(ratios).max())
+
+
+_LEAST_STEPS = 2
+_LOOSE = 10
+_DIGITS = 5  # of a coefficient
 _TINY = 1e-300
 _SUMS = 0.1
 """Share of the tolerance that a sum may lose to cancellation, of the sum of absolute values."""
@@ -187,6 +226,13 @@ class Aggregated:
         self.absolute = [np.abs(one.sums) for one in self.steps]
         self._last: tuple[Means, Numbers, Numbers] | None = None
 
+    def part(self, steps: Sequence[int]) -> Aggregated:
+        """Return the data of some steps, by their numbers."""
+        part = Aggregated(self.measured, [], self.length)
+        part.steps = [self.steps[one] for one in steps]
+        part.absolute = [self.absolute[one] for one in steps]
+        return part
+
     @property
     def counts(self) -> list[int]:
         """The responses of each step."""
@@ -197,9 +243,9 @@ class Aggregated:
         if self._last is None or self._last[0] is not means:
             both: list[list[Numbers]] = [[], []]
             for step, absolute, units in zip(self.steps, self.absolute, means.units, strict=True):
-                weights = step.weights(units, self.length)
-                both[0].append(weights @ step.sums)
-                both[1].append(weights @ absolute)
+                weights = torch.from_numpy(step.weights(units, self.length))
+                for found, columns in zip(both, (step.sums, absolute), strict=True):
+                    found.append((weights @ torch.from_numpy(columns)).numpy())
             value, magnitude = (np.stack(one, axis=-1) for one in both)
             self._last = means, value, magnitude
         return self._last[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from rlpost.analysis.replay.metric_fit import (
     LOSS_METRICS,
     OF_QUANTITIES,
     QUANTITIES,
+    Fitting,
     kinds_of,
     quantity_columns,
     sides_of,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metric_fit import Aggregated, Fitting, Grid, Target
+    from rlpost.analysis.replay.metric_fit import Aggregated, Grid, Target
     from rlpost.analysis.replay.splits import Level, Means, Split
 
     Numbers = NDArray[np.float64]
@@ -46,6 +47,11 @@ class Reading(NamedTuple):
     level: Level
     terms: tuple[tuple[float, Column], ...] = ()
     """Coefficients and columns that are added, such as those of a KL loss."""
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """All columns that are read."""
+        return (*self.columns, *(column for _, column in self.terms))
 
     def computed(self, data: Aggregated) -> Numbers:
         """Return the numbers of the steps, [s]."""
@@ -120,7 +126,10 @@ def fits_of(
         {one.key: np.full((len(means), *grid.shape), np.inf, np.float32) for one in of_losses}
         for grid in fitting.grids
     ]
+    first = data.part([0])
     for number, one in enumerate(means):
+        if number and not _promising(first, fitting, targets, one):
+            continue
         value, magnitude = data.values(one)
         for target in targets:
             if target.metric in QUANTITIES:
@@ -138,16 +147,37 @@ def fits_of(
     return Fits(means, at, quantities, losses)
 
 
+def _promising(
+    first: Aggregated, fitting: Fitting, targets: Sequence[Target], means: Means
+) -> bool:
+    """Return whether any metric of the first step is reproduced, so that others are computed."""
+    of_first, own = replace(means, units=means.units[:1]), Fitting(first, fitting.tolerance)
+    own.grids = fitting.grids
+    value, magnitude = first.values(of_first)
+    for target in (one.of([0]) for one in targets if one.informative):
+        if not target.informative:
+            return True
+        if target.metric in QUANTITIES:
+            places = [place for _, place in quantity_columns(target.metric, first.index)]
+            gaps = target.gaps(value[:, places], fitting.tolerance, magnitude[:, places])
+            if gaps.min(initial=np.inf) <= 1:
+                return True
+        elif any(own.errors(target, grid, of_first).min() <= 1 for grid in fitting.grids):
+            return True
+    return False
+
+
 def choose(fits: Fits, fitting: Fitting, splits: Sequence[Split]) -> Choice:
     """Return the simplest split and loss that reproduce the most targets."""
     best: tuple[float, ...] | None = None
     choice, scores = Choice(splits[0], 0), []
-    costs = [_costs(grid) for grid in fitting.grids]
+    grids = [grid for grid, table in zip(fitting.grids, fits.losses, strict=True) if table]
+    costs = [_costs(grid) for grid in grids]
     for split in splits:
         own = _means_of(fits, split)
         base = sum(int(table[own].min() <= 1) for table in fits.quantities.values())
         top = base
-        for number, grid in enumerate(fitting.grids):
+        for number, grid in enumerate(grids):
             score = base + _score(fits.losses[number], own)
             place = np.unravel_index(int(np.argmax(score * _BIG - costs[number])), grid.shape)
             at = tuple(int(one) for one in place)
@@ -155,7 +185,7 @@ def choose(fits: Fits, fitting: Fitting, splits: Sequence[Split]) -> Choice:
             top = max(top, int(score.max()))
             if best is None or key < best:
                 best, choice = key, Choice(split, int(score[at]), grid, at)
-        if not fitting.grids and (best is None or (-base, split.cost) < best):
+        if not grids and (best is None or (-base, split.cost) < best):
             best, choice = (-base, split.cost), Choice(split, base)
         scores.append(top)
     return _with_ties(choice, fits, fitting, splits, scores)
@@ -300,6 +330,14 @@ def readings(
                 yield Reading(columns, how, choice.split, level)
 
 
+class Read(NamedTuple):
+    """How a target is computed: the simplest way that reproduces it, or the closest."""
+
+    reading: Reading | None = None
+    others: tuple[Reading, ...] = ()
+    """Other ways that reproduce it."""
+
+
 def best_reading(
     target: Target,
     choice: Choice,
@@ -307,23 +345,48 @@ def best_reading(
     data: Aggregated,
     hows: Collection[int],
     tolerance: float,
-) -> tuple[Reading | None, float, list[Reading]]:
-    """Return the simplest reading that reproduces a target, or the closest; its gap; all others.
+) -> Read:
+    """Return how a target is computed with a choice.
 
-    The gap is the largest difference in units of what is allowed.
+    If no way reproduces it, a loss may have a KL loss or an entropy bonus as further terms. Of the
+    ways that differ, those at a constant ratio come first, then the closest of the usual ones.
     """
-    closest: tuple[Reading | None, float] = None, np.inf
-    fitting = []
+    ways = []
     for reading in readings(target, choice, fits, data, hows):
         means = fits.means[fits.at[reading.split, reading.level]]
         value, magnitude = data.values(means)
         places = [data.index[column] for column in reading.columns]
         computed, size = (x[reading.how, places].sum(0) for x in (value, magnitude))
-        gap = float(target.gaps(computed, tolerance, size))
-        if gap <= 1:
-            fitting.append((reading, gap))
-        elif gap < closest[1]:
-            closest = reading, gap
+        ways.append((reading, computed, size, float(target.gaps(computed, tolerance, size))))
+    fitting = [reading for reading, _, _, gap in ways if gap <= 1]
     if fitting:
-        return *fitting[0], [one for one, _ in fitting[1:]]
-    return *closest, []
+        return Read(fitting[0], tuple(fitting[1:]))
+    if target.metric in ("pg_loss", "loss"):
+        for reading, computed, size, _ in ways:
+            value, _ = data.values(fits.means[fits.at[reading.split, reading.level]])
+            for terms in term_sets(data):
+                places = [data.index[column] for column in terms]
+                scales = target.scales(computed, value[reading.how, places], tolerance, size)
+                if scales is not None:
+                    both = zip(scales, terms, strict=True)
+                    return Read(reading._replace(terms=tuple(both)))
+    usual = [way for way in ways if HOWS[way[0].how].cost <= _USUAL]
+    for reading, computed, _, _ in usual:
+        if target.constant_ratio(computed, tolerance):
+            return Read(reading)
+    closest = min(usual or ways, key=lambda way: way[-1], default=None)
+    return Read(None if closest is None else closest[0])
+
+
+_USUAL = 2  # the highest cost of an aggregation that is named as the closest
+
+
+def term_sets(data: Aggregated) -> Iterator[tuple[Column, ...]]:
+    """Yield the columns of tokens that a trainer may add to the policy loss."""
+    kl = [Column("sum", f"{one} new/ref") for one in ("k3", "k1", "k2", "abs")]
+    entropy = Column("sum", "entropy")
+    present = [one for one in kl if one in data.index]
+    yield from ((one,) for one in present)
+    if entropy in data.index:
+        yield (entropy,)
+        yield from ((one, entropy) for one in present)

@@ -159,6 +159,12 @@ def simple_values(metric: str, data: Aggregated) -> Named | None:
     return None
 
 
+def extreme_columns(metric: str) -> list[Column]:
+    """Return the columns that a metric may be an extreme of."""
+    kind, names = EXTREMES.get(metric, ("", ()))
+    return [Column(kind, name) for name in names]
+
+
 def _rewards(reduce: Callable[[Numbers], float], name: str) -> Callable[[Sequence[Any]], Named]:
     def values(steps: Sequence[StepData]) -> Named:
         found: Named = []

@@ -272,7 +272,8 @@ def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
     """Return the numbers by key and step; several numbers of a key in a step become their mean."""
     flat = [{_bare(name): number for name, number in _flat(line)} for line in lines]
     present = {key for line in flat for key in line}
-    step_key = next((key for key in STEP_KEYS if key in present), None)
+    lowered = {key.lower(): key for key in present}
+    step_key = next((lowered[key] for key in STEP_KEYS if key in lowered), None)
     if step_key is not None:
         flat = [line for line in flat if step_key in line]
     values: dict[str, dict[str, list[Logged]]] = {}
@@ -281,7 +282,7 @@ def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
         label = str(number) if step_key is None else _label(line[step_key].value)
         steps[label] = None
         for key, logged in line.items():
-            if key not in STEP_KEYS:
+            if key.lower() not in STEP_KEYS:
                 values.setdefault(key, {}).setdefault(label, []).append(logged)
     keys = {
         key: {label: _mean(numbers, _rounding(by_step)) for label, numbers in by_step.items()}

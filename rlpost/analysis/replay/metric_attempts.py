@@ -1,0 +1,178 @@
+"""The attempts of a search: usual clip ranges first, then all of two digits, then of three."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlpost.analysis.replay.losses import Candidates, Family
+from rlpost.analysis.replay.measure import measure
+from rlpost.analysis.replay.metric_fit import (
+    HOWS,
+    LOSS_METRICS,
+    QUANTITIES,
+    Aggregated,
+    Fitting,
+)
+from rlpost.analysis.replay.metric_search import Read, best_reading, choose, fits_of
+from rlpost.analysis.replay.metric_steps import simple_values
+from rlpost.analysis.replay.splits import all_splits
+from rlpost.io.parquet.source import TableSource
+from rlpost.pipeline.engine import single_threaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from rlpost.analysis.replay.losses import Column
+    from rlpost.analysis.replay.metric_fit import Target
+    from rlpost.analysis.replay.metric_search import Choice, Fits
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.recipe import Recipe
+
+_COARSE = tuple(round(0.01 * one, 2) for one in range(1, 61))
+_FINE = 0.012  # around a clip range of two digits
+
+
+class Attempt(NamedTuple):
+    """The candidates that were computed, on the sample."""
+
+    data: Aggregated
+    fitting: Fitting
+
+
+class Found(NamedTuple):
+    """The best choice of a search, with what it was chosen from."""
+
+    data: Aggregated
+    fits: Fits
+    choice: Choice
+    hows: Sequence[int]
+    tolerance: float
+
+    def read(self, target: Target) -> Read:
+        """Return how a target is computed."""
+        if simple_values(target.metric, self.data) is not None:
+            return Read()
+        return best_reading(target, self.choice, self.fits, self.data, self.hows, self.tolerance)
+
+    def candidates_of(self, columns: Collection[Column]) -> Candidates | None:
+        """Return the losses that some columns are of."""
+        candidates = self.data.measured.candidates
+        return None if candidates is None else candidates.only(columns)
+
+    def unexplained(self, targets: Sequence[Target]) -> bool:
+        """Return whether a metric of a loss differs, which other bounds may reproduce."""
+        grid = self.choice.grid
+        if grid is None:
+            return False
+        return any(
+            read.reading is None
+            or target.gaps(
+                read.reading.computed(self.data), self.tolerance, read.reading.magnitude(self.data)
+            ) > 1
+            for target in targets
+            if target.metric in LOSS_METRICS and target.informative
+            for read in (self.read(target),)
+        )  # fmt: skip
+
+
+@dataclass
+class Search:
+    """The search on a sample of whole steps."""
+
+    table: pa.Table
+    steps: list[str]
+    recipe: Recipe
+    loss: LossOptions | None
+    fixed: tuple[str, ...]
+    tolerance: float
+    split: Mapping[str, int | None]
+    losses: bool
+    """Whether a metric of a loss was recorded."""
+    options: Options | None = None
+
+    @property
+    def length(self) -> float | None:
+        """The length of seq-mean-token-sum-norm, if it is known."""
+        known = None if self.loss is None or "agg_length" not in self.fixed else self.loss
+        return None if known is None or known.agg_length is None else float(known.agg_length)
+
+    @property
+    def hows(self) -> list[int]:
+        """The aggregations of the loss to try."""
+        if self.loss is None or "aggregation" not in self.fixed:
+            return [*range(len(HOWS))]
+        return [at for at, one in enumerate(HOWS) if one.aggregation == self.loss.aggregation]
+
+    @cached_property
+    def first(self) -> Attempt:
+        """The usual candidates."""
+        return self._attempt(None if self.losses else Candidates({}))
+
+    def _attempt(self, candidates: Candidates | None) -> Attempt:
+        measured = measure(
+            TableSource(self.table), self.recipe, self.loss, self.fixed,
+            candidates=candidates, options=self.options,
+        )  # fmt: skip
+        data = Aggregated(measured, self.steps, self.length)
+        return Attempt(data, Fitting(data, self.tolerance))
+
+    def run(self, targets: Sequence[Target]) -> Found:
+        """Return the choice that reproduces the most targets, of the first attempt that fits."""
+        searched = [one for one in targets if one.metric in (*QUANTITIES, *LOSS_METRICS)]
+        best = latest = self._found(self.first, searched)
+        candidates = self.first.data.measured.candidates
+        if (
+            candidates is None
+            or not candidates.clipped
+            or {"pg_clip", "pg_clip_low", "pg_clip_high"} & {*self.fixed}
+        ):
+            return best
+        for clips in (lambda _: _COARSE, _around):
+            if not best.unexplained(searched):
+                break
+            family = best.choice.grid.family if best.choice.grid else Family("ppo")
+            if family not in candidates.clipped:
+                family = next(one for one in candidates.clipped)
+            own = tuple(dict.fromkeys([*candidates.clipped[family], *clips(latest)]))
+            narrow = Candidates({family: own}, candidates.duals)
+            latest = self._found(self._attempt(narrow), searched)
+            if latest.choice.score > best.choice.score:
+                best = latest
+        return best
+
+    def _found(self, attempt: Attempt, searched: Sequence[Target]) -> Found:
+        data, fitting = attempt
+        splits = all_splits(data.counts, **self.split)
+        with single_threaded_torch():
+            fits = fits_of(data, fitting, searched, splits, self.hows)
+            choice = choose(fits, fitting, splits)
+        return Found(data, fits, choice, self.hows, self.tolerance)
+
+
+def _around(found: Found) -> tuple[float, ...]:
+    """Return clip ranges of three digits around those that are closest over whole steps."""
+    grid = found.choice.grid
+    if grid is None or not grid.clipped:
+        return ()
+    tables: Any = found.fits.losses[0]
+    total = sum(table[0].astype(np.float64) for table in tables.values())
+    place = np.unravel_index(int(np.argmin(total)), total.shape)
+    centers = [grid.bounds[side][int(place[side])] for side in (0, 1)]
+    return tuple(
+        sorted(
+            {
+                round(center + 0.001 * offset, 3)
+                for center in centers
+                if isinstance(center, float) and np.isfinite(center)
+                for offset in range(-round(_FINE * 1000), round(_FINE * 1000) + 1)
+                if center + 0.001 * offset > 0
+            }
+        )
+    )

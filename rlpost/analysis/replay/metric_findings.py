@@ -1,0 +1,246 @@
+"""What a replay of metrics found, as plain data: the description, ties, and what differs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.analysis.replay.losses import SIDES
+from rlpost.analysis.replay.metric_fit import HOWS, LOSS_METRICS, QUANTITIES
+from rlpost.analysis.replay.metric_search import bounds_of
+from rlpost.analysis.replay.splits import ABOUT_LEVELS
+from rlpost.recipe.flags import flag_of
+from rlpost.recipe.loss import DEFAULTS, word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.metric_fit import Grid
+    from rlpost.analysis.replay.metric_search import Choice, Place, Reading
+
+    Numbers = NDArray[np.float64]
+
+Json = dict[str, Any]
+
+
+def about_reading(metric: str, reading: Reading) -> str:
+    """Return how a metric is computed, in words."""
+    how = HOWS[reading.how]
+    where = ABOUT_LEVELS[reading.level]
+    column = reading.columns[0]
+    population = "all tokens" if column.kind == "all" else how.population
+    population = f" of {population}" if population != "policy tokens" else ""
+    kind = f"{column.name} " if metric in QUANTITIES and column.name != metric else ""
+    kind = "ratio outside the bounds, any advantage: " if column.kind == "outside" else kind
+    rows = " (all responses)" if how.rows == "all" and "seq-mean" in how.aggregation else ""
+    terms = "".join(
+        f" {'-' if scale < 0 else '+'} {abs(scale):g} x {_TERMS.get(column.name, column.name)}"
+        for scale, column in reading.terms
+    )
+    return f"{kind}{how.aggregation}{population}{rows}, {where}{terms}"
+
+
+_TERMS = {
+    **{f"{one} new/ref": f"KL ({one})" for one in ("k1", "k2", "k3", "abs")},
+    "entropy": "entropy",
+}
+
+
+def relation(recorded: Numbers, computed: Numbers, tolerance: float) -> Json | None:
+    """Return what recorded and computed numbers have in common: a factor or an offset."""
+    usable = np.isfinite(computed) & (computed != 0)
+    if usable.sum() >= _LEAST and usable.all():
+        ratios = recorded / computed
+        factor = float(np.median(ratios))
+        if np.all(np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor) + 1e-12):
+            name = "sign" if abs(factor + 1) <= _LOOSE * tolerance else "factor"
+            return {"finding": name, "value": factor}
+    if np.isfinite(computed).all() and len(recorded) >= _LEAST:
+        offsets = recorded - computed
+        offset = float(np.median(offsets))
+        spread = _LOOSE * tolerance * float(np.abs(recorded).max() + np.abs(computed).max())
+        if np.all(np.abs(offsets - offset) <= spread) and offset:
+            return {"finding": "offset", "value": offset}
+    equal = np.abs(recorded - computed) <= tolerance * np.abs(recorded) + 1e-12
+    if 0 < equal.sum() < len(equal):
+        return {"finding": "some-steps", "value": float(equal.mean())}
+    return None
+
+
+_LEAST = 2  # steps that show a relation
+_LOOSE = 10
+
+
+def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -> Json:
+    """Return the smallest description, with the options as typed."""
+    options: list[str] = []
+    loss: Json | None = None
+    if choice.grid is not None and any(row["metric"] in LOSS_METRICS for row in rows):
+        loss = loss_of(choice.grid, choice.place)
+        options += [part for name, value in loss.items() for part in (flag_of(name), word(value))]
+    for row, reading in zip(rows, used, strict=True):
+        known = row["reproduced"] or row.get("relation")
+        if reading is not None and known and row["metric"] in ("pg_loss", "loss"):
+            options += HOWS[reading.how].options
+            options += [part for name, x in terms_of(reading).items() for part in (name, x)]
+            break
+    return {
+        "options": [*options, *choice.split.options],
+        "loss": loss,
+        "micro_batch": choice.split.micro,
+        "ranks": choice.split.ranks,
+        "updates": choice.split.updates,
+        "rank_order": "strided" if choice.split.strided else "consecutive",
+        "split": str(choice.split),
+        "explains": [row["key"] for row in rows if row["reproduced"]],
+    }
+
+
+def terms_of(reading: Reading) -> dict[str, str]:
+    """Return the options of further terms of a loss, as typed; an entropy bonus has none."""
+    options = {}
+    for scale, column in reading.terms:
+        if column.name != "entropy":
+            options["--kl-loss-coef"] = f"{scale:g}"
+            options["--kl-loss-estimator"] = column.name.partition(" ")[0]
+    return options
+
+
+def loss_of(grid: Grid, place: Place) -> Json:
+    """Return the options of a loss that differ from its defaults, and its clip range."""
+    family, bounds = grid.family, bounds_of(grid, place)
+    values: Json = {"loss": family.loss}
+    if family.behaviour == "infer":
+        values["behaviour"] = "infer"
+    if not grid.clipped:
+        pairs = (part.partition("=") for part in str(bounds["whole"]).split())
+        defaults = {name: word(x) for name, x in DEFAULTS[family.loss].items()}
+        return values | {name: x for name, _, x in pairs if defaults.get(name) != x}
+    low, high = bounds["low"], bounds["high"]
+    if low == high and low != math.inf:
+        values["pg_clip"] = low
+    else:
+        values["pg_clip_low"], values["pg_clip_high"] = _bound(low), _bound(high)
+    if bounds["dual"] != math.inf:
+        values["dual_clip"] = bounds["dual"]
+    return values
+
+
+def _bound(value: float | str) -> float | str:
+    return "never" if value == math.inf else value
+
+
+_WHAT_TELLS = {
+    "low": "tokens with a negative advantage and a ratio between these bounds",
+    "high": "tokens with a positive advantage and a ratio between these bounds",
+    "dual": "tokens with a negative advantage and a ratio above these bounds",
+    "whole": "steps in which the options change the loss of a token",
+}
+_FIELDS = {"low": "--pg-clip-low", "high": "--pg-clip-high", "dual": "--dual-clip"}
+
+
+def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -> list[Json]:
+    """Return the other descriptions that reproduce as much, and what data would tell them apart."""
+    ties: list[Json] = []
+    for side, values in choice.tied_bounds.items():
+        if values and side in SIDES:
+            names = [word(_bound(one)) for one in values]
+            ties.append(
+                {
+                    "option": _FIELDS[side],
+                    "values": names,
+                    "text": f"{_FIELDS[side]} {', '.join(names)} reproduce the same numbers",
+                    "told_apart_by": _WHAT_TELLS[side],
+                }
+            )
+    for row, reading in zip(rows, used, strict=True):
+        if reading is not None and row["metric"] in ("pg_loss", "loss") and row["also"]:
+            ties.append(
+                {
+                    "option": "--aggregation",
+                    "values": row["also"],
+                    "text": f"{row['key']} is the same with {', '.join(row['also'])}",
+                    "told_apart_by": "responses of different lengths in each unit",
+                }
+            )
+            break
+    if choice.tied_losses:
+        names = [
+            " ".join(f"{flag_of(k)} {word(x)}" for k, x in loss_of(grid, place).items())
+            for grid, place in choice.tied_losses
+        ]
+        ties.append(
+            {
+                "option": "--loss",
+                "values": names,
+                "text": f"{len(names)} other losses reproduce the same numbers",
+                "told_apart_by": "more steps, and steps in which tokens are clipped",
+            }
+        )
+    if choice.tied_splits:
+        names = [str(one) for one in choice.tied_splits]
+        whole = all(row.get("level", "step") == "step" for row in rows)
+        ties.append(
+            {
+                "option": "--micro-batch, --ranks",
+                "values": [] if whole else names,
+                "text": "no metric depends on the split"
+                if whole
+                else f"{len(names)} other splits have the same means",
+                "told_apart_by": "a metric that is a mean of micro-batches"
+                if whole
+                else "a number of responses that the ranks do not divide evenly",
+            }
+        )
+    return ties
+
+
+def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: Json) -> list[Json]:
+    """Return what the metrics that are not reproduced have in common with the computed ones."""
+    findings: list[Json] = []
+    for row, reading in zip(rows, used, strict=True):
+        if reading is not None and reading.terms:
+            added = row["computed_as"].partition(", ")[2]
+            options = [part for name, x in terms_of(reading).items() for part in (name, x)]
+            findings.append(
+                {
+                    "finding": "option:kl_loss_coef" if options else "entropy-bonus",
+                    "text": f"{row['key']} has a further term: {added}",
+                    "options": options,
+                    "explains": 1.0,
+                }
+            )
+        if row["reproduced"]:
+            continue
+        found: Json = row.get("relation") or {"finding": "unexplained", "value": 0.0}
+        name = found["finding"]
+        text = f"{row['key']} is not explained: the closest is {row['computed_as']}"
+        if name == "factor":
+            text = f"{row['key']} is {found['value']:.6g} times the computed one"
+            text += _about_factor(found["value"], description)
+        elif name == "sign":
+            text = f"{row['key']} has the other sign"
+        elif name == "offset":
+            text = f"{row['key']} is the computed one plus {found['value']:.6g}"
+        elif name == "some-steps":
+            text = f"{row['key']} is reproduced at {found['value']:.0%} of the steps"
+        share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
+        findings.append({"finding": name, "text": text, "options": [], "explains": share})
+    return findings
+
+
+def _about_factor(factor: float, description: Json) -> str:
+    """Return what a factor may be."""
+    for value, why in (
+        (description["micro_batch"], "responses of a micro-batch"),
+        (description["ranks"], "ranks"),
+        (description["updates"], "updates"),
+    ):
+        for one, verb in ((factor, "a sum, not a mean"), (1 / factor, "divided once more")):
+            if value and value > 1 and abs(one - value) < 1e-4 * value:
+                return f", the number of {why}: {verb}"
+    return ""
