@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.analysis.replay.losses import Column
+    from rlpost.analysis.replay.measure import Measured
     from rlpost.analysis.replay.metric_fit import Target
     from rlpost.analysis.replay.metric_search import Choice, Fits
     from rlpost.pipeline.options import Options
@@ -82,19 +83,17 @@ class Found(NamedTuple):
         )  # fmt: skip
 
 
-@dataclass
-class Search:
-    """The search on a sample of whole steps."""
+@dataclass(frozen=True)
+class Inputs:
+    """What a search is told besides the dump and the log."""
 
-    table: pa.Table
-    steps: list[str]
     recipe: Recipe
     loss: LossOptions | None
-    fixed: tuple[str, ...]
+    fixed: frozenset[str]
+    """The fields of `loss` that are known."""
     tolerance: float
     split: Mapping[str, int | None]
-    losses: bool
-    """Whether a metric of a loss was recorded."""
+    """`micro`, `ranks` and `updates`, as far as they are known."""
     options: Options | None = None
 
     @property
@@ -110,18 +109,39 @@ class Search:
             return [*range(len(HOWS))]
         return [at for at, one in enumerate(HOWS) if one.aggregation == self.loss.aggregation]
 
+    def measured(
+        self,
+        table: pa.Table,
+        *,
+        candidates: Candidates | None = None,
+        wanted: Collection[Column] | None = None,
+    ) -> Measured:
+        """Return the responses of a table with the sums of candidates, see `measure`."""
+        return measure(
+            TableSource(table), self.recipe, self.loss, self.fixed,
+            candidates=candidates, wanted=wanted, options=self.options,
+        )  # fmt: skip
+
+
+@dataclass
+class Search:
+    """The search on a sample of whole steps."""
+
+    inputs: Inputs
+    table: pa.Table
+    steps: list[str]
+    losses: bool
+    """Whether a metric of a loss was recorded."""
+
     @cached_property
     def first(self) -> Attempt:
         """The usual candidates."""
         return self._attempt(None if self.losses else Candidates({}))
 
     def _attempt(self, candidates: Candidates | None) -> Attempt:
-        measured = measure(
-            TableSource(self.table), self.recipe, self.loss, self.fixed,
-            candidates=candidates, options=self.options,
-        )  # fmt: skip
-        data = Aggregated(measured, self.steps, self.length)
-        return Attempt(data, Fitting(data, self.tolerance))
+        measured = self.inputs.measured(self.table, candidates=candidates)
+        data = Aggregated(measured, self.steps, self.inputs.length)
+        return Attempt(data, Fitting(data, self.inputs.tolerance))
 
     def run(self, targets: Sequence[Target]) -> Found:
         """Return the choice that reproduces the most targets, of the first attempt that fits."""
@@ -131,7 +151,7 @@ class Search:
         if (
             candidates is None
             or not candidates.clipped
-            or {"pg_clip", "pg_clip_low", "pg_clip_high"} & {*self.fixed}
+            or {"pg_clip", "pg_clip_low", "pg_clip_high"} & self.inputs.fixed
         ):
             return best
         for clips in (lambda _: _COARSE, _around):
@@ -149,11 +169,10 @@ class Search:
 
     def _found(self, attempt: Attempt, searched: Sequence[Target]) -> Found:
         data, fitting = attempt
-        splits = all_splits(data.counts, **self.split)
+        splits, hows = all_splits(data.counts, **self.inputs.split), self.inputs.hows
         with single_threaded_torch():
-            fits = fits_of(data, fitting, searched, splits, self.hows)
-            choice = choose(fits, fitting, splits)
-        return Found(data, fits, choice, self.hows, self.tolerance)
+            fits = fits_of(data, fitting, searched, splits, hows)
+        return Found(data, fits, choose(fits, fitting, splits), hows, self.inputs.tolerance)
 
 
 def _around(found: Found) -> tuple[float, ...]:

@@ -145,58 +145,39 @@ _FIELDS = {"low": "--pg-clip-low", "high": "--pg-clip-high", "dual": "--dual-cli
 
 def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -> list[Json]:
     """Return the other descriptions that reproduce as much, and what data would tell them apart."""
-    ties: list[Json] = []
+    found = []
     for side, values in choice.tied_bounds.items():
         if values and side in SIDES:
             names = [word(_bound(one)) for one in values]
-            ties.append(
-                {
-                    "option": _FIELDS[side],
-                    "values": names,
-                    "text": f"{_FIELDS[side]} {', '.join(names)} reproduce the same numbers",
-                    "told_apart_by": _WHAT_TELLS[side],
-                }
-            )
+            text = f"{_FIELDS[side]} {', '.join(names)} reproduce the same numbers"
+            found.append((_FIELDS[side], names, text, _WHAT_TELLS[side]))
     for row, reading in zip(rows, used, strict=True):
         if reading is not None and row["metric"] in ("pg_loss", "loss") and row["also"]:
-            ties.append(
-                {
-                    "option": "--aggregation",
-                    "values": row["also"],
-                    "text": f"{row['key']} is the same with {', '.join(row['also'])}",
-                    "told_apart_by": "responses of different lengths in each unit",
-                }
-            )
+            text = f"{row['key']} is the same with {', '.join(row['also'])}"
+            tells = "responses of different lengths in each unit"
+            found.append(("--aggregation", row["also"], text, tells))
             break
     if choice.tied_losses:
         names = [
             " ".join(f"{flag_of(k)} {word(x)}" for k, x in loss_of(grid, place).items())
             for grid, place in choice.tied_losses
         ]
-        ties.append(
-            {
-                "option": "--loss",
-                "values": names,
-                "text": f"{len(names)} other losses reproduce the same numbers",
-                "told_apart_by": "more steps, and steps in which tokens are clipped",
-            }
-        )
+        text = f"{len(names)} other losses reproduce the same numbers"
+        tells = "more steps, and steps in which tokens are clipped"
+        found.append(("--loss", names, text, tells))
     if choice.tied_splits:
-        names = [str(one) for one in choice.tied_splits]
-        whole = all(row.get("level", "step") == "step" for row in rows)
-        ties.append(
-            {
-                "option": "--micro-batch, --ranks",
-                "values": [] if whole else names,
-                "text": "no metric depends on the split"
-                if whole
-                else f"{len(names)} other splits have the same means",
-                "told_apart_by": "a metric that is a mean of micro-batches"
-                if whole
-                else "a number of responses that the ranks do not divide evenly",
-            }
-        )
-    return ties
+        found.append(("--micro-batch, --ranks", *_tied_splits(choice, rows)))
+    fields = ("option", "values", "text", "told_apart_by")
+    return [dict(zip(fields, one, strict=True)) for one in found]
+
+
+def _tied_splits(choice: Choice, rows: Sequence[Json]) -> tuple[list[str], str, str]:
+    """Return the names of other splits, what they have in common, and what tells them apart."""
+    if all(row.get("level", "step") == "step" for row in rows):
+        return [], "no metric depends on the split", "a metric that is a mean of micro-batches"
+    names = [str(one) for one in choice.tied_splits]
+    text = f"{len(names)} other splits have the same means"
+    return names, text, "a number of responses that the ranks do not divide evenly"
 
 
 def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: Json) -> list[Json]:

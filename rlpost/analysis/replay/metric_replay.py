@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay.losses import Column
-from rlpost.analysis.replay.measure import measure
-from rlpost.analysis.replay.metric_attempts import Search
+from rlpost.analysis.replay.metric_attempts import Inputs, Search
 from rlpost.analysis.replay.metric_findings import (
     about_reading,
     description,
@@ -28,7 +27,6 @@ from rlpost.analysis.replay.metric_fit import (
 from rlpost.analysis.replay.metric_steps import extreme_columns, match_steps, simple_values
 from rlpost.analysis.replay.metrics import METRICS, known_metrics, read_log
 from rlpost.errors import DataError
-from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -37,9 +35,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.measure import Measured
+    from rlpost.analysis.replay.metric_attempts import Found
     from rlpost.analysis.replay.metric_fit import Target
     from rlpost.analysis.replay.metric_search import Read, Reading
     from rlpost.analysis.replay.metric_steps import Matched
+    from rlpost.analysis.replay.metrics import Log, Recorded
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
 
@@ -103,54 +103,34 @@ def replay_metrics(
         DataError: the log cannot be read, has no known metric, or no step of the input.
         UsageError: a metric in `keys` does not exist.
     """
-    log = read_log(Path(metrics))
-    recorded, unknown = known_metrics(log, keys)
-    if not recorded:
-        raise DataError(
-            f"--metrics {log.path}: no known metric among {len(unknown)} keys "
-            f"({', '.join(unknown[:8])}); --map-metric pg_loss=KEY names one; the metrics are "
-            f"{', '.join(METRICS)}"
-        )
-    recipe = recipe or Recipe()
-    light = measure(TableSource(table), recipe, loss, fixed, wanted=(), options=options)
+    log, recorded, unknown = _known(Path(metrics), keys)
+    split = {"micro": micro_batch, "ranks": ranks, "updates": updates}
+    inputs = Inputs(recipe or Recipe(), loss, frozenset(fixed), tolerance, split, options)
+    light = inputs.measured(table, wanted=())
     matched = match_steps(light, log, recorded)
     sample = _sample(light, matched)
-    part = _rows_of(table, light, [matched.steps[one] for one in sample])
-    search = Search(
-        part, [matched.steps[one] for one in sample], recipe, loss, tuple(fixed), tolerance,
-        {"micro": micro_batch, "ranks": ranks, "updates": updates},
-        any(one.metric in LOSS_METRICS for one in recorded), options,
-    )  # fmt: skip
-    whole, not_computed = [], []
-    for one in recorded:
-        target = matched.target(one)
-        why = _why_not(target, search.first.data)
-        if why is None:
-            whole.append(target)
-        else:
-            not_computed.append({"metric": one.metric, "key": one.key, **why})
+    labels = [matched.steps[one] for one in sample]
+    part = _rows_of(table, light, labels)
+    losses = any(one.metric in LOSS_METRICS for one in recorded)
+    search = Search(inputs, part, labels, losses=losses)
+    whole, not_computed = _targets(recorded, matched, search.first.data)
     found = search.run([one.of(sample) for one in whole])
     read = [found.read(one.of(sample)) for one in whole]
     every = found.data
     if part is not table:
-        wanted = {column for one in read if one.reading for column in one.reading.needs}
-        wanted |= {column for one in whole for column in extreme_columns(one.metric)}
-        full = measure(
-            TableSource(table), recipe, loss, fixed, wanted=wanted | {Column("sum", "one")},
-            candidates=found.candidates_of(wanted), options=options,
-        )  # fmt: skip
-        every = Aggregated(full, matched.steps, search.length)
-    pairs = [
-        (_replayed(target, one, every, matched, tolerance), one.reading)
+        every = _measured_whole(table, inputs, found, whole, read, matched)
+    rows = [
+        _replayed(target, one, every, matched, tolerance)
         for target, one in zip(whole, read, strict=True)
     ]
-    without = [row for row, reading in pairs if _is_proxy(row, reading, every)]
+    both = zip(rows, read, strict=True)
+    kept = [(row, one.reading) for row, one in both if not _is_proxy(row, one.reading, every)]
     not_computed += [
         {"metric": row["metric"], "key": row["key"], "needs": None, "text": _NO_ENTROPY}
-        for row in without
+        for row in rows
+        if not any(row is one for one, _ in kept)
     ]
-    rows = [row for row, _ in pairs if row not in without]
-    readings = [reading for row, reading in pairs if row not in without]
+    rows, readings = [row for row, _ in kept], [reading for _, reading in kept]
     described = description(found.choice, rows, readings)
     return {
         "file": log.path,
@@ -167,6 +147,51 @@ def replay_metrics(
         "tolerance": tolerance,
         "warnings": [*log.warnings, *matched.warnings],
     }
+
+
+def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[Recorded], list[str]]:
+    """Return a log, its known metrics, and its unknown keys; DataError without known ones."""
+    log = read_log(path)
+    recorded, unknown = known_metrics(log, keys)
+    if not recorded:
+        raise DataError(
+            f"--metrics {log.path}: no known metric among {len(unknown)} keys "
+            f"({', '.join(unknown[:8])}); --map-metric pg_loss=KEY names one; the metrics are "
+            f"{', '.join(METRICS)}"
+        )
+    return log, recorded, unknown
+
+
+def _targets(
+    recorded: Sequence[Recorded], matched: Matched, data: Aggregated
+) -> tuple[list[Target], list[Json]]:
+    """Return the metrics that the dump has numbers for, and the others with the reason."""
+    whole, not_computed = [], []
+    for one in recorded:
+        target = matched.target(one)
+        why = _why_not(target, data)
+        if why is None:
+            whole.append(target)
+        else:
+            not_computed.append({"metric": one.metric, "key": one.key, **why})
+    return whole, not_computed
+
+
+def _measured_whole(
+    table: pa.Table,
+    inputs: Inputs,
+    found: Found,
+    targets: Sequence[Target],
+    read: Sequence[Read],
+    matched: Matched,
+) -> Aggregated:
+    """Return all matched steps with the columns that were found on the sample."""
+    wanted = {column for one in read if one.reading for column in one.reading.needs}
+    wanted |= {column for one in targets for column in extreme_columns(one.metric)}
+    candidates = found.candidates_of(wanted)
+    wanted.add(Column("sum", "one"))
+    full = inputs.measured(table, wanted=wanted, candidates=candidates)
+    return Aggregated(full, matched.steps, inputs.length)
 
 
 _NO_ENTROPY = "no column of tokens `entropy`; it is not the mean of -log_probs"
