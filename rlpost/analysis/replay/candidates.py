@@ -14,6 +14,8 @@ from rlpost.recipe.presets import (
     PRESETS,
     SUPERSEDED,
     merged,
+    toml_lines,
+    toml_of,
     usual_estimator,
     values_of,
     variants,
@@ -114,6 +116,17 @@ class Candidate:
             if name != "estimator":
                 parts += as_typed(name, value)
         return parts
+
+    @property
+    def toml(self) -> str:
+        """The recipe as a file for `--config`: the preset, its estimator and what differs."""
+        changes = {**self.changes, **self.given}
+        if None in changes.values():  # a file cannot unset what the preset sets
+            return "\n".join(toml_lines(self.recipe))
+        plain = flat(self.recipe.model_dump(mode="json"))
+        own = nested({name: plain[name] for name in changes if name != "estimator"})
+        preset = {} if self.preset == DEFAULT else {"preset": self.preset}
+        return "\n".join(toml_of({**preset, "estimator": self.estimator, **own}))
 
     @property
     def named(self) -> str:

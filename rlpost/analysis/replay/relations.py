@@ -175,7 +175,8 @@ def _denominator(
     divides = seen.resolved.norm[1] == scope
     use = use & (std > 0)
     own = std + seen.recipe.numerics.norm_eps if divides else np.ones_like(std)
-    theirs = own / factor  # what the recorded numbers are divided by, but for a constant
+    with np.errstate(divide="ignore", invalid="ignore"):
+        theirs = own / factor  # what the recorded numbers are divided by, but for a constant
     scale = float(np.median(theirs[use])) if use.any() else 0.0
     inside = float(np.median((theirs**2 - std**2)[use])) if use.any() else 0.0
     added = float(np.median((theirs - std)[use])) if use.any() else 0.0

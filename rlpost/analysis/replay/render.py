@@ -79,7 +79,8 @@ def _plain(line: str) -> str:
 def _warnings(result: Json) -> list[str]:
     texts = list(result["warnings"])
     if result["not_computed"]:
-        texts.append(f"not compared: {_names(result['not_computed'])}; the recipe computes no such")
+        names = _names(result["not_computed"])
+        texts.append(f"not compared, since the recipe computes none: {names}")
     order = [one["stage"] for one in result["stages"]]
     elsewhere = [one["stage"] for one in result.get("everywhere", ()) if not one["equal"]]
     if elsewhere and order.index(elsewhere[0]) < _place(order, result["first"]):

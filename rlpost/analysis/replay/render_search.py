@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.ties import DATA
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
+from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Json = dict[str, Any]
+_MOST_TIES = 6
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
     )
     yield Code("As a recipe file, for --config", best["toml"], "toml")
     if reproduced and found["ties"]:
-        yield _ties(found)
+        yield from _ties(found)
     if found["unexplained"]:
         yield _unexplained(found)
 
@@ -49,17 +52,30 @@ def _tried(found: Json) -> str:
     )
 
 
-def _ties(found: Json) -> TextTable:
-    """Return the recipes with the same numbers, and the data that would tell them apart."""
-    rows = [(one["named"], one["data"]) for one in found["ties"]]
+def _ties(found: Json) -> Iterator[TextTable]:
+    """Yield the recipes with the same numbers, and the data that would tell them apart."""
+    shown = found["ties"][:_MOST_TIES]
+    rows = [(one["named"], ", ".join(map(_flag, one["differs"])) or "nothing") for one in shown]
     more = found["tie_count"] - len(rows)
-    return TextTable(
-        ("recipe", "what would tell it apart"),
+    yield TextTable(
+        ("recipe", "differs in"),
         rows,
-        title="Ties: these recipes give the same numbers on this input",
-        notes=[f"… {more} more"] if more else [],
+        title="Ties: other recipes with the same numbers",
+        notes=[f"… {more} more, see --format json"] if more else [],
         text=(0, 1),
     )
+    fields = dict.fromkeys(name for one in shown for name in one["differs"] if name in DATA)
+    if fields:
+        rows = [(_flag(name), DATA[name]) for name in fields]
+        yield TextTable(
+            ("option", "data"), rows, title="Data that would tell them apart", text=(0, 1)
+        )
+
+
+def _flag(name: str) -> str:
+    """Return the option of a field, or of `numerics.NAME`, as typed."""
+    table, _, detail = name.rpartition(".")
+    return f"--numerics {detail}" if table else flag_of(name)
 
 
 def _unexplained(found: Json) -> TextTable:

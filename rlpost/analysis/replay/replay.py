@@ -78,12 +78,14 @@ def replay_recipe(
 
 
 def check_recorded(rollouts: Rollouts) -> None:
-    """Raise DataError if an input has no recorded column."""
+    """Raise DataError if an input has no recorded column, or one with lists of other lengths."""
     if not rollouts.recorded:
         raise DataError(
             f"{rollouts.name}: no recorded column ({', '.join(STAGES)}), so there is nothing to "
             "compare with; choose one with --map advantages=COLUMN"
         )
+    for stage in rollouts.recorded:
+        rollouts.column(stage)
 
 
 def facts_of(rollouts: Rollouts, tolerance: float) -> Json:

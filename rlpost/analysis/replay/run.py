@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,13 @@ class Request:
     """Tokens in memory; of a larger input, whole steps or groups are compared stage by stage."""
     reporter: Reporter = field(default_factory=SilentReporter)
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for a tolerance or a sample that is out of range."""
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(f"--tolerance {self.tolerance}: a number from 0 on is needed")
+        if self.sample_tokens < 1:
+            raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
+
 
 def replay(paths: Sequence[str], request: Request) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
@@ -91,7 +99,7 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
     check_recorded(sample)
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
-        from rlpost.analysis.replay import search  # type: ignore[attr-defined,unused-ignore]  # noqa: PLC0415
+        from rlpost.analysis.replay import search  # noqa: PLC0415 - only a search needs it
 
         found = search.search(
             sample, tolerance=request.tolerance, given=request.given, reporter=request.reporter

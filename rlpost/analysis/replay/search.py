@@ -24,7 +24,6 @@ from rlpost.analysis.replay.ties import tie
 from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
-from rlpost.recipe.presets import toml_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -282,7 +281,7 @@ class _Search:
                 "preset": candidate.preset,
                 "estimator": candidate.estimator,
                 "changes": nested(candidate.changes),
-                "toml": "\n".join(toml_lines(candidate.recipe)),
+                "toml": candidate.toml,
             },
             "largest": best.largest,
             "median_relative": best.error,

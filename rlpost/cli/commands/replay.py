@@ -48,7 +48,7 @@ def replay(
     ] = 1e-4,
     sample: Annotated[
         int,
-        option("--sample", metavar="TOKENS", min=1, help="Tokens in memory, in whole steps."),
+        option("--sample", metavar="TOKENS", help="Tokens in memory, in whole steps."),
     ] = 4_000_000,
     save_config: Annotated[
         Path | None,

@@ -244,7 +244,12 @@ def toml_lines(
     recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False
 ) -> list[str]:
     """Return the fields of `changed` as lines of a TOML file, each below its description."""
-    values = changed(recipe, loss, every=every)
+    return toml_of(changed(recipe, loss, every=every))
+
+
+def toml_of(values: Values) -> list[str]:
+    """Return fields of a recipe, plain data, as lines of a TOML file with their descriptions."""
+    values = dict(values)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
     fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
