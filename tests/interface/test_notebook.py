@@ -62,6 +62,7 @@ def found(tmp_path_factory):
         "loss": rlpost.loss(FRAME),
         "sweep": rlpost.loss(FRAME, sweep={"pg_clip": [0.1, 0.2]}),
         "compare": rlpost.compare([path, path]),
+        "replay": rlpost.replay(path, rlpost.Recipe()),
     }
 
 
@@ -73,6 +74,7 @@ TEXTS = {
     "loss": "rlpost loss · ppo",
     "sweep": "rlpost loss · 2 settings of pg_clip",
     "compare": "512 responses, matched by ",
+    "replay": "Reproduced: 3 recorded columns",
 }
 STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
 CHARTS = {

@@ -1,0 +1,269 @@
+"""`rlpost replay`: its screens, its formats, its exit codes and its errors."""
+
+import re
+import types
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from manual.program import ROOT, run
+from test_cli import strict_json
+
+import rlpost
+from rlpost import manual
+from rlpost.analysis.replay import render
+from rlpost.analysis.replay.render_examples import digits_of
+from rlpost.errors import DataError, UsageError
+
+SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
+STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
+GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
+
+
+@pytest.fixture(scope="module")
+def rollouts():
+    """Two steps of a few groups."""
+    table = pq.read_table(SAMPLE).drop_columns(["prompt", "response"])
+    step = table["step"].to_numpy()
+    rows = np.concatenate([np.flatnonzero(step == one)[:40] for one in (1, 2)])
+    return table.take(rows)
+
+
+@pytest.fixture(scope="module")
+def folder(rollouts, tmp_path_factory):
+    """Files with recorded columns: of GAE, of GRPO, and one under another name."""
+    home = tmp_path_factory.mktemp("replay")
+    gae = rlpost.preset("verl", estimator="gae", kl_coef=0.05, emit=STAGES)
+    pq.write_table(rlpost.enrich(rollouts, gae)[0], home / "gae.parquet")
+    grpo = rlpost.enrich(rollouts, rlpost.preset("verl", emit=("advantages",)))[0]
+    pq.write_table(grpo, home / "grpo.parquet")
+    theirs = grpo.rename_columns([n if n != "advantages" else "adv" for n in grpo.column_names])
+    pq.write_table(theirs, home / "theirs.parquet")
+    return home
+
+
+def test_a_reproduced_recipe_is_code_0_with_every_stage_equal(folder):
+    ran = run(["replay", "gae.parquet", *GAE, "--format", "json"], folder)
+    found = strict_json(ran.out)
+    assert ran.code == 0
+    assert found["reproduced"]
+    assert [one["stage"] for one in found["stages"]] == [
+        "kl", "token_level_rewards", "raw_advantages", "returns", "advantages",
+    ]  # fmt: skip
+    assert {one["verdict"] for one in found["stages"]} == {"equal"}
+    assert found["recipe"]["named"] == " ".join(GAE)
+    keys = {"schema_version", "input", "tolerance", "stages", "first", "findings", "examples"}
+    assert keys < found.keys()
+    text = run(["replay", "gae.parquet", *GAE], folder).out
+    assert "Reproduced: 5 recorded columns equal within 0.0001" in text
+
+
+@pytest.fixture(scope="module")
+def parted(folder):
+    """A replay with another λ, of one of two steps and of everything."""
+    words = ["replay", "gae.parquet", *GAE, "--lam", "0.5", "--sample", "500", "--format", "json"]
+    ran = run(words, folder)
+    assert ran.code == 1
+    return strict_json(ran.out)
+
+
+def shown(found, how, capsys):
+    render.show(found, how)
+    return capsys.readouterr().out
+
+
+def test_the_first_stage_that_parts_is_named_with_tokens_side_by_side(parted, folder, capsys):
+    found, text = parted, shown(parted, "table", capsys)
+    assert "\x1b" not in text
+    sentence = re.search(r"^Parts at estimator: (\S+) of (\S+) tokens differ", text, re.MULTILINE)
+    (parts,) = [one for one in found["stages"] if one["first"]]
+    assert [sentence[1], sentence[2]] == [f"{parts[k]:,}" for k in ("differing", "compared")]
+    assert re.search(r"^advantages .* follows$", text, re.MULTILINE)
+    first = found["examples"][0]
+    table = pq.read_table(folder / "gae.parquet")
+    stored = table["raw_advantages"][first["row"]].as_py()[first["first_token"] :]
+    np.testing.assert_allclose(first["recorded"], stored[: len(first["recorded"])], rtol=1e-6)
+    heading, columns, _, recorded, computed = text.partition("Largest differences of estimator: ")[
+        2
+    ].splitlines()[:5]
+    assert heading.startswith(f"row {first['row']} · step {first['step']} · {first['group']} ")
+    tokens = columns.split()[1:]
+    assert tokens == [str(first["first_token"] + i) for i in range(len(tokens))]
+    for line, label in ((recorded, "recorded"), (computed, "computed")):
+        name, *numbers = line.split()
+        assert name == label
+        np.testing.assert_allclose([float(x) for x in numbers], first[label][: len(numbers)], 1e-3)
+
+
+def test_observation_tokens_are_in_parentheses_and_tokens_that_differ_are_marked(tmp_path):
+    table = pa.table(
+        {
+            "reward": [1.0, 0.0],
+            "prompt_id": ["a", "a"],
+            "response_mask": [[1, 0, 1, 1], [1, 1, 1, 1]],
+            "advantages": [[0.5, 9.0, 0.5, 0.75], [-0.5] * 4],
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    ran = run(["replay", "in.parquet", "--preset", "trl", "--norm-std", "none"], tmp_path)
+    strip = ran.out.partition("Largest differences of advantages: ")[2].splitlines()[:6]
+    assert strip[0] == "row 0 · a · reward 1 · 4 tokens; observation tokens in parentheses"
+    assert strip[1].split() == ["token", "0", "(1)", "2", "3"]
+    assert strip[3].split() == ["recorded", "0.5", "9", "0.5", "0.75"]
+    assert strip[5].strip() == "≠"
+    assert strip[5].index("≠") == len(strip[3].rstrip()) - 1
+
+
+def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts):
+    words = ["replay", "grpo.parquet", "--estimator", "grpo"]
+    ran = run([*words, "--save-config", "found.toml"], folder)
+    assert ran.code == 0, ran.err
+    assert re.search(
+        r"^Recipe\n  --\S+ .*\n\d+ recipes tried in .* s on 80 responses", ran.out, re.MULTILINE
+    )
+    assert "As a recipe file, for --config" in ran.out
+    assert "Ties: other recipes with the same numbers" in ran.out
+    assert "Data that would tell them apart" in ran.out
+    pq.write_table(rollouts, folder / "in.parquet")
+    config = ["--config", "found.toml"]
+    assert run(["advantages", "in.parquet", "again.parquet", *config, "-q"], folder).code == 0
+    again = pq.read_table(folder / "again.parquet")["advantages"]
+    recorded = pq.read_table(folder / "grpo.parquet")["advantages"]
+    for one, other in zip(again.to_pylist(), recorded.to_pylist(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert run(["replay", "grpo.parquet", "--config", "found.toml"], folder).code == 0
+    ran = run([*words, "--save-config", "found.toml"], folder)
+    assert ran.code == 2
+    assert "--save-config found.toml: exists already; --overwrite replaces it" in ran.err
+
+
+def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path):
+    table = pq.read_table(folder / "grpo.parquet")
+    lists = table["advantages"].to_pylist()
+    odd = pa.array([[0.1 * row * t for t, _ in enumerate(one)] for row, one in enumerate(lists)])
+    at = table.schema.get_field_index("advantages")
+    pq.write_table(table.set_column(at, "advantages", odd), tmp_path / "odd.parquet")
+    fixed = ["--estimator", "raw", "--no-whiten-advantages"]
+    ran = run(["replay", "odd.parquet", *fixed], tmp_path)
+    assert ran.code == 1
+    assert "No recipe found: the nearest parts at advantages" in ran.out
+    assert "What remains unexplained" in ran.out
+
+
+def test_markdown_has_tables_and_nothing_else_for_a_terminal(parted, capsys):
+    text = shown(parted, "markdown", capsys)
+    assert "\n### Stages\n\n| stage | recorded column |" in text
+    assert "\n### What the difference looks like\n\n- " in text
+    assert "| recorded |" in text
+    assert "─" not in text
+
+
+def test_a_larger_input_is_compared_everywhere(parted, capsys):
+    text = shown(parted, "table", capsys)
+    assert "40 of 80 responses (whole steps" in text
+    assert "The whole input: 80 responses, from the start" in text
+
+
+def test_a_column_of_another_name_is_mapped(folder):
+    grpo = ["--preset", "verl", "--estimator", "grpo"]
+    mapped = run(["replay", "theirs.parquet", *grpo, "--map", "advantages=adv"], folder)
+    assert mapped.code == 0, mapped.err
+    assert "1 recorded column equal" in mapped.out
+
+
+def test_a_table_in_memory_is_an_input_like_its_file(folder):
+    recipe = rlpost.preset("verl", estimator="gae", kl_coef=0.05)
+    path = folder / "gae.parquet"
+    own, other = rlpost.replay(path, recipe), rlpost.replay(pq.read_table(path), recipe)
+    assert own.input == str(path)
+    assert other.input == "Table"
+    assert own.to_dict() | {"input": ""} == other.to_dict() | {"input": ""}
+    with pytest.raises(UsageError, match="recipe and fixed exclude each other"):
+        rlpost.replay(path, recipe, fixed={"lam": 1})
+    with pytest.raises(DataError, match=r"^Table: no recorded column"):
+        rlpost.replay(pq.read_table(path, columns=["reward", "prompt_id"]), recipe)
+
+
+def test_a_bundle_is_replayed_by_its_own_recipe(folder):
+    assert run(["bundle", "gae.parquet", "-o", "case.zip", *GAE, "-q"], folder).code == 0
+    ran = run(["replay", "case.zip"], folder)
+    assert ran.code == 0, ran.err
+    assert "the recipe of the bundle" in ran.out
+    found = rlpost.replay(folder / "case.zip", rlpost.preset("verl"))
+    assert (found.reproduced, found.recipe["named"]) == (False, "the recipe")
+    ran = run(["replay", "case.zip", "gae.parquet"], folder)
+    assert (ran.code, "replay one bundle at a time" in ran.err) == (2, True)
+
+
+GAE_FILE, WEIGHTS = "gae.parquet", ("--map", "sample_weight=values", "--map", "advantages=none")
+ERRORS = {
+    (str(SAMPLE),): (3, r"no recorded column \(.*choose one with --map advantages=COLUMN"),
+    (GAE_FILE, "--map", "kl=nothing"): (3, "--map kl=nothing: no such column"),
+    (GAE_FILE, "--map", "advantage=adv"): (2, "did you mean advantages"),
+    (GAE_FILE, "--map", "advantages=prompt_tokens"): (
+        3, "row 0: `prompt_tokens` has .*one for each token is needed.*--map advantages=",
+    ),
+    (GAE_FILE, "--tolerance", "-1"): (2, "--tolerance -1.0: a number from 0 on is needed"),
+    (GAE_FILE, "--sample", "0"): (2, "--sample 0: at least 1 token is needed"),
+    (GAE_FILE, "--emit", "kl"): (2, "--emit: .*leave --emit out"),
+    (GAE_FILE, "--overwrite"): (2, "--overwrite: nothing is written; add --save-config"),
+    (GAE_FILE, "--preset", "trl", "--save-config", "a.toml"): (
+        2, "--save-config a.toml: .*--preset trl is not searched for",
+    ),
+    (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
+    ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ERRORS, ids=lambda words: " ".join(words[1:3]))
+def test_errors_name_what_came_and_what_to_do(words, folder):
+    code, text = ERRORS[words]
+    ran = run(["replay", *words], folder)
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert re.search(text, " ".join(ran.err.split())), ran.err
+
+
+def test_the_manuals_function_records_verls_batch(rollouts, tmp_path):
+    """A DataProto has tensors padded on the right, with the prompt before them."""
+    torch = pytest.importorskip("torch")
+    code = re.search(r"```py\n(# record_verl\.py\n.+?)```", manual.page("replay"), re.DOTALL)[1]
+    module = types.ModuleType("record_verl")
+    exec(compile(code, "record_verl.py", "exec"), module.__dict__)  # noqa: S102
+    table = rlpost.enrich(rollouts, rlpost.preset("verl", emit=("advantages", "returns")))[0]
+    lengths = [len(row) for row in table["response_mask"].to_pylist()]
+    width = max(lengths)
+
+    def padded(name):
+        rows = table[name].to_pylist()
+        return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+    scores = torch.zeros(len(lengths), width)
+    for i, (length, reward) in enumerate(zip(lengths, table["reward"].to_pylist(), strict=True)):
+        scores[i, length - 1] = reward
+    inside = torch.tensor([[1] * n + [0] * (width - n) for n in lengths])
+    tensors = {
+        **{name: padded(name) for name in ("response_mask", "old_log_probs", "advantages")},
+        "attention_mask": torch.cat([torch.ones(len(lengths), 3, dtype=torch.long), inside], 1),
+        "token_level_scores": scores,
+    }
+    batch = types.SimpleNamespace(
+        batch=tensors, non_tensor_batch={"uid": table["prompt_id"].to_pylist()}
+    )
+    steps = table["step"].to_numpy()
+    module.record(batch, 1, tmp_path / "verl.parquet")
+    written = pq.read_table(tmp_path / "verl.parquet")
+    assert written["advantages"].to_pylist() == table["advantages"].to_pylist()
+    kept = written.append_column("own", pa.array(steps))
+    kept = kept.drop_columns(["step"]).rename_columns({"own": "step"})
+    pq.write_table(kept, tmp_path / "verl.parquet")
+    ran = run(["replay", "verl.parquet", "--preset", "verl", "--format", "json"], tmp_path)
+    found = strict_json(ran.out)
+    assert ran.code == 0, found["stages"]
+    assert found["recorded"] == {"advantages": "advantages"}
+
+
+def test_digits_are_as_few_as_tell_numbers_apart():
+    assert digits_of([(0.5, 0.7)]) == 4
+    assert digits_of([(1.23456, 1.23457)]) == 6
+    assert digits_of([(1.0, 1.0)]) == 9
