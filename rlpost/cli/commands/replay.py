@@ -28,7 +28,7 @@ EPILOG = """Examples:
 
   rlpost replay dump.parquet
 
-  rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl --format markdown
+  rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl
 
   rlpost replay dump.parquet --estimator gae --save-config found.toml
 """
@@ -48,14 +48,17 @@ def replay(
     ] = 1e-4,
     sample: Annotated[
         int,
-        option("--sample", metavar="TOKENS", help="Tokens in memory, in whole steps."),
+        option(
+            "--sample", metavar="TOKENS", common=False, help="Tokens in memory, in whole steps."
+        ),
     ] = 4_000_000,
     save_config: Annotated[
         Path | None,
         option("--save-config", metavar="PATH", help="Write the found recipe as TOML."),
     ] = None,
     overwrite: Annotated[
-        bool, option("--overwrite", help="Replace the file of --save-config.")
+        bool,
+        option("--overwrite", common=False, help="Replace the file of --save-config."),
     ] = False,
     how: declared.Output = Format.table,
 ) -> None:
