@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FEW = 2
 _ROUNDS = 6
+_NEAR = 1e-5
+"""Relative step at which a number is solved."""
 
 
 def causes(seen: Evidence) -> list[Json]:
@@ -46,7 +48,8 @@ def causes(seen: Evidence) -> list[Json]:
 
 def _options(found: Causes) -> None:
     seen = found.seen
-    changes = [*single_changes(seen.replayer.rollouts, seen.resolved)]
+    first, rollouts = seen.first, seen.replayer.rollouts
+    changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
     for change in sorted(changes, key=lambda one: len(one.fields)):
         if len(change.fields) == 1 or not found.found:
             _test(found, change)
@@ -73,9 +76,22 @@ def option_text(change: Change, recipe: Recipe) -> str:
     return f"{options} reproduces the recorded numbers{instead}"
 
 
+def roles_read(seen: Evidence) -> list[str]:
+    """Return the token roles that the stage is computed from."""
+    recipe, first, resolved = seen.recipe, seen.first, seen.resolved
+    late = {"token_level_rewards", "raw_advantages"} & {*first.used}
+    roles = {*resolved.estimator.columns}
+    if first.name == "kl" or (recipe.kl_coef > 0 and not late and "kl" not in first.used):
+        roles |= resolved.kl_reads
+    if recipe.corrects or first.name == "is_weight":
+        roles |= {"old_log_probs", "infer_log_probs"}
+    early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
+    return sorted(roles - {"values"} if early else roles)
+
+
 def _inputs(found: Causes) -> None:
     seen = found.seen
-    for change in input_changes(seen.replayer, seen.resolved):
+    for change in input_changes(seen.replayer, seen.resolved, roles_read(seen)):
         text = f"the recorded numbers are reproduced {change.text}"
         found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
 
@@ -85,7 +101,7 @@ def _solved(found: Causes) -> None:
     seen = found.seen
     if not seen.enough(seen.wrong):
         return
-    for name in solvable(seen.resolved):
+    for name in solvable(seen.resolved, seen.first.name, seen.first.used):
         value = _solve(seen, name)
         if value is None:
             continue
@@ -108,12 +124,11 @@ def _solve(seen: Evidence, name: str) -> float | None:
 
     recorded = seen.recorded[seen.chosen]
     starts = _starts(seen, name)
-    tried = [(x, own) for x in starts if (own := numbers(x)) is not None]
-    if not tried:
-        return None
-    x, own = min(tried, key=lambda one: float(np.nanmean(np.abs(one[1] - recorded))))
-    if all(np.array_equal(own, other) for _, other in tried):
+    two = [numbers(x) for x in (starts[0], starts[-1])]
+    if two[0] is None or two[1] is None or np.array_equal(two[0], two[1]):
         return None  # the option does not matter
+    tried = [(x, own) for x in starts if (own := numbers(x)) is not None]
+    x, own = min(tried, key=lambda one: float(np.nanmean(np.abs(one[1] - recorded))))
     for _ in range(_ROUNDS):
         step = max(abs(x) * 0.01, 1e-3)
         step = -step if x + step > high else step
@@ -128,7 +143,7 @@ def _solve(seen: Evidence, name: str) -> float | None:
         if new is None:
             return None
         own = new
-        if abs(moved) < 1e-7 * max(abs(x), 1e-3):
+        if abs(moved) < _NEAR * max(abs(x), 1e-3):
             break
     return x
 

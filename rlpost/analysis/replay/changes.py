@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rlpost.analysis.replay.candidates import DETAIL, as_typed, nested, value_of
 from rlpost.analysis.replay.moves import Facts, changes_of
 from rlpost.errors import UsageError
-from rlpost.recipe.estimators import READERS
+from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -68,8 +68,8 @@ SOLVED: dict[str, tuple[float, float]] = {
 """Options whose value is solved for, with its bounds."""
 
 
-def solvable(resolved: ResolvedRecipe) -> list[str]:
-    """Return the options whose value can matter to a recipe."""
+def solvable(resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()) -> list[str]:
+    """Return the options whose value can matter to a stage, computed from some recorded ones."""
     recipe = resolved.recipe
     matters = {
         "kl_coef": resolved.kl,
@@ -77,19 +77,41 @@ def solvable(resolved: ResolvedRecipe) -> list[str]:
         "numerics.norm_floor": resolved.norm[1] != "none",
         "numerics.whiten_eps": resolved.whiten or recipe.whiten_rewards,
     }
+    readers = {name: READERS.get(name, NAMES) for name in SOLVED}
     return [
         name
         for name in SOLVED
-        if matters.get(name, recipe.estimator in READERS.get(name, (recipe.estimator,)))
+        if matters.get(name, recipe.estimator in readers[name]) and _matter(name, stage, used)
     ]
 
 
-def single_changes(rollouts: Rollouts, resolved: ResolvedRecipe) -> Iterator[Change]:
-    """Yield single changes of a recipe that can matter for an input.
+_OF_KL = ("kl_estimator", "kl_clamp", "kl_policy", "log_ratio")
+_OF_TOKENS = ("gamma", "lam", "whiten", "advantage_clip", "terminal", "observations", "outcome")
+_OF_REWARDS = ("norm_", "single", "constant", "empty", "kl_", "log_ratio", "terminal", "process")
+
+
+def _matter(name: str, stage: str, used: Collection[str]) -> bool:
+    """Return whether an option can change a stage that is computed from some recorded ones."""
+    own = name.removeprefix(DETAIL)
+    if stage == "kl":
+        return own.startswith(_OF_KL)
+    if stage in ("sample_mask", "response_level_rewards"):
+        return not own.startswith(_OF_TOKENS)
+    if "token_level_rewards" in used or "raw_advantages" in used:
+        return not own.startswith(_OF_REWARDS)
+    return not ("kl" in used and own.startswith(_OF_KL))
+
+
+def single_changes(
+    rollouts: Rollouts, resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()
+) -> Iterator[Change]:
+    """Yield single changes of a recipe that can matter for a stage of an input.
 
     Args:
         rollouts: the input.
         resolved: the recipe, resolved for it.
+        stage: what the recipe computes.
+        used: the recorded stages that it is computed from.
     """
     recipe, seen = resolved.recipe, set()
     own: dict[str, Any] = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
@@ -104,6 +126,6 @@ def single_changes(rollouts: Rollouts, resolved: ResolvedRecipe) -> Iterator[Cha
             for name, value in changes.items()
             if own.get(name, value_of(recipe, name)) != value
         )
-        if fields and str(fields) not in seen:
+        if fields and str(fields) not in seen and _matter(fields[0][0], stage, used):
             seen.add(str(fields))
             yield Change(fields)

@@ -14,7 +14,7 @@ from rlpost.analysis.replay.stages import with_column
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -35,14 +35,23 @@ class Input:
     table: pa.Table
 
 
-def input_changes(replayer: Replayer, resolved: ResolvedRecipe) -> Iterator[Input]:
-    """Yield single changes of the columns of tokens and of steps that a recipe reads."""
+def input_changes(
+    replayer: Replayer, resolved: ResolvedRecipe, roles: Collection[str]
+) -> Iterator[Input]:
+    """Yield single changes of the columns of tokens and of steps that a recipe reads.
+
+    Args:
+        replayer: of the recorded stages.
+        resolved: the recipe.
+        roles: the token roles that it reads.
+    """
     if not resolved.rows_only:
-        yield from _rounded(replayer)
-        yield from _swapped(replayer)
-        yield from _shifted(replayer, "values", "input:values-shifted")
-        for role in LOG_PROBS:
-            yield from _shifted(replayer, role, "input:log-probs-shifted")
+        yield from _rounded(replayer, roles)
+        yield from _swapped(replayer, roles)
+        for role in ("values", *LOG_PROBS):
+            if role in roles:
+                name = "values" if role == "values" else "log-probs"
+                yield from _shifted(replayer, role, f"input:{name}-shifted")
         yield from _masks(replayer)
     yield from _step_orders(replayer)
 
@@ -63,33 +72,36 @@ def _lists(column: Column, values: Numbers) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(values.astype(np.float32)))
 
 
-def _rounded(replayer: Replayer) -> Iterator[Input]:
+def _rounded(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
     """Yield log-probs rounded to a dtype: all, or those of one policy."""
-    found = {role: own for role in LOG_PROBS if (own := _column(replayer, role))}
+    read = [role for role in LOG_PROBS if role in roles]
+    found = {role: own for role in read if (own := _column(replayer, role))}
     sets = [(*found,), *((role,) for role in found if len(found) > 1)]
     for dtype, (rounded, _) in ROUNDINGS.items():
-        for roles in sets:
+        for some in sets:
             table = replayer.inputs
-            for role in roles:
+            for role in some:
                 name, column = found[role]
                 table = with_column(table, name, _lists(column, rounded(column.values)))
-            names = "all log-probs" if len(roles) > 1 else f"`{found[roles[0]][0]}`"
-            if roles and not table.equals(replayer.inputs):
+            if not some:
+                continue
+            names = " and ".join(f"`{found[role][0]}`" for role in some)
+            if not table.equals(replayer.inputs):
                 yield Input(f"input:log-probs-{dtype}", f"with {names} rounded to {dtype}", table)
-    own = _column(replayer, "values")
+    own = _column(replayer, "values") if "values" in roles else None
     if own:
         for dtype, (rounded, _) in ROUNDINGS.items():
             table = with_column(replayer.inputs, own[0], _lists(own[1], rounded(own[1].values)))
             yield Input(f"input:values-{dtype}", f"with `{own[0]}` rounded to {dtype}", table)
 
 
-def _swapped(replayer: Replayer) -> Iterator[Input]:
+def _swapped(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
     """Yield log-probs of one policy in place of another's, and two policies exchanged."""
     names = {r: own[0] for r in LOG_PROBS if (own := _column(replayer, r))}
     table = replayer.inputs
     for role, name in names.items():
         for other, source in names.items():
-            if other == role or name == source:
+            if role not in roles or other == role or name == source:
                 continue
             read = with_column(table, name, table.column(source))
             yield Input(

@@ -1,0 +1,80 @@
+"""Findings of a replay name planted faults, and nothing in clean files."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from replay_faults import CLEAN, FAULTS
+from replay_trainer import rollouts
+
+import rlpost
+from rlpost.analysis.replay.replay import replay_recipe
+from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.io.parquet.source import TableSource
+
+
+def findings(table, recipe):
+    """The findings of a replay, best first, and whether the recipe reproduces the file."""
+    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    result = replay_recipe(sample, recipe, "a recipe")
+    return result["findings"], result["reproduced"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_first_finding_names_a_planted_fault(fault):
+    found, _ = findings(fault.file(), fault.recipe())
+    assert found[0]["finding"] in fault.expected, found
+    assert 0.9 < found[0]["explains"] <= 1
+    assert max(Counter(one["finding"] for one in found).values()) == 1
+    assert len(found) <= 5
+
+
+@pytest.mark.parametrize("clean", CLEAN, ids=lambda clean: clean.name)
+def test_clean_files_have_no_finding(clean):
+    assert findings(clean.file(), clean.recipe()) == ([], True)
+
+
+def with_advantages(change):
+    """Rollouts with the advantages of trl's grpo, changed: [T] numbers and the row of each."""
+    table = rollouts(301, responses=96)
+    recipe = rlpost.preset("trl", estimator="grpo")
+    made, _ = rlpost.enrich(
+        table, rlpost.Recipe.of({**recipe.model_dump(), "emit": ["advantages"]})
+    )
+    advantages = made["advantages"].combine_chunks()
+    values = np.asarray(advantages.values, np.float64)
+    rows = np.repeat(np.arange(len(table)), np.diff(advantages.offsets))
+    new = pa.array(change(values, rows).astype(np.float32))
+    return table.append_column(
+        "advantages", pa.ListArray.from_arrays(advantages.offsets, new)
+    ), recipe
+
+
+def test_a_factor_is_found_beside_outliers_and_noise():
+    rng = np.random.default_rng(1)
+
+    def change(values, _rows):
+        outliers = rng.random(len(values)) < 0.02
+        return values * (1.37 + 1e-6 * rng.normal(size=len(values))) + outliers
+
+    found, _ = findings(*with_advantages(change))
+    assert found[0]["finding"] == "factor"
+    assert "1.37" in found[0]["text"]
+    assert 0.95 <= found[0]["explains"] < 1
+
+
+def test_numbers_without_a_relation_have_no_finding():
+    rng = np.random.default_rng(2)
+    found, reproduced = findings(
+        *with_advantages(lambda values, _: values + 0.1 * rng.normal(size=len(values)))
+    )
+    assert (found, reproduced) == ([], False)
+
+
+def test_one_differing_response_has_no_relation():
+    found, reproduced = findings(
+        *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
+    )
+    assert not reproduced
+    assert not {one["finding"] for one in found} & {"factor", "offset", "group-offset", "sign"}
