@@ -169,6 +169,17 @@ class Settings:
         return dict(self._recipe_options)
 
     @property
+    def loss_typed(self) -> set[str]:
+        """The options of the loss that flags set."""
+        return {*self._set(LossOptions)} - {*self.variables}
+
+    @property
+    def loss_fields(self) -> frozenset[str]:
+        """The fields of the loss that options, the recipe file or a preset set."""
+        preset = {} if self.preset in (None, DEFAULT) else loss_values_of(str(self.preset))
+        return frozenset(({*preset} | self.fields_set[1]) & {*LossOptions.model_fields})
+
+    @property
     def words(self) -> list[str]:
         """The preset, the recipe file and the options of the recipe, as one types them."""
         preset = [] if self._preset is None else ["--preset", self._preset]

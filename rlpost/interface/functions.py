@@ -316,8 +316,14 @@ def replay(
     *,
     fixed: Mapping[str, Any] | None = None,
     columns_map: Mapping[str, str] | None = None,
-    tolerance: float = 1e-4,
-    sample_tokens: int = 4_000_000,
+    tolerance: float | None = None,
+    sample_tokens: int | None = None,
+    metrics: str | Path | None = None,
+    loss: LossOptions | None = None,
+    metric_keys: Mapping[str, str] | None = None,
+    micro_batch: int | None = None,
+    ranks: int | None = None,
+    updates: int | None = None,
     progress: bool | None = None,
 ) -> Replay:
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
@@ -326,41 +332,66 @@ def replay(
 
     Args:
         inputs: paths or tables, as of `advantages`, with recorded columns, such as `advantages`,
-            `returns`, `token_level_rewards`, `kl`; together they are one input.
-        recipe: such as `rlpost.preset("verl")`; None: search for the recipe that reproduces the
-            recorded columns.
+            `returns`, `token_level_rewards`, `kl`; together they are one input. Or a bundle.
+        recipe: such as `rlpost.preset("verl")`; None: that of the bundle, or search for the recipe
+            that reproduces the recorded columns.
         fixed: fields of a recipe that the search does not change, such as `{"estimator": "gae"}`.
         columns_map: role or stage to column, as with `--map`: `{"advantages": "adv"}`.
-        tolerance: relative difference of equal numbers, at least 0; float32 in another order of
-            operations differs by 1e-6 and more.
+        tolerance: relative difference of equal numbers, at least 0; None: 1e-4, of metrics 1e-5.
         sample_tokens: tokens in memory. Of a larger input, whole steps or prompt groups are
-            compared stage by stage, and everything from the start.
+            compared stage by stage, and everything from the start. None: 4,000,000.
+        metrics: a log of the loss and its metrics (JSONL, CSV), which is compared in place of the
+            recorded columns; `recipe` then computes the advantages if the input has none.
+        loss: what is known of the loss: the fields that are set; the others are searched for.
+        metric_keys: metric to key of the log, for keys that are not found by their names.
+        micro_batch: responses of a micro-batch. None: searched for.
+        ranks: data-parallel ranks. None: searched for.
+        updates: optimiser updates of a step. None: searched for.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
         `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
         that parts; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
-        `toml`), `ties`, `unexplained`, `tried`, `seconds`.
+        `toml`), `ties`, `unexplained`, `tried`, `seconds`. Of a log: `metrics`, `description`,
+        `ties`, `findings`, `not_computed`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.
-        DataError: the input has no recorded column, or lacks what the recipe needs.
+        DataError: the input has no recorded column, or lacks what the recipe needs; the log has no
+            known metric.
         ReadWriteError: an input cannot be read.
     """
-    from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
-
+    request: dict[str, Any] = {
+        "recipe": recipe, "columns_map": columns_map or {}, "tolerance": tolerance,
+        "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "loss": loss,
+        "metrics": metrics, "keys": metric_keys, "given": fixed, "sample_tokens": sample_tokens,
+    }  # fmt: skip
+    request = {name: value for name, value in request.items() if value is not None}
+    own = {"recipe", "columns_map", "tolerance"}
+    own |= {"given", "sample_tokens"} if metrics is None else {*_OF_METRICS}
+    if unread := sorted(request.keys() - own):
+        other = "needs metrics" if metrics is None else "excludes metrics"
+        raise UsageError(f"{_OF_REPLAY.get(unread[0], unread[0])} {other}")
     if recipe is not None and fixed:
         raise UsageError("recipe and fixed exclude each other: fixed is for a search")
     with input_paths(inputs) as paths, _reporting(progress=progress) as run:
-        found = work.replay(
-            paths,
-            work.Request(
-                recipe, "the recipe", {**(fixed or {})}, columns_map or {}, tolerance,
-                sample_tokens, run.reporter,
-            ),
-        )  # fmt: skip
+        if metrics is None:
+            from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
+
+            request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
+            found = work.replay(paths, work.Request(**request))
+        else:
+            from rlpost.analysis.replay import metric_run  # noqa: PLC0415
+
+            request |= {"fixed": frozenset(loss.model_fields_set if loss else ())}
+            found = metric_run.replay_log(paths, metric_run.MetricRequest(**request))
     names = input_names(inputs)
     return Replay(found if paths == names else found | {"input": ", ".join(names)})
+
+
+_OF_METRICS = ("metrics", "loss", "keys", "micro_batch", "ranks", "updates")
+_OF_REPLAY = {"given": "fixed", "keys": "metric_keys"}
+"""Parameters of `replay` by the field that they set."""
 
 
 def report(

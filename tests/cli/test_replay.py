@@ -1,10 +1,12 @@
 """`rlpost replay`: its screens, its formats, its exit codes and its errors."""
 
+import json
 import re
 import types
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from manual.program import ROOT, run
@@ -18,6 +20,7 @@ from rlpost.errors import DataError, UsageError
 
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
+LOG, METRICS = ("--metrics", "log.jsonl"), {"metrics": "log.jsonl"}
 GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
 
 
@@ -40,6 +43,11 @@ def folder(rollouts, tmp_path_factory):
     pq.write_table(grpo, home / "grpo.parquet")
     theirs = grpo.rename_columns([n if n != "advantages" else "adv" for n in grpo.column_names])
     pq.write_table(theirs, home / "theirs.parquet")
+    rewards = [rollouts.filter(pc.field("step") == one)["reward"] for one in (1, 2)]
+    lines = [
+        {"step": 1 + i, "critic/score/mean": pc.mean(x).as_py()} for i, x in enumerate(rewards)
+    ]
+    (home / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return home
 
 
@@ -185,6 +193,18 @@ def test_a_table_in_memory_is_an_input_like_its_file(folder):
         rlpost.replay(pq.read_table(path, columns=["reward", "prompt_id"]), recipe)
 
 
+def test_a_log_is_compared_in_place_of_recorded_columns(folder):
+    ran = run(["replay", "gae.parquet", *LOG], folder)
+    assert ran.code == 0, ran.err
+    assert "Reproduced: 1 of 1 metric equal within 1e-05" in ran.out
+    found = rlpost.replay(folder / "gae.parquet", metrics=folder / "log.jsonl")
+    assert found.metrics[0]["key"] == "critic/score/mean"
+    assert "Reproduced: 1 of 1 metric equal" in repr(found)
+    for options, text in (({"ranks": 2}, "ranks needs"), ({"fixed": {}, **METRICS}, "fixed excl")):
+        with pytest.raises(UsageError, match=f"{text}.* metrics"):
+            rlpost.replay(folder / "gae.parquet", **options)
+
+
 def test_a_bundle_is_replayed_by_its_own_recipe(folder):
     assert run(["bundle", "gae.parquet", "-o", "case.zip", *GAE, "-q"], folder).code == 0
     ran = run(["replay", "case.zip"], folder)
@@ -193,7 +213,7 @@ def test_a_bundle_is_replayed_by_its_own_recipe(folder):
     found = rlpost.replay(folder / "case.zip", rlpost.preset("verl"))
     assert (found.reproduced, found.recipe["named"]) == (False, "the recipe")
     ran = run(["replay", "case.zip", "gae.parquet"], folder)
-    assert (ran.code, "replay one bundle at a time" in ran.err) == (2, True)
+    assert (ran.code, "so it is the only input" in ran.err) == (2, True)
 
 
 GAE_FILE, WEIGHTS = "gae.parquet", ("--map", "sample_weight=values", "--map", "advantages=none")
@@ -206,17 +226,22 @@ ERRORS = {
     ),
     (GAE_FILE, "--tolerance", "-1"): (2, "--tolerance -1.0: a number from 0 on is needed"),
     (GAE_FILE, "--sample", "0"): (2, "--sample 0: at least 1 token is needed"),
-    (GAE_FILE, "--emit", "kl"): (2, "--emit: .*leave --emit out"),
+    (GAE_FILE, "--emit", "kl"): (2, "--emit: .*leave it out"),
     (GAE_FILE, "--overwrite"): (2, "--overwrite: nothing is written; add --save-config"),
     (GAE_FILE, "--preset", "trl", "--save-config", "a.toml"): (
         2, "--save-config a.toml: .*--preset trl is not searched for",
     ),
     (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
+    (GAE_FILE, "--ranks", "2"): (2, "--ranks: it is of the loss, .*add --metrics PATH"),
+    (GAE_FILE, "--pg-clip", "0.3"): (2, "--pg-clip: it is of the loss, .*add --metrics PATH"),
+    (GAE_FILE, *LOG, "--sample", "9"): (2, "--sample: no effect with --metrics"),
+    (GAE_FILE, *LOG, "--ranks", "0"): (2, "--ranks 0: an integer of at least 1 is needed"),
+    (GAE_FILE, *LOG, "--map-metric", "x=y"): (2, "--map-metric x=y: no metric 'x'"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ERRORS, ids=lambda words: " ".join(words[1:3]))
+@pytest.mark.parametrize("words", ERRORS, ids=lambda words: " ".join(words[-2:]))
 def test_errors_name_what_came_and_what_to_do(words, folder):
     code, text = ERRORS[words]
     ran = run(["replay", *words], folder)

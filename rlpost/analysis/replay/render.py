@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.analysis.replay.render_examples import examples
+from rlpost.analysis.replay.render_metrics import metric_tables
 from rlpost.analysis.replay.render_search import Code, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console
@@ -31,7 +32,7 @@ Block = TextTable | Code
 
 
 def show(result: Json, how: str, out: Console | None = None) -> None:
-    """Print a replay on stdout, as a `table`, as `json` or as `markdown`."""
+    """Print a replay, or one of a log, on stdout, as a `table`, as `json` or as `markdown`."""
     if how == "json":
         show_json(result)
     elif how == "markdown":
@@ -44,11 +45,12 @@ def show(result: Json, how: str, out: Console | None = None) -> None:
 
 
 def _print(result: Json, out: Console) -> None:
+    """Print the first lines, and the blocks below them."""
+
     def line(text: str, style: str = "") -> None:
         out.print(Text(printable_line(text), style), soft_wrap=not out.is_terminal)
 
-    named = "search" if "search" in result else result["recipe"]["named"]
-    line(f"rlpost replay · {named}", "bold")
+    line(f"rlpost replay · {_named(result)}", "bold")
     line(input_line(result))
     line(verdict_line(result), "bold green" if result["reproduced"] else "bold red")
     for text in _warnings(result):
@@ -65,6 +67,12 @@ def _print(result: Json, out: Console) -> None:
             line(text, "dim")
 
 
+def _named(result: Json) -> str:
+    if "metrics" in result:
+        return f"metrics of {result['file']}"
+    return "search" if "search" in result else str(result["recipe"]["named"])
+
+
 def _block_markdown(one: Block) -> str:
     if isinstance(one, TextTable):
         return one.markdown(level=3)
@@ -78,6 +86,8 @@ def _plain(line: str) -> str:
 
 def _warnings(result: Json) -> list[str]:
     texts = list(result["warnings"])
+    if "metrics" in result:
+        return [f"! {text}" for text in texts]
     if result["not_computed"]:
         names = _names(result["not_computed"])
         texts.append(f"not compared, since the recipe computes none: {names}")
@@ -99,6 +109,8 @@ def _names(names: list[str]) -> str:
 
 def input_line(result: Json) -> str:
     """Return the name of the input and how much of it was compared."""
+    if "metrics" in result:
+        return f"{result['input']}: {counted(result['responses'], 'response')} of the steps"
     tokens = "" if result["tokens"] is None else f", {counted(result['tokens'], 'token')}"
     if result["responses"] == result["of_responses"]:
         return f"{result['input']}: {counted(result['responses'], 'response')}{tokens}"
@@ -108,6 +120,11 @@ def input_line(result: Json) -> str:
 
 def verdict_line(result: Json) -> str:
     """Return whether the recipe reproduces the input, else the first stage that parts."""
+    if "metrics" in result:
+        equal = sum(one["reproduced"] for one in result["metrics"])
+        count = counted(len(result["metrics"]), "metric")
+        word = "Reproduced" if result["reproduced"] else "Parts"
+        return f"{word}: {equal} of {count} equal within {result['tolerance']:g}"
     stages = result["stages"]
     if result["reproduced"]:
         columns = counted(len(stages), "recorded column")
@@ -139,6 +156,9 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
         result: of `replay`.
         width: columns of the terminal.
     """
+    if "metrics" in result:
+        yield from metric_tables(result)
+        return
     if "search" in result:
         yield from found_blocks(result)
     yield _stages(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -264,6 +265,12 @@ def roles_of(
         results -= {"response_level_rewards"}  # the only rewards that the input has
     own = [name for name in columns if name not in results or name in keep]
     return resolve(own, maps.roles, where)
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise UsageError for a tolerance that is no number from 0 on."""
+    if not 0 <= tolerance < math.inf:
+        raise UsageError(f"--tolerance {tolerance}: a number from 0 on is needed")
 
 
 def usable(schema: pa.Schema, name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +55,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a tolerance or a sample that is out of range."""
-        if not 0 <= self.tolerance < math.inf:
-            raise UsageError(f"--tolerance {self.tolerance}: a number from 0 on is needed")
+        inputs.check_tolerance(self.tolerance)
         if self.sample_tokens < 1:
             raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
 

@@ -9,18 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option, with_recipe_options
+from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
 from rlpost.cli.output import echo, write_text
 from rlpost.errors import UsageError
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.flags import field_of, flag_of
 
 Json = dict[str, Any]
 app = typer.Typer(add_completion=False)
 EXIT_PARTS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
 """Options of a recipe that change no recorded number."""
+OF_METRICS = ("micro_batch", "ranks", "updates", "map_metric")
 
 EPILOG = """Examples:
 
@@ -31,27 +32,37 @@ EPILOG = """Examples:
   rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl
 
   rlpost replay dump.parquet --estimator gae --save-config found.toml
+
+  rlpost replay dump.parquet --metrics log.jsonl --micro-batch 4 --ranks 8
 """
 
 
 @command(app, epilog=EPILOG)
+@with_loss_options
 @with_recipe_options
 def replay(
     settings: Settings,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN...", help="Files with recorded columns: Parquet or dumps."),
+        typer.Argument(metavar="IN...", help="Files with recorded columns, or a bundle."),
     ],
     tolerance: Annotated[
-        float,
-        option("--tolerance", metavar="FLOAT", help="Relative difference of equal numbers."),
-    ] = 1e-4,
-    sample: Annotated[
-        int,
+        float | None,
         option(
-            "--sample", metavar="TOKENS", common=False, help="Tokens in memory, in whole steps."
+            "--tolerance",
+            metavar="FLOAT",
+            help="Relative difference of equal numbers (default: 1e-4, metrics 1e-5).",
         ),
-    ] = 4_000_000,
+    ] = None,
+    sample: Annotated[
+        int | None,
+        option(
+            "--sample",
+            metavar="TOKENS",
+            common=False,
+            help="Tokens in memory, in whole steps (default: 4,000,000).",
+        ),
+    ] = None,
     save_config: Annotated[
         Path | None,
         option("--save-config", metavar="PATH", help="Write the found recipe as TOML."),
@@ -60,24 +71,88 @@ def replay(
         bool,
         option("--overwrite", common=False, help="Replace the file of --save-config."),
     ] = False,
+    metrics: Annotated[
+        Path | None,
+        option("--metrics", metavar="PATH", help="Compare this log: JSONL, CSV or console."),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        option("--micro-batch", metavar="INT", panel=LOSS, help="Responses of a micro-batch."),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        option("--ranks", metavar="INT", panel=LOSS, help="Data-parallel ranks."),
+    ] = None,
+    updates: Annotated[
+        int | None,
+        option("--updates", metavar="INT", panel=LOSS, help="Optimiser updates of a step."),
+    ] = None,
+    map_metric: Annotated[
+        list[str] | None,
+        option(
+            "--map-metric",
+            metavar="METRIC=KEY",
+            panel=LOSS,
+            common=False,
+            help="Key of the log for a metric (default: found by its name).",
+        ),
+    ] = None,
     how: declared.Output = Format.table,
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
 
     Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from what was
-    recorded before it; the first that parts is named, with examples and what it looks like.
-
-    Without --preset or --config, rlpost searches for the recipe that reproduces the recorded
-    columns. Exit code 0: reproduced; 1: a stage parts.
+    recorded before it; the first that parts is named. Without --preset or --config, rlpost searches
+    for the recipe. Exit code 0: reproduced; 1: a stage parts.
     """
-    request = _request(settings, tolerance, sample)
-    if save_config is not None:
+    _check_outputs(settings)
+    of_log: Json = {
+        "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "map_metric": map_metric,
+    }  # fmt: skip
+    if metrics is not None:
+        others = {
+            "--sample": sample,
+            "--save-config": save_config,
+            "--overwrite": overwrite or None,
+        }
+        _reject(others, "no effect with --metrics; leave one of them out")
+        request = _metric_request(settings, metrics, tolerance, of_log)
+        result = _replayed(paths, request, how, metrics=True)
+    else:
+        _check_no_metrics(settings, of_log)
+        request = _request(settings, tolerance, sample)
         _check_save(save_config, request, overwrite=overwrite)
-    elif overwrite:
-        raise UsageError("--overwrite: nothing is written; add --save-config PATH, or leave it out")
+        result = _replayed(paths, request, how)
+        _save(result, save_config, paths)
+    if not result["reproduced"]:
+        raise typer.Exit(EXIT_PARTS)
+
+
+def _check_outputs(settings: Settings) -> None:
+    """Raise UsageError for options of columns that are written."""
+    typed = {flag_of(name): settings.typed.get(name) for name in OF_OUTPUT}
+    own = {flag: x for flag, x in typed.items() if field_of(flag) not in settings.variables}
+    _reject(own, "replay writes no column, so it has no effect; leave it out")
+
+
+def _check_no_metrics(settings: Settings, of_log: Json) -> None:
+    """Raise UsageError for options of a log or of the loss, without a log."""
+    loss = {flag_of(name): name for name in sorted(settings.loss_typed)}
+    typed = {flag_of(name): x for name, x in of_log.items()} | loss
+    _reject(typed, "it is of the loss, which a log has; add --metrics PATH, or leave it out")
+
+
+def _reject(options: Json, why: str) -> None:
+    """Raise UsageError for the first option that is set, by its flag."""
+    for flag, value in options.items():
+        if value not in (None, [], ()):
+            raise UsageError(f"{flag}: {why}")
+
+
+def _replayed(paths: list[str], request: Json, how: Format, *, metrics: bool = False) -> Json:
+    """Compare, print, and return the result."""
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.replay import render as render_replay  # noqa: PLC0415
-    from rlpost.analysis.replay import run as work  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
 
@@ -85,43 +160,51 @@ def replay(
         canonical_inputs(paths, report=echo) as inputs,
         progress(quiet=how is not Format.table) as reporter,
     ):
-        result = work.replay(inputs, work.Request(**request, reporter=reporter))
+        if metrics:
+            from rlpost.analysis.replay import metric_run  # noqa: PLC0415
+
+            result = metric_run.replay_log(inputs, metric_run.MetricRequest(**request))
+        else:
+            from rlpost.analysis.replay import run as work  # noqa: PLC0415
+
+            result = work.replay(inputs, work.Request(**request, reporter=reporter))
     result["input"] = ", ".join(paths) if inputs != paths else result["input"]
-    if save_config is not None:
-        if "search" not in result:
-            raise UsageError(
-                f"--save-config {save_config}: the recipe of a search is written, and the bundle "
-                f"has a recipe: unzip -p {paths[0]} recipe.toml prints it"
-            )
-        write_text(result["search"]["best"]["toml"] + "\n", save_config)
     render_replay.show(result, how.value)
-    if not result["reproduced"]:
-        raise typer.Exit(EXIT_PARTS)
+    return result
 
 
-def _request(settings: Settings, tolerance: float, sample: int) -> Json:
-    """Return the fields of a Request, without the reporter."""
-    for name in OF_OUTPUT:
-        if name in settings.typed and name not in settings.variables:
-            flag = flag_of(name)
-            raise UsageError(
-                f"{flag}: replay writes no column, so it has no effect; leave {flag} out"
-            )
+def _metric_request(
+    settings: Settings, metrics: Path, tolerance: float | None, of_log: Json
+) -> Json:
+    """Return the fields of a MetricRequest."""
     own = settings.without("columns", *OF_OUTPUT)
-    fields: Json = {
-        "columns_map": settings.typed.get("columns", {}),
-        "tolerance": tolerance,
-        "sample_tokens": sample,
-    }
+    keys = name_values(of_log.pop("map_metric") or [], "--map-metric")
+    fields = {"metrics": metrics, "columns_map": settings.typed.get("columns", {}), "keys": keys}
+    fields |= {"recipe": own.recipe, "loss": own.losses([])[0][0], "fixed": own.loss_fields}
+    return fields | of_log | ({} if tolerance is None else {"tolerance": tolerance})
+
+
+def _request(settings: Settings, tolerance: float | None, sample: int | None) -> Json:
+    """Return the fields of a Request, without the reporter."""
+    own = settings.without("columns", *OF_OUTPUT)
+    set_ = {"tolerance": tolerance, "sample_tokens": sample}
+    fields = {name: x for name, x in set_.items() if x is not None}
+    fields["columns_map"] = settings.typed.get("columns", {})
     if own.has_base:
         return {**fields, "recipe": own.recipe, "named": shlex.join(own.words)}
     return {**fields, "given": own.typed}
 
 
-def _check_save(path: Path, request: Json, *, overwrite: bool) -> None:
+def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
     """Raise an error before the work if a recipe cannot be saved."""
     from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
+    if path is None:
+        if overwrite:
+            raise UsageError(
+                "--overwrite: nothing is written; add --save-config PATH, or leave it out"
+            )
+        return
     if "recipe" in request:
         raise UsageError(
             f"--save-config {path}: the recipe of a search is written, and {request['named']} is "
@@ -130,3 +213,15 @@ def _check_save(path: Path, request: Json, *, overwrite: bool) -> None:
     check_writable(path)
     if path.exists() and not overwrite:
         raise UsageError(f"--save-config {path}: exists already; --overwrite replaces it")
+
+
+def _save(result: Json, path: Path | None, paths: list[str]) -> None:
+    """Write the recipe that a search found."""
+    if path is None:
+        return
+    if "search" not in result:
+        raise UsageError(
+            f"--save-config {path}: the recipe of a search is written, and the bundle "
+            f"has a recipe: unzip -p {paths[0]} recipe.toml prints it"
+        )
+    write_text(result["search"]["best"]["toml"] + "\n", path)
