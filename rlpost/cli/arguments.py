@@ -175,9 +175,13 @@ class Settings:
 
     @property
     def loss_fields(self) -> frozenset[str]:
-        """The fields of the loss that options, the recipe file or a preset set."""
-        preset = {} if self.preset in (None, DEFAULT) else loss_values_of(str(self.preset))
-        return frozenset(({*preset} | self.fields_set[1]) & {*LossOptions.model_fields})
+        """The fields of the loss that options or the recipe file set, or that a preset knows.
+
+        What runs of a framework configure, its preset does not know.
+        """
+        table = {} if self.preset in (None, DEFAULT) else loss_values_of(str(self.preset))
+        preset = {*table} - {"loss", "aggregation", "pg_clip", "pg_clip_low", "pg_clip_high"}
+        return frozenset((preset | self.fields_set[1]) & {*LossOptions.model_fields})
 
     @property
     def words(self) -> list[str]:

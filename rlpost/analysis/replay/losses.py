@@ -141,11 +141,11 @@ def candidates_for(
 
 
 def _clips(loss: str, chosen: LossOptions, fixed: Collection[str]) -> tuple[float, ...]:
-    """Return the clip ranges to try for a loss, with those that the user sets."""
+    """Return the clip ranges to try for a loss: those that the user sets, or the usual ones."""
     fields = ("pg_clip", "pg_clip_low", "pg_clip_high")
     own = [getattr(chosen, one) for one in fields if one in fixed]
-    given = [float(one) for one in own if one is not None]
-    return tuple(dict.fromkeys([*given, *CLIPS[loss]]))
+    known = [float(one) for one in own if one is not None]
+    return tuple(dict.fromkeys(known)) or CLIPS[loss]
 
 
 def _variants(family: Family, chosen: LossOptions, fixed: Collection[str]) -> Iterator[LossOptions]:

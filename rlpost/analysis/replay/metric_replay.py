@@ -276,7 +276,8 @@ def _replayed(
     if reading is not None:
         row["aggregation"] = HOWS[reading.how].name
         row["level"] = reading.level
-        row["also"] = sorted({HOWS[one.how].name for one in others if one.level == reading.level})
+        same = {HOWS[one.how].aggregation for one in others if one.level == reading.level}
+        row["also"] = sorted(same - {HOWS[reading.how].aggregation})
     if not reproduced:
         row["relation"] = relation(full.recorded[present], computed[present], tolerance)
     return row

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _MOST_NAMES = 4
 _MOST_KEYS = 8
+_MOST_STEPS_OF = 2
 
 
 def metric_tables(result: Json) -> Iterator[TextTable]:
@@ -22,46 +23,34 @@ def metric_tables(result: Json) -> Iterator[TextTable]:
     Args:
         result: as returned.
     """
-    yield TextTable(title=_title(result), lines=[*_lines(result)])
-    yield TextTable(
-        ("metric", "recorded", "computed", "max diff", "median", "computed as"),
-        [_row(one) for one in result["metrics"]],
-        notes=["Recorded and computed are of the step that differs the most."],
-        text=(0, 5),
-    )
+    yield TextTable(lines=[*_lines(result)])
+    if result["metrics"]:
+        yield TextTable(
+            ("metric", "recorded", "computed", "max |Δ|", "median", "computed as"),
+            [_row(one) for one in result["metrics"]],
+            notes=["Recorded and computed are of the step that differs the most."],
+            text=(0, 5),
+        )
+    if result["ties"]:
+        yield TextTable(title="Ties", lines=[_tie(one) for one in result["ties"]])
     differing = [one for one in result["metrics"] if not one["reproduced"]]
-    yield from (_steps(one) for one in differing[:2] if len(one["steps"]) > 1)
+    yield from (_steps(one) for one in differing[:_MOST_STEPS_OF] if len(one["steps"]) > 1)
     others = [*_others(result)]
     if others:
-        yield TextTable(title="not compared", lines=others)
-
-
-def _title(result: Json) -> str:
-    equal = [one for one in result["metrics"] if one["reproduced"]]
-    count = len(result["metrics"])
-    if not count:
-        return "metrics: none can be computed from this dump"
-    which = "all" if len(equal) == count > 1 else str(len(equal))
-    return f"metrics: {which} of {count} reproduced" if which != "all" else (
-        f"metrics: all {count} reproduced"
-    )  # fmt: skip
+        yield TextTable(title="Not compared", lines=others)
 
 
 def _lines(result: Json) -> Iterator[str]:
     steps, description = result["steps"], result["description"]
     by = {"value": "by number", "order": "in order", "shift": "shifted"}[steps["matched_by"]]
-    yield (
-        f"{result['file']} ({result['format']}): {counted(steps['matched'], 'step')} matched {by}, "
-        f"{counted(result['responses'], 'response')}"
-    )
+    key = "" if steps["key"] is None else f" (`{steps['key']}`)"
+    yield f"{counted(steps['matched'], 'step')} of the log matched {by}{key}"
     if description["options"]:
         yield f"smallest description: {options_as_typed(description['options'])}"
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
     for one in result["findings"]:
         yield f"{one['finding']}: {one['text']}"
-    for tie in result["ties"]:
-        yield f"tie: {_tie(tie)}"
 
 
 def _tie(tie: Json) -> str:
@@ -80,16 +69,20 @@ def _row(one: Json) -> Sequence[str]:
         key=lambda step: abs(step["recorded"] - step["computed"]),
         default={"recorded": None, "computed": None},
     )
-    about = one["computed_as"] if one["reproduced"] else f"closest: {one['computed_as']}"
-    about += "" if one["informative"] else " (0 throughout)"
     return (
         one["key"],
         _number(worst["recorded"]),
         _number(worst["computed"]),
         "0" if one["max_difference"] == 0 else _short(one["max_difference"]),
         "0" if one["median_difference"] == 0 else _short(one["median_difference"]),
-        about,
+        _about(one),
     )
+
+
+def _about(one: Json) -> str:
+    """Return how a metric is computed."""
+    about = one["computed_as"] if one["reproduced"] else f"closest: {one['computed_as']}"
+    return about if one["informative"] else f"{about} (0 throughout)"
 
 
 def _steps(one: Json) -> TextTable:
