@@ -146,6 +146,8 @@ _FIELDS = {"low": "--pg-clip-low", "high": "--pg-clip-high", "dual": "--dual-cli
 def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -> list[Json]:
     """Return the other descriptions that reproduce as much, and what data would tell them apart."""
     found = []
+    if not any(_shows_loss(row) for row in rows):
+        return []
     for side, values in choice.tied_bounds.items():
         if values and side in SIDES:
             names = [word(_bound(one)) for one in values]
@@ -169,6 +171,11 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
         found.append(("--micro-batch, --ranks", *_tied_splits(choice, rows)))
     fields = ("option", "values", "text", "told_apart_by")
     return [dict(zip(fields, one, strict=True)) for one in found]
+
+
+def _shows_loss(row: Json) -> bool:
+    """Return whether a metric identifies a loss: it is reproduced, and not 0 throughout."""
+    return bool(row["metric"] in LOSS_METRICS and row["reproduced"] and row["informative"])
 
 
 def _tied_splits(choice: Choice, rows: Sequence[Json]) -> tuple[list[str], str, str]:
