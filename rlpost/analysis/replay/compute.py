@@ -253,11 +253,16 @@ def compared(
         theirs, ours = recorded.on_tokens(rollouts.offsets), column.values
         size, slack = (np.repeat(one, rollouts.lengths) for one in (size, slack))
         chosen = rollouts.mask if name != "final_response_mask" else np.ones(len(ours), np.bool_)
+        chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
     difference_of = partial(Difference.of, theirs, ours, tolerance=tolerance, size=size)
     difference = difference_of(chosen, slack=slack)
     strict = difference_of(chosen).wrong & ~difference.wrong
     outside = int(difference_of(~chosen, slack=slack).wrong.sum())
     return Replayed(name, rollouts.recorded[name], used, difference, outside, int(strict.sum()))
+
+
+# Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.
+_BEFORE_DROPS = ("kl", "token_level_rewards", "raw_advantages", "returns")
 
 
 def _per_response(column: Column, rollouts: Rollouts) -> Numbers:

@@ -135,13 +135,33 @@ class Facts:
 
 
 def moves(trial: Trial, facts: Facts) -> Iterator[Changes]:
-    """Yield changes of a candidate, each of one thing; some equal what it has already."""
-    yield from changes_of(trial.resolved, facts)
+    """Yield changes of a candidate that can matter for the last stage that counts.
+
+    Each is of one thing; some equal what the candidate has already.
+    """
+    *before, stage = trial.focus
+    shaping = () if "token_level_rewards" in before else (_penalty, _shaping)
+    every = (_rewards, _tokens, _own, _whitening, *shaping, _masks)
+    parts = {
+        "sample_mask": (_masks,),
+        "final_response_mask": (_masks,),
+        "response_level_rewards": (_rewards, _own, _shaping, _penalty, _masks),
+        "kl": (_penalty,),
+        "token_level_rewards": (_penalty, _rewards, _tokens, _shaping, _masks),
+        "sample_weight": (_weights,),
+        "is_weight": (_corrections,),
+    }.get(stage, every)
+    if stage == "advantages" and "raw_advantages" in before:
+        parts = (_whitening,)
+    for part in parts:
+        yield from part(trial.resolved, facts)
 
 
 def changes_of(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     """Yield changes of a recipe, each of one thing; some equal what it has already."""
-    for part in (_rewards, _tokens, _penalty, _own, _whitening, _shaping, _masks, _corrections):
+    later = {"sample_weight": _weights, "is_weight": _corrections}
+    own = (part for stage, part in later.items() if stage in facts.rollouts.recorded)
+    for part in (_rewards, _tokens, _penalty, _own, _whitening, _shaping, _masks, *own):
         yield from part(resolved, facts)
 
 
@@ -284,13 +304,16 @@ def _shaping(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
         yield from ({"truncation_penalty": one} for one in (0.0, 0.5, -1.0))
     if not recipe.teachers:
         yield from ({"teachers": {name: 1.0}} for name in facts.teachers)
-    if "sample_weight" in facts.rollouts.recorded:
-        yield from ({"difficulty_weight": True}, {"length_weight": True})
-        yield {"difficulty_weight": True, "length_weight": True}
     for role, others in _OTHER_COLUMNS.items():
         if role != "old_log_probs" or recipe.estimator == "opd":
             own = (columns.column(name) for name in others if name in columns)
             yield from ({"columns": {role: column}} for column in own)
+
+
+def _weights(_: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
+    yield {"length_weight": True}
+    if facts.has("difficulty"):
+        yield from ({"difficulty_weight": True}, {"difficulty_weight": True, "length_weight": True})
 
 
 def _clips(recipe: Recipe, facts: Facts) -> Iterator[Changes]:
@@ -302,8 +325,7 @@ def _clips(recipe: Recipe, facts: Facts) -> Iterator[Changes]:
             yield {"reward_clip": high}
             if low < high and low != -high:
                 yield {"reward_clip": high, "reward_clip_low": low}
-    raw = np.abs(facts.rollouts.reward).max(initial=0.0)
-    yield from ({"reward_clip": one} for one in (0.5, 1.0, 2.0, 5.0, 10.0) if one < raw)
+    yield from ({"reward_clip": one} for one in (0.5, 1.0, 2.0, 3.0, 5.0, 10.0))
     if recipe.reward_clip is not None:
         yield {"reward_clip": 1e9}
 
@@ -323,8 +345,6 @@ def _masks(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
 
 def _corrections(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     recipe = resolved.recipe
-    if "is_weight" not in facts.rollouts.recorded:
-        return
     values = facts.rollouts.column("is_weight").on_tokens(facts.rollouts.offsets)
     values = values[facts.rollouts.mask & np.isfinite(values)]
     shaped: list[Changes] = [{}]

@@ -131,6 +131,15 @@ class Rollouts:
         return Column.of(self.table.column(self.columns.column("mask"))).values > 0
 
     @cached_property
+    def kept(self) -> Mask:
+        """[T]: tokens that no recorded mask drops."""
+        kept = np.ones(int(self.offsets[-1]), np.bool_)
+        for stage in ("sample_mask", "final_response_mask"):
+            if stage in self.recorded and not self.columns.rows_only:
+                kept &= self.column(stage).on_tokens(self.offsets) > 0
+        return kept
+
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """[N] tokens of responses."""
         return np.diff(self.offsets)

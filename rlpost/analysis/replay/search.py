@@ -18,12 +18,13 @@ import numpy as np
 from rlpost.analysis.replay.candidates import DETAIL, bases, flat, key_of, nested, presets_of
 from rlpost.analysis.replay.moves import Facts, moves
 from rlpost.analysis.replay.sample import kinds_of, sampled
-from rlpost.analysis.replay.solve import solved
+from rlpost.analysis.replay.solve import Problem, problems, solved
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.replay.ties import tie
 from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
+from rlpost.recipe.estimators import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,16 +43,30 @@ ROUNDS = 6
 """Changes that are made one after another."""
 SECONDS = 20.0
 """CPU seconds after which no other start is tried."""
+_SPREAD = 3
+"""Estimators whose numbers are solved on every preset."""
 _GAIN = 0.98
 """A change is kept if it brings the score below this share."""
+_NEAR_SCORE = 0.06
+"""The score below which no other estimator is tried before changes: a stage is whitened, say."""
+_PAIRED = 0.3
+"""The score below which pairs of changes are tried."""
 _TOGETHER = 8
 """Changes that are tried on top of each other."""
 _NEAR = 12
 """Changes of which pairs are tried."""
 TIES = 12
 """Ties that are listed."""
+_BEFORE = ("sample_mask", "final_response_mask", "kl")
+"""Stages before the estimator, which have nothing to solve."""
+_SHARED = (*_BEFORE, "response_level_rewards", "token_level_rewards")
+"""Stages that do not depend on most estimators."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
+
+
+def _by_residual(found: list[Problem]) -> list[Problem]:
+    return sorted(found, key=lambda one: one.step.residual)
 
 
 def _place(one: Trial) -> tuple[Any, ...]:
@@ -111,6 +126,7 @@ class _Search:
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
         self.starts = self._bases()
         self.missing = self._drop_uncomputed(sample)
+        self.stage = self.trials.stages[-1]
         self.known = Facts(self.trials.rollouts)
 
     def _bases(self) -> list[Trial]:
@@ -141,23 +157,99 @@ class _Search:
         return time.process_time() - self.started > SECONDS
 
     def best(self) -> Trial:
-        """Return the best trial."""
-        best = self.starts[0]
+        """Return the best trial: one recorded stage after another, in the order of the pipeline."""
+        best, stages = self.starts[0], self.trials.stages
         if not best.reproduces:
-            starts = sorted((self._solved(one) for one in self._distinct()), key=_place)
-            best = starts[0]
-            for start in starts[:STARTS]:
+            for number, self.stage in enumerate(stages):
+                self.trials.focus = stages[: number + 1]
+                best = self._focused(self.trials.again(best))
+            if not best.reproduces and len(stages) > 1:
+                best = min(best, self._focused(self.starts[0]), key=_place)
+        return self._smallest(best) if best.reproduces and best.candidate.changes else best
+
+    def _focused(self, before: Trial) -> Trial:
+        """Return the best trial for the stages that count at present.
+
+        Args:
+            before: the best for the stages before; its changes are tried with all estimators.
+        """
+        if before.reproduces:
+            return before
+        changes = before.candidate.changes
+        tried = [self.trials.of(one.candidate.changed(changes)) for one in self.starts]
+        tried += [self.trials.of(one.candidate) for one in self.starts] if changes else []
+        tried.append(before)
+        fitting = sorted((one for one in tried if one is not None), key=_place)
+        best = fitting[0]
+        if not best.reproduces:
+            best, starts = self._estimated(fitting)
+            for start in starts:
                 if best.reproduces or self.late:
                     break
                 best = min(best, self._descent(start), key=_place)
-        return self._smallest(best) if best.reproduces and best.candidate.changes else best
+        return best
 
-    def _distinct(self) -> list[Trial]:
-        """Return the nearest starts, one of each estimator of rlpost."""
-        seen: dict[str, Trial] = {}
-        for one in self.starts:
-            seen.setdefault(one.resolved.recipe.estimator, one)
-        return [*seen.values()][:SOLVED]
+    def _estimated(self, fitting: list[Trial]) -> tuple[Trial, list[Trial]]:
+        """Return the best trial with solved numbers, and the estimators to begin changes with.
+
+        The linear problems of all estimators are solved, then those of the best ones on every
+        preset.
+        """
+        starts = self._best_of_each(fitting, SOLVED)
+        solved_before = self.stage == "advantages" and "raw_advantages" in self.trials.focus
+        if self.stage in _BEFORE or solved_before:
+            return fitting[0], starts[:1]
+        nearest = self._problems(starts)
+        best = solved(fitting[0], nearest, self.trials)
+        changes = fitting[0].candidate.changes
+        names = [
+            *dict.fromkeys(one.start.resolved.recipe.estimator for one in _by_residual(nearest))
+        ]
+        for first in range(0, len(names) if self.stage not in _SHARED else 0, _SPREAD):
+            if best.score < _NEAR_SCORE or self.late:
+                break
+            found = self._problems(self._everywhere(names[first : first + _SPREAD], changes))
+            best = solved(best, found, self.trials)
+            nearest += found
+        return best, self._best_of_each(
+            [best, *starts, *(one.start for one in _by_residual(nearest))]
+        )
+
+    def _best_of_each(self, trials: list[Trial], count: int = STARTS) -> list[Trial]:
+        """Return the first trial of each estimator; of each result, before estimators differ."""
+        seen: dict[Any, Trial] = {}
+        for one in trials:
+            numbers = tuple(round(one.scores[name], 9) for name in self.trials.focus)
+            shared = self.stage in _SHARED
+            seen.setdefault(numbers if shared else one.resolved.recipe.estimator, one)
+        return [*seen.values()][:count]
+
+    def _problems(self, starts: list[Trial]) -> list[Problem]:
+        """Return linear problems of trials as they are, at γ = 0.9, and with whitened rewards."""
+        variants: list[Json] = [{}, {"gamma": 0.9}, {"whiten_rewards": True}]
+        if "token_level_rewards" in self.trials.focus[:-1]:
+            del variants[-1]
+        if self.stage in _SHARED:
+            del variants[1:]
+        found = []
+        for one in starts:
+            reads = one.resolved.recipe.estimator in READERS["gamma"]
+            for changes in variants if reads and not one.resolved.rows_only else variants[:1]:
+                if not any(name in self.given for name in changes):
+                    start = self.trials.of(one.candidate.changed(changes))
+                    found += [] if start is None else problems(start, self.known, self.trials)
+        return found
+
+    def _everywhere(self, names: list[str], changes: Json) -> list[Trial]:
+        """Return some estimators with every preset and some changes, those of different numbers."""
+        own = (one for name in names for one in presets_of(name, self.given))
+        found = [self.trials.of(one.changed(changes)) for one in own]
+        numbers: dict[Any, Trial] = {}
+        for one in found:
+            if one is not None:
+                key = one.resolved.recipe.estimator, *(round(x, 9) for x in one.scores.values())
+                numbers.setdefault(key, one)
+        return [*numbers.values()]
 
     def _descent(self, start: Trial) -> Trial:
         """Return the result of the best changes, one after another, from a start."""
@@ -169,10 +261,11 @@ class _Search:
                 current = self._solved(current)
             if current.reproduces or current.score > before.score * _GAIN or self.late:
                 break
-        return current if current.reproduces or self.late else self._paired(current)
+        near = not current.reproduces and not self.late and current.score < _PAIRED
+        return self._paired(current) if near else current
 
     def _solved(self, current: Trial) -> Trial:
-        return solved(current, self.known, self.trials)
+        return solved(current, problems(current, self.known, self.trials), self.trials)
 
     def _on_presets(self, current: Trial) -> Trial:
         """Return the same changes on the preset on which they come nearest."""
@@ -285,7 +378,9 @@ class _Search:
             },
             "largest": best.largest,
             "median_relative": best.error,
-            "share_equal": 1.0 - best.wrong / best.compared if best.compared else None,
+            "share_equal": 1.0 - sum(best.wrong.values()) / best.compared
+            if best.compared
+            else None,
             "not_computed": sorted({*self.missing, *recorded} - computed),
             "ties": ties[:TIES],
             "tie_count": len(ties),

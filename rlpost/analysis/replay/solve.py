@@ -7,6 +7,7 @@ an unknown affine map of each batch beside them, they are found below whitening 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,8 +32,21 @@ _STEPS = 4
 _UNITS = ("gamma", "lam", "lambda_policy", "lambda_value", "step_gamma", "ema_decay")
 _PROBES = {"kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
 _DIGITS = (1, 2, 3, 4)
-_FURTHER = 2
+_FURTHER = 3
 """Linear problems that are solved further."""
+_REWARDS = ("component_weights", "step_gamma", "episode_weight", "step_weight")
+_ONLY: dict[str, tuple[str, ...]] = {
+    "response_level_rewards": _REWARDS,
+    "token_level_rewards": (*_REWARDS, "kl_coef"),
+    **dict.fromkeys(("sample_mask", "final_response_mask", "kl", "sample_weight", "is_weight"), ()),
+}
+"""By stage: the numbers on which it depends, if these are not all."""
+_EARLIER = {
+    "response_level_rewards": _REWARDS,
+    "token_level_rewards": ("kl_coef",),
+    "raw_advantages": ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm", "teachers"),
+}
+"""By stage: numbers that are known once it is equal."""
 _MAPPED = ("advantages", "returns")
 _MOST = 200_000
 """Elements of a least-squares step."""
@@ -55,50 +69,69 @@ def solvable(trial: Trial, facts: Facts) -> list[str]:
         names += [f"component_weights.{n}" for n in range(len(recipe.reward_components or ()))]
     if resolved.rows_only or facts.rollouts.columns.rows_only:
         names = [n for n in names if n not in ("gamma", "lam")]
-    return [name for name in names if name.partition(".")[0] not in trial.candidate.given]
+    only = _ONLY.get(trial.focus[-1])
+    names = [name for name in names if only is None or name.partition(".")[0] in only]
+    known = {*trial.candidate.given}
+    for stage, numbers in _EARLIER.items():
+        known |= {*numbers} if stage in trial.focus[:-1] else set()
+    return [name for name in names if name.partition(".")[0] not in known]
 
 
 def _reads(estimator: str, name: str) -> bool:
     return estimator in READERS[name]
 
 
-def solved(trial: Trial, facts: Facts, trials: Trials) -> Trial:
-    """Return a candidate with its numbers solved from the recorded ones, if that brings it nearer.
+@dataclass(frozen=True)
+class Problem:
+    """A linear problem: the first step in the numbers of a candidate."""
 
-    Without a KL penalty every KL estimator is tried, with a linear problem each; those with the
-    smallest residuals are solved further.
+    start: Trial
+    names: list[str]
+    mapped: bool
+    step: Step
+
+
+def problems(trial: Trial, facts: Facts, trials: Trials) -> list[Problem]:
+    """Return the linear problems of a candidate, with and without an affine map of each batch.
+
+    Without a KL penalty there is one for every KL estimator.
     """
     names = solvable(trial, facts)
     if not names or trial.reproduces:
-        return trial
+        return []
     kinds: list[Changes] = [{}]
     if "kl_coef" in names and trial.resolved.recipe.kl_coef == 0:
         own = trial.candidate.given.get("kl_estimator")
         kinds = [{"kl_estimator": kind} for kind in ((own,) if own else KL)]
-    problems: list[tuple[float, int, Trial, bool, Step]] = []
+    found = []
     for changes in kinds:
         start = trials.of(trial.candidate.changed(changes)) if changes else trial
         for mapped in (False, True):
             step = _step(start, names, trials, mapped=mapped) if start else None
             if start is not None and step is not None:
-                problems.append((step.residual, len(problems), start, mapped, step))
+                found.append(Problem(start, names, mapped, step))
+    return found
+
+
+def solved(trial: Trial, found: Sequence[Problem], trials: Trials) -> Trial:
+    """Return the best solution of the linear problems with the smallest residuals, or a trial."""
     best = trial
+    ordered = sorted(found, key=lambda one: one.step.residual)
     for mapped in (False, True):
-        for _, _, start, _, step in sorted(p for p in problems if p[3] == mapped)[:_FURTHER]:
-            found = _iterated(start, names, trials, step, mapped=mapped)
-            best = min(best, found, key=lambda one: one.place)
+        for one in [one for one in ordered if one.mapped == mapped][:_FURTHER]:
+            last = _iterated(one, trials)
+            best = min(best, last, key=lambda each: each.place)
             if best.reproduces:
                 return best
     return best
 
 
-def _iterated(
-    trial: Trial, names: Sequence[str], trials: Trials, step: Step, *, mapped: bool
-) -> Trial:
+def _iterated(problem: Problem, trials: Trials) -> Trial:
     """Return the best of a few Gauss-Newton steps."""
-    best = current = trial
+    best = current = problem.start
+    names, step = problem.names, problem.step
     for number in range(_STEPS):
-        last = step if number == 0 else _step(current, names, trials, mapped=mapped)
+        last = _step(current, names, trials, mapped=problem.mapped) if number else step
         if last is None:
             break
         values = [_value(current, name) + s for name, s in zip(names, last.step, strict=True)]
@@ -109,7 +142,7 @@ def _iterated(
         current, best = found, min(best, found, key=_quality)
         if best.reproduces or not better:
             break
-    return snapped(best, names, trials) if best is not trial else trial
+    return snapped(best, names, trials) if best is not problem.start else best
 
 
 def _quality(trial: Trial) -> float:
@@ -164,7 +197,7 @@ def _step(trial: Trial, names: Sequence[str], trials: Trials, *, mapped: bool) -
     parts = [
         _part([each[stage] for each in by_stage], sizes, trials, mapped=mapped and stage in _MAPPED)
         for stage, difference in by_stage[0].items()
-        if all(stage in each for each in by_stage) and not difference.equal
+        if stage in trial.focus and all(stage in each for each in by_stage) and not difference.equal
     ]
     found = [part for part in parts if part is not None]
     if not found:

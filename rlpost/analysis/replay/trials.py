@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,22 +48,23 @@ class Trial:
     """By stage: 0 if equal, about 1 if unrelated."""
     relaxed: dict[str, float]
     """The same, after the best affine map of each batch."""
+    wrong: dict[str, int]
+    """By stage: recorded values that differ by more than the tolerance."""
+    focus: tuple[str, ...]
+    """The stages that count at present."""
 
     @cached_property
     def score(self) -> float:
         """The mean score of stages, those that whitening would explain counted as near."""
-        near = [min(x, self.relaxed.get(name, x) + _RELAXED) for name, x in self.scores.items()]
+        near = [
+            min(self.scores[name], self.relaxed.get(name, _FAR) + _RELAXED) for name in self.focus
+        ]
         return float(np.mean(near)) if near else _FAR
 
     @property
     def reproduces(self) -> bool:
-        """Whether all recorded stages are computed, and equal."""
-        return len(self.replayed) == len(self.scores) and self.wrong == 0
-
-    @cached_property
-    def wrong(self) -> int:
-        """Recorded values that differ by more than the tolerance."""
-        return sum(int(one.difference.wrong.sum()) for one in self.replayed)
+        """Whether all stages that count are computed, and equal."""
+        return all(self.wrong.get(name) == 0 for name in self.focus)
 
     @cached_property
     def compared(self) -> int:
@@ -128,9 +129,12 @@ class Trials:
     ) -> None:
         self.rollouts = rollouts
         self.replayer = Replayer(rollouts, tolerance)
-        self.stages = tuple(name for name in STAGES if name in rollouts.recorded)
+        order = ("sample_mask", "final_response_mask", *STAGES)
+        self.stages = tuple(name for name in dict.fromkeys(order) if name in rollouts.recorded)
         self.skipped: dict[str, int] = {}
         """Candidates that do not fit the input, counted by reason."""
+        self.focus = self.stages
+        """The stages that count at present."""
         self.count = 0
         self._report = report
         self._known: dict[str, Trial | None] = {}
@@ -147,9 +151,13 @@ class Trials:
         known = self._known.get(key)
         if known is None and key not in self._known:
             known = self._known[key] = self._compute(candidate)
-        if known is not None and known.candidate != candidate:
-            return Trial(candidate, known.resolved, known.replayed, known.scores, known.relaxed)
+        if known is not None and (known.candidate != candidate or known.focus != self.focus):
+            return replace(known, candidate=candidate, focus=self.focus)
         return known
+
+    def again(self, trial: Trial) -> Trial:
+        """Return a trial with the stages that count at present."""
+        return replace(trial, focus=self.focus)
 
     def _skip(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
@@ -174,7 +182,8 @@ class Trials:
             scores[one.name] = score_of(distance, difference)
             if one.name in ("advantages", "returns") and scores[one.name] > 0:
                 relaxed[one.name] = self._relaxed(difference)
-        return Trial(candidate, resolved, replayed, scores, relaxed)
+        wrong = {one.name: int(one.difference.wrong.sum()) for one in replayed}
+        return Trial(candidate, resolved, replayed, scores, relaxed, wrong, self.focus)
 
     def batches_of(self, difference: Difference) -> Codes:
         """Return the batch of each element that counts."""
