@@ -396,6 +396,7 @@ def test_a_closed_pipe_ends_a_command_without_output(words, code, tmp_path):
         "inspect {} --row 1",
         "report {} -o out.html",
         "compare {} --estimator grpo --estimator rloo",
+        "replay {} --preset verl",
         "loss {}",
         "convert {} out.parquet",
         "export {} out.jsonl --to jsonl",

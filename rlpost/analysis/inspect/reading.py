@@ -15,6 +15,7 @@ from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, Reading
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
+from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.progress import SilentReporter
@@ -60,9 +61,11 @@ def read(
         reporter: gets the progress.
 
     Raises:
-        DataError: a column has a type that its role can't have.
+        DataError: a column has a type that its role can't have, or there are no columns.
         ReadWriteError: reading failed.
     """
+    if not source.columns:
+        raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
     reading = Reading(selection, pl.DataFrame())
     names = selection.names or source.columns[:1]
     every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))

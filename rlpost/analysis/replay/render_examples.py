@@ -32,15 +32,20 @@ def examples(result: Json, width: int) -> Iterator[TextTable]:
         return
     title = next(one["title"] for one in result["stages"] if one["stage"] == result["first"])
     title = f"Largest differences of {title}"
-    if found[0]["first_token"] is None:
+    if found[0]["first_token"] is None or all(map(_is_constant, found)):
         yield _of_responses(found, title)
         return
     for i, one in enumerate(found):
         yield from _strip(one, "" if i else f"{title}: ", width)
 
 
+def _is_constant(one: Json) -> bool:
+    """Return whether the tokens of an example have the same numbers."""
+    return all(one["policy"]) and len({*zip(one["recorded"], one["computed"], strict=True)}) == 1
+
+
 def _of_responses(found: Sequence[Json], title: str) -> TextTable:
-    """Return one table of responses with a number each."""
+    """Return one table of responses with a number each, or one for their tokens."""
     keys = {name: key for name, key in (("step", "step"), ("prompt", "group"))
             if found[0][key] is not None}  # fmt: skip
     digits = digits_of([(one["recorded"][0], one["computed"][0]) for one in found])
@@ -49,14 +54,22 @@ def _of_responses(found: Sequence[Json], title: str) -> TextTable:
             str(one["row"]),
             *(str(one[key]) for key in keys.values()),
             number(one["reward"]),
+            *([] if one["first_token"] is None else [_tokens(one)]),
             shown(one["recorded"][0], digits),
             shown(one["computed"][0], digits),
         )
         for one in found
     ]
-    headings = ("row", *keys, "reward", "recorded", "computed")
+    tokens = [] if found[0]["first_token"] is None else ["tokens"]
+    headings = ("row", *keys, "reward", *tokens, "recorded", "computed")
     text = [i for i, heading in enumerate(headings) if heading == "prompt"]
     return TextTable(headings, rows, title=title, text=text)
+
+
+def _tokens(one: Json) -> str:
+    """Return the numbers of the tokens of an example, and of how many they are."""
+    first, count = one["first_token"], len(one["recorded"])
+    return f"{first}–{first + count - 1} of {one['tokens']:,}"
 
 
 def _strip(one: Json, before: str, width: int) -> Iterator[TextTable]:

@@ -69,12 +69,23 @@ def replay_recipe(
         "recipe": recipe_facts(recipe, named),
         "reproduced": first is None,
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
-        "not_computed": sorted({*rollouts.recorded} - {one.name for one in stages}),
+        "not_computed": not_computed(rollouts, {one.name for one in stages}),
         "first": None if first is None else first.name,
         "findings": [] if looked is None else findings(looked, recipe, replayer),
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": rollouts.warnings,
     }
+
+
+_NEUTRAL = ("sample_mask", "sample_weight", "is_weight")
+"""Stages that are 1 for a recipe without them."""
+
+
+def not_computed(rollouts: Rollouts, computed: set[str]) -> list[str]:
+    """Return the recorded stages that a recipe does not compute, without those that are 1."""
+    missing = {*rollouts.recorded} - computed
+    ones = {n for n in missing & {*_NEUTRAL} if (rollouts.column(n).values == 1).all()}
+    return sorted(missing - ones)
 
 
 def check_recorded(rollouts: Rollouts) -> None:

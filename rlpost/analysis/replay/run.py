@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
     facts_of,
+    not_computed,
     recipe_facts,
     replay_recipe,
 )
@@ -94,6 +97,7 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
     computed = ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
     named = None if request.recipe is None else _columns_named(request.recipe)
     sample = inputs.read(source, maps, named, request.sample_tokens, computed)
+    _drop_late_token_rewards(source, sample)
     check_recorded(sample)
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
@@ -119,6 +123,22 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
     if found is not None:
         result["search"] = found.facts
     return result
+
+
+def _drop_late_token_rewards(source: Source, sample: Rollouts) -> None:
+    """Leave out token rewards that rlpost wrote after a normalisation which came after KL.
+
+    The frameworks with such a normalisation record token rewards before it.
+    """
+    late = False
+    with suppress(ValueError, AttributeError):  # damaged metadata
+        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
+        late = recipe.get("numerics", {}).get("kl_credit") == "response"
+    if late and sample.recorded.pop("token_level_rewards", None) == "token_level_rewards":
+        sample.warnings.append(
+            "not compared: `token_level_rewards` of rlpost, which are after normalisation; those "
+            "of the framework are before it"
+        )
 
 
 def has_whole_batches(sample: Rollouts, recipe: Recipe) -> bool:
@@ -154,7 +174,7 @@ def from_start_alone(
         "recipe": recipe_facts(recipe, named),
         "reproduced": first is None,
         "stages": stages,
-        "not_computed": sorted({*sample.recorded} - {one["stage"] for one in stages}),
+        "not_computed": not_computed(sample, {one["stage"] for one in stages}),
         "first": first,
         "findings": [],
         "examples": [],
