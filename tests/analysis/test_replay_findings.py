@@ -78,3 +78,17 @@ def test_one_differing_response_has_no_relation():
     )
     assert not reproduced
     assert not {one["finding"] for one in found} & {"factor", "offset", "group-offset", "sign"}
+
+
+def test_numbers_of_other_rows_are_found():
+    table, recipe = with_advantages(lambda values, _: values)
+    numbers = {row: max(one, key=abs) for row, one in enumerate(table["advantages"].to_pylist())}
+    steps = np.array(table["step"].to_pylist())
+    other = np.concatenate([np.roll(np.flatnonzero(steps == step), 1) for step in np.unique(steps)])
+    masks = table["response_mask"].to_pylist()
+    rolled = [[m * numbers[int(i)] for m in mask] for i, mask in zip(other, masks, strict=True)]
+    place = table.schema.get_field_index("advantages")
+    kind = table.schema.field(place).type
+    found, _ = findings(table.set_column(place, "advantages", pa.array(rolled, kind)), recipe)
+    assert [one["finding"] for one in found] == ["other-rows"]
+    assert "each step" in found[0]["text"]

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay import places
-from rlpost.analysis.replay.candidates import value_of
+from rlpost.analysis.replay.candidates import DETAIL, value_of
 from rlpost.analysis.replay.changes import SOLVED, Change, single_changes, solvable
 from rlpost.analysis.replay.inputs import input_changes
-from rlpost.analysis.replay.tested import WHOLE, Causes, numbers_of
+from rlpost.analysis.replay.moves import plain
+from rlpost.analysis.replay.tested import Causes, numbers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.evidence import Evidence, Json
@@ -41,7 +44,7 @@ def causes(seen: Evidence) -> list[Json]:
     places.rewards(found)
     places.kl_sign(found)
     places.padding(found)
-    if not any(one.json["explains"] >= WHOLE for one in found.found.values()):
+    if not found.complete:
         _solved(found)
     return found.ranked()
 
@@ -50,9 +53,14 @@ def _options(found: Causes) -> None:
     seen = found.seen
     first, rollouts = seen.first, seen.replayer.rollouts
     changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
-    for change in sorted(changes, key=lambda one: len(one.fields)):
+    for change in sorted(changes, key=_plainness):
         if len(change.fields) == 1 or not found.found:
             _test(found, change)
+
+
+def _plainness(change: Change) -> tuple[int, bool]:
+    """Return the number of fields, and whether they are numerics: the least is tested first."""
+    return len(change.fields), change.fields[0][0].startswith(DETAIL)
 
 
 def _test(found: Causes, change: Change, constants: int = 0) -> bool:
@@ -105,10 +113,28 @@ def _solved(found: Causes) -> None:
         value = _solve(seen, name)
         if value is None:
             continue
-        for digits in (1, 2, 3, 4, 6):
-            rounded = float(f"{value:.{digits}g}")
-            if _test(found, Change(((name, rounded),)), constants=1):
-                break
+        _plainest(found, name, value)
+
+
+def _plainest(found: Causes, name: str, value: float) -> float | None:
+    """Add the option with the fewest digits that reproduce the recorded numbers; return these."""
+    for digits in (1, 2, 3, 4, 6):
+        rounded = plain(value, digits)
+        if _test(found, Change(((name, rounded),)), constants=1):
+            return rounded
+    return None
+
+
+def value_by_step(parts: Iterable[tuple[str, Evidence]], name: str) -> dict[str, float]:
+    """Return the value of an option that reproduces each step; none if one has no such value."""
+    values = {}
+    for label, seen in parts:
+        value = _solve(seen, name)
+        found = None if value is None else _plainest(Causes(seen), name, value)
+        if found is None:
+            return {}
+        values[label] = found
+    return values
 
 
 def _solve(seen: Evidence, name: str) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.candidates import DETAIL, as_typed, nested, value_of
-from rlpost.analysis.replay.moves import Facts, changes_of
+from rlpost.analysis.replay.moves import Facts, changes_of, plain
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.presets import merged
@@ -102,6 +102,16 @@ def _matter(name: str, stage: str, used: Collection[str]) -> bool:
     return not ("kl" in used and own.startswith(_OF_KL))
 
 
+def _kl_bounds(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Yield clamps of KL whose bound is the largest recorded one, if several share it."""
+    extremes = facts.extremes("kl")
+    if extremes and extremes[1] > 0:
+        bound = plain(extremes[1])
+        yield {f"{DETAIL}log_ratio_clamp": bound}
+        yield {f"{DETAIL}kl_clamp": bound}
+        yield {f"{DETAIL}kl_clamp": bound, f"{DETAIL}kl_clamps": "all"}
+
+
 def single_changes(
     rollouts: Rollouts, resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()
 ) -> Iterator[Change]:
@@ -117,10 +127,12 @@ def single_changes(
     own: dict[str, Any] = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     own["whiten_advantages"] = resolved.whiten
     more = (
+        *({name: one} for name in ("norm_mean", "norm_std") for one in ("group", "batch", "none")),
         {f"{DETAIL}batch": "all"},
         {f"{DETAIL}correction": "first" if recipe.numerics.correction == "last" else "last"},
     )
-    for changes in (*changes_of(resolved, Facts(rollouts)), *more):
+    facts = Facts(rollouts)
+    for changes in (*changes_of(resolved, facts), *more, *_kl_bounds(facts)):
         fields = tuple(
             (name, value)
             for name, value in changes.items()

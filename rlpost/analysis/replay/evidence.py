@@ -196,9 +196,9 @@ class Evidence:
         """Return how many distinct numbers are left if each set has a constant of its own."""
         values = self.computed
         use = elements & (np.abs(values) > self.tolerance)
-        pairs = np.stack([codes[use], _codes_of(values[use])])
-        each = np.bincount(np.unique(pairs, axis=1)[0]) if pairs.shape[1] else np.zeros(0, int)
-        return int(np.maximum(each - 1, 0).sum())
+        order = np.lexsort((_codes_of(values[use]), codes[use]))
+        own, number = codes[use][order], _codes_of(values[use])[order]
+        return int(((np.diff(own) == 0) & (np.diff(number) != 0)).sum())
 
 
 def _codes_of(values: Numbers) -> Codes:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.causes import causes
+from rlpost.analysis.replay.causes import causes, value_by_step
+from rlpost.analysis.replay.changes import solvable
 from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.evidence import Evidence, finding
 from rlpost.analysis.replay.relations import general_relations, relations
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Findings of a replay."""
-_SAMPLE_TOKENS = 400_000
-"""Changes are tested on whole steps, or groups, of so many tokens."""
+_SAMPLE_TOKENS = 150_000
+"""Changes and relations are tested on whole steps, or groups, of so many tokens."""
 _OUTLIERS = 0.02
 """Share of the differing elements that may lie outside of the subset that a finding names."""
 _STEP = 0.2
 """A step differs if so many of its elements do."""
 _FEW = 3
+_MOST_STEPS = 12
+"""Steps whose KL coefficients are solved for."""
 
 
 def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
@@ -48,20 +51,22 @@ def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
 
     Returns:
         At most five mappings: `finding` (an ID), `text` (a sentence), `options` (as typed, which
-        reproduce the recorded numbers, or none), `explains` (share of the differing elements).
+        reproduce the recorded numbers, or none), `explains` (share of the differing elements; of
+        large inputs, of those in a sample).
         Changes that reproduce the recorded numbers come first; then relations of the numbers.
     """
     if first.difference.equal:
         return _near(first)
     seen = Evidence(first, recipe, replayer)
-    found = _causes(seen)
+    sample = _sample(seen)
+    found = causes(sample)
     whole = [one for one in found if one["explains"] >= WHOLE]
-    others = [one for one in found if one["explains"] < WHOLE] + relations(seen)
+    others = [one for one in found if one["explains"] < WHOLE] + relations(sample)
     found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *_subsets(seen)]
     if not any(one["explains"] >= WHOLE for one in found):
-        found += _steps(seen)
+        found += [*_betas(seen), *_steps(seen)]
     if not found:
-        found = general_relations(seen)
+        found = general_relations(sample)
     return _best(found)
 
 
@@ -91,20 +96,25 @@ def _near(first: Replayed) -> list[Json]:
     return found
 
 
-def _causes(seen: Evidence) -> list[Json]:
-    """Return the changes that reproduce the numbers, of whole steps or groups of large inputs."""
+def _sample(seen: Evidence) -> Evidence:
+    """Return the evidence of a sample of large inputs: whole steps, or groups.
+
+    Half of them have differences and half have none, as far as there are such.
+    """
     rollouts = seen.replayer.rollouts
     if rollouts.offsets[-1] <= _SAMPLE_TOKENS:
-        return causes(seen)
+        return seen
     alone = coupling_of(seen.resolved).scope in ("response", "group")
     codes = rollouts.groups if alone and "group" in rollouts.columns else rollouts.codes("batch")
     differ = np.zeros(int(codes.max()) + 1, np.bool_)
-    differ[codes[np.unique(seen.rows[seen.wrong])]] = True
-    order = np.argsort(~differ, kind="stable")
+    differ[codes[seen.rows[seen.wrong]]] = True
+    place = np.where(differ, 2 * np.cumsum(differ) - 2, 2 * np.cumsum(~differ) - 1)
+    order = np.argsort(place, kind="stable")
     tokens = np.bincount(codes, rollouts.lengths)[order]
     count = max(1, int(np.searchsorted(tokens.cumsum(), _SAMPLE_TOKENS, "right")))
-    inner = _part(seen, np.flatnonzero(np.isin(codes, order[:count])))
-    return [] if inner is None else causes(inner)
+    taken = np.zeros(len(differ), np.bool_)
+    taken[order[:count]] = True
+    return _part(seen, np.flatnonzero(taken[codes])) or seen
 
 
 def _subsets(seen: Evidence) -> Iterator[Json]:
@@ -204,9 +214,39 @@ def _steps(seen: Evidence) -> Iterator[Json]:
     yield finding("some-steps", text, inside, *options)
 
 
+def _betas(seen: Evidence) -> Iterator[Json]:
+    """Yield the KL coefficient of each step, if one for each step reproduces the numbers."""
+    rollouts, coefficient = seen.replayer.rollouts, seen.recipe.kl_coef
+    steps = rollouts.codes("batch")
+    count = int(steps.max()) + 1
+    if not seen.resolved.kl or not 1 < count <= _MOST_STEPS or "kl_coef" not in _solvable(seen):
+        return
+    parts = []
+    for step in range(count):
+        rows = np.flatnonzero(steps == step)
+        part = _part(seen, rows)
+        if part is not None:
+            parts.append((str(rollouts.label("batch", int(rows[0]))), _sample(part)))
+    if len(parts) < 2:  # noqa: PLR2004
+        return
+    values = value_by_step(parts, "kl_coef")
+    if len(set(values.values())) > 1:
+        listed = ", ".join(f"{value:g} in step {label}" for label, value in values.items())
+        others = f"; {coefficient:g} in the others" if len(parts) < count else ""
+        text = (
+            f"another KL coefficient in each step reproduces the recorded numbers: {listed}{others}"
+        )
+        yield finding("option:kl_coef", f"{text}; --kl-target adapts it", 1.0)
+
+
+def _solvable(seen: Evidence) -> list[str]:
+    return solvable(seen.resolved, seen.first.name, seen.first.used)
+
+
 def _within(seen: Evidence, rows: Codes) -> list[Json]:
     """Return the findings of some steps alone."""
-    inner = _part(seen, rows)
+    part = _part(seen, rows)
+    inner = None if part is None else _sample(part)
     return [] if inner is None else [*causes(inner), *relations(inner), *general_relations(inner)]
 
 

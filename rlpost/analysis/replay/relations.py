@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _SPARE = 4
+_ROWS = 8
 """Distinct numbers that a relation with a constant for each group must leave over."""
 
 
@@ -36,7 +37,8 @@ def relations(seen: Evidence) -> list[Json]:
     """
     found = [*_rounding(seen), *_sign(seen), *_shift(seen), *_factor(seen), *_offset(seen)]
     if not found:
-        found += [*_set_factors(seen, named=True), *_columns(seen)]
+        found += [*_rows(seen), *_length_factor(seen), *_set_factors(seen, named=True)]
+        found += _columns(seen)
     return sorted(found, key=lambda one: -round(one["explains"], 2))
 
 
@@ -99,6 +101,63 @@ def _factor(seen: Evidence) -> Iterator[Json]:
         yield finding(
             "factor", f"recorded = computed x {_number(factor)}{_constant(factor)}", share
         )
+
+
+def _rows(seen: Evidence) -> Iterator[Json]:
+    """Yield that responses have the computed numbers of other responses: rows in another order."""
+    rollouts = seen.replayer.rollouts
+    rows, where = np.unique(seen.rows[seen.chosen], return_index=True)
+    first = np.flatnonzero(seen.chosen)[where]
+    theirs, ours = seen.recorded[first], seen.computed[first]
+    constant = seen.chosen & (np.abs(seen.recorded - _spread(theirs, rows, seen)) > seen.tolerance)
+    if constant.any() or seen.wrong[first].sum() < _ROWS or not np.isfinite(theirs).all():
+        return
+    steps = rollouts.codes("batch")[rows]
+    for title, codes in (
+        ("each group", rollouts.groups[rows]),
+        ("each step", steps),
+        ("the file", 0 * steps),
+    ):
+        left, right = (values[np.lexsort((values, codes))] for values in (theirs, ours))
+        near = np.abs(left - right) <= 2 * (seen.tolerance[first].max())
+        if near.mean() >= ENOUGH and len(np.unique(np.round(left, 4))) >= _ROWS:
+            text = (
+                f"the recorded numbers of {title} are the computed ones of its other responses: "
+                "the rows are in another order"
+            )
+            yield finding("other-rows", text, float(near.mean()))
+            return
+
+
+def _spread(values: Numbers, rows: Codes, seen: Evidence) -> Numbers:
+    """Return a number of some responses for each of their elements."""
+    out = np.zeros(len(seen.replayer.rollouts))
+    out[rows] = values
+    return np.asarray(seen.on_elements(out))
+
+
+def _length_factor(seen: Evidence) -> Iterator[Json]:
+    """Yield a factor of the length of each response, in policy tokens or in tokens."""
+    use = seen.wrong & (np.abs(seen.computed) > 10 * seen.tolerance)
+    if not use.any() or not seen.enough(seen.wrong):
+        return
+    ratio = np.divide(seen.recorded, seen.computed, out=np.zeros_like(seen.computed), where=use)
+    rollouts = seen.replayer.rollouts
+    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    policy = np.bincount(rows, rollouts.mask, len(rollouts))
+    for title, lengths in (("policy tokens", policy), ("tokens", rollouts.lengths)):
+        n = seen.on_elements(np.maximum(lengths, 1)).astype(np.float64)
+        if len(np.unique(n[use])) < _SPARE:
+            continue
+        for text, value in ((f"1/{title}", 1 / n), (title, n)):
+            times = float(np.median(ratio[use] / value[use]))
+            share = seen.explains(seen.computed * times * value)
+            if share >= ENOUGH:
+                size = "" if np.isclose(times, 1.0, rtol=1e-3) else f"{_number(times)} x "
+                yield finding(
+                    "factor", f"recorded = computed x {size}{text} of each response", share
+                )
+                return
 
 
 def _constant(factor: float) -> str:

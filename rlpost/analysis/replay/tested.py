@@ -88,6 +88,12 @@ class Causes:
             self.found[name] = own
         return True
 
+    @property
+    def complete(self) -> bool:
+        """Whether a change reproduces all recorded stages."""
+        whole = [one for one in self.found.values() if one.json["explains"] >= WHOLE]
+        return any(not one.how or not parting(*one.how) for one in whole)
+
     def ranked(self) -> list[Json]:
         """Return the changes, those that reproduce the most first.
 
