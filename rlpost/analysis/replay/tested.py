@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 WHOLE = 0.999
 """A change that explains so much reproduces everything, but for rounding."""
 _CLOSER = 0.9
+_SAME = 1e-3
 
 
 @dataclass
@@ -37,6 +39,11 @@ class _Found:
     """Numbers that were solved for."""
     how: tuple[Replayer, Recipe] | None = None
     """The inputs and the recipe that compute all stages; None: only this stage is known."""
+
+    @cached_property
+    def parting(self) -> int:
+        """How many recorded stages part, and how many differ in tokens that do not count."""
+        return parting(*self.how) if self.how else 0
 
 
 @dataclass
@@ -79,20 +86,25 @@ class Causes:
         left = replace(difference, computed=computed).distance[difference.chosen]
         own = _Found(finding(name, text, share, *options), float(np.nansum(left)), constants, how)
         other = self.found.get(name)
-        closer = (
-            other is None
-            or share > other.json["explains"] + 1e-3
-            or (own.constants <= other.constants and own.left < _CLOSER * other.left)
-        )
-        if closer:
+        if other is None or self._closer(own, other):
             self.found[name] = own
         return True
+
+    def _closer(self, own: _Found, other: _Found) -> bool:
+        """Return whether a change explains more than another of the same ID."""
+        if abs(own.json["explains"] - other.json["explains"]) > _SAME:
+            return bool(own.json["explains"] > other.json["explains"])
+        if own.constants != other.constants:
+            return own.constants < other.constants
+        if own.how and other.how and own.parting != other.parting:
+            return own.parting < other.parting
+        return own.left < _CLOSER * other.left
 
     @property
     def complete(self) -> bool:
         """Whether a change reproduces all recorded stages."""
         whole = [one for one in self.found.values() if one.json["explains"] >= WHOLE]
-        return any(not one.how or not parting(*one.how) for one in whole)
+        return any(not one.parting for one in whole)
 
     def ranked(self) -> list[Json]:
         """Return the changes, those that reproduce the most first.
@@ -104,8 +116,8 @@ class Causes:
         own = parting(self.seen.replayer, self.seen.recipe) - 1 if ties else 0
 
         def rank(one: _Found) -> tuple[bool, int, int]:
-            left = parting(*one.how) if ties and one.how else own
-            return one.json["explains"] < WHOLE, left, one.constants
+            left = one.parting if one.how else own
+            return one.json["explains"] < WHOLE, left if ties else 0, one.constants
 
         return [one.json for one in sorted(self.found.values(), key=rank)]
 
