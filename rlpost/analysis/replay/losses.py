@@ -344,6 +344,8 @@ def _token_quantities(batch: Batch) -> Iterator[tuple[str, Callable[[], Tensor]]
         if name in tokens:
             yield name, partial(tokens.__getitem__, name)
     policies = {name: tokens[role] for name, role in _POLICIES.items() if role in tokens}
+    if {"new", "old", "ref"} <= {*policies}:
+        yield from _corrected_kl(policies)
     yield from ((f"minus {x}", policies[x].neg) for x in ("new", "old") if x in policies)
     for left, right, name in _PAIRS:
         if left in policies and right in policies:
@@ -353,6 +355,17 @@ def _token_quantities(batch: Batch) -> Iterator[tuple[str, Callable[[], Tensor]]
             if name in ("old", "infer", "engine"):
                 for kind, function in _DISTANCES.items():
                     yield f"{kind} {right}/{left}", partial(function, *reversed(both))
+
+
+def _corrected_kl(policies: Mapping[str, Tensor]) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """Yield the KL from the reference times the ratio, which corrects its gradient."""
+    new, old, ref = (policies[name] for name in ("new", "old", "ref"))
+
+    def product(estimator: str) -> Tensor:
+        return (new - old).exp() * token_kl(new, ref, estimator=estimator)
+
+    for estimator in KL_ESTIMATORS:
+        yield f"ratio {estimator} new/ref", partial(product, estimator)
 
 
 _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

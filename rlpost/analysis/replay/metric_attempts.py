@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from rlpost.analysis.replay.metric_fit import (
     Aggregated,
     Fitting,
 )
-from rlpost.analysis.replay.metric_search import Read, best_reading, choose, fits_of
+from rlpost.analysis.replay.metric_search import (
+    Read,
+    best_reading,
+    bounds_of,
+    choose,
+    fits_of,
+)
 from rlpost.analysis.replay.metric_steps import simple_values
 from rlpost.analysis.replay.splits import all_splits
 from rlpost.io.parquet.source import TableSource
@@ -36,8 +43,9 @@ if TYPE_CHECKING:
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
 
-_COARSE = tuple(round(0.01 * one, 2) for one in range(1, 61))
-_FINE = 0.012  # around a clip range of two digits
+_CLIPS = tuple(round(0.01 * one, 2) for one in range(1, 61))
+_DUALS = (1.1, 1.2, 1.25, 1.3, 1.4, 1.5, 1.75, 2.5, 4.0, 6.0, 8.0, 20.0)
+_AROUND = 12  # thousandths on both sides of a clip range of two digits
 
 
 class Attempt(NamedTuple):
@@ -154,15 +162,10 @@ class Search:
             or {"pg_clip", "pg_clip_low", "pg_clip_high"} & self.inputs.fixed
         ):
             return best
-        for clips in (lambda _: _COARSE, _around):
+        for narrow in (_other_duals, _coarse, _fine):
             if not best.unexplained(searched):
                 break
-            family = best.choice.grid.family if best.choice.grid else Family("ppo")
-            if family not in candidates.clipped:
-                family = next(one for one in candidates.clipped)
-            own = tuple(dict.fromkeys([*candidates.clipped[family], *clips(latest)]))
-            narrow = Candidates({family: own}, candidates.duals)
-            latest = self._found(self._attempt(narrow), searched)
+            latest = self._found(self._attempt(narrow(candidates, best, latest)), searched)
             if latest.choice.score > best.choice.score:
                 best = latest
         return best
@@ -175,23 +178,48 @@ class Search:
         return Found(data, fits, choose(fits, fitting, splits), hows, self.inputs.tolerance)
 
 
-def _around(found: Found) -> tuple[float, ...]:
+def _family(candidates: Candidates, best: Found) -> Family:
+    """Return the loss whose bounds are tried: that of the best choice, if it has bounds."""
+    family = best.choice.grid.family if best.choice.grid else Family("ppo")
+    return family if family in candidates.clipped else next(iter(candidates.clipped))
+
+
+def _other_duals(candidates: Candidates, best: Found, _: Found) -> Candidates:
+    """Return the usual clip ranges with other dual clips."""
+    family = _family(candidates, best)
+    duals = tuple(dict.fromkeys([*candidates.duals, *_DUALS]))
+    return Candidates({family: candidates.clipped[family]}, duals)
+
+
+def _coarse(candidates: Candidates, best: Found, _: Found) -> Candidates:
+    """Return all clip ranges of two digits."""
+    family = _family(candidates, best)
+    clips = tuple(dict.fromkeys([*candidates.clipped[family], *_CLIPS]))
+    return Candidates({family: clips}, _chosen_duals(best))
+
+
+def _chosen_duals(best: Found) -> tuple[float, ...]:
+    """Return no dual clip, and the one of the best choice."""
+    grid, place = best.choice.grid, best.choice.place
+    own = bounds_of(grid, place)["dual"] if grid is not None and grid.clipped else math.inf
+    return tuple(dict.fromkeys([math.inf, float(own)]))
+
+
+def _fine(candidates: Candidates, best: Found, latest: Found) -> Candidates:
     """Return clip ranges of three digits around those that are closest over whole steps."""
-    grid = found.choice.grid
+    family, grid = _family(candidates, best), latest.choice.grid
     if grid is None or not grid.clipped:
-        return ()
-    tables: Any = found.fits.losses[0]
-    total = sum(table[0].astype(np.float64) for table in tables.values())
+        return Candidates({family: candidates.clipped[family]}, _chosen_duals(best))
+    tables = latest.fits.losses[0]
+    total = np.add.reduce([table[0].astype(np.float64) for table in tables.values()])
     place = np.unravel_index(int(np.argmin(total)), total.shape)
-    centers = [grid.bounds[side][int(place[side])] for side in (0, 1)]
-    return tuple(
-        sorted(
-            {
-                round(center + 0.001 * offset, 3)
-                for center in centers
-                if isinstance(center, float) and np.isfinite(center)
-                for offset in range(-round(_FINE * 1000), round(_FINE * 1000) + 1)
-                if center + 0.001 * offset > 0
-            }
-        )
-    )
+    centers = [float(grid.bounds[side][int(place[side])]) for side in (0, 1)]
+    near = {
+        round(center + 0.001 * offset, 3)
+        for center in centers
+        if math.isfinite(center)
+        for offset in range(-_AROUND, _AROUND + 1)
+        if center + 0.001 * offset > 0
+    }
+    clips = tuple(dict.fromkeys([*candidates.clipped[family], *sorted(near)]))
+    return Candidates({family: clips}, _chosen_duals(best))

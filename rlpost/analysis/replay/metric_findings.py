@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import SIDES
+from rlpost.analysis.replay.losses import KL_ESTIMATORS, SIDES
 from rlpost.analysis.replay.metric_fit import HOWS, LOSS_METRICS, QUANTITIES
 from rlpost.analysis.replay.metric_search import bounds_of
 from rlpost.analysis.replay.splits import ABOUT_LEVELS
@@ -45,7 +45,8 @@ def about_reading(metric: str, reading: Reading) -> str:
 
 
 _TERMS = {
-    **{f"{one} new/ref": f"KL ({one})" for one in ("k1", "k2", "k3", "abs")},
+    **{f"{one} new/ref": f"KL ({one})" for one in KL_ESTIMATORS},
+    **{f"ratio {one} new/ref": f"ratio x KL ({one})" for one in KL_ESTIMATORS},
     "entropy": "entropy",
 }
 
@@ -86,7 +87,7 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
         known = row["reproduced"] or row.get("relation")
         if reading is not None and known and row["metric"] in ("pg_loss", "loss"):
             options += HOWS[reading.how].options
-            options += [part for name, x in terms_of(reading).items() for part in (name, x)]
+            options += _words(terms_of(reading))
             break
     return {
         "options": [*options, *choice.split.options],
@@ -100,13 +101,20 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
     }
 
 
+def _words(options: dict[str, str]) -> list[str]:
+    return [part for pair in options.items() for part in pair if part]
+
+
 def terms_of(reading: Reading) -> dict[str, str]:
     """Return the options of further terms of a loss, as typed; an entropy bonus has none."""
     options = {}
     for scale, column in reading.terms:
         if column.name != "entropy":
+            *ratio, estimator = column.name.split()[:-1]
             options["--kl-loss-coef"] = f"{scale:g}"
-            options["--kl-loss-estimator"] = column.name.partition(" ")[0]
+            options["--kl-loss-estimator"] = estimator
+            if ratio:
+                options["--kl-loss-ratio"] = ""
     return options
 
 
@@ -193,7 +201,7 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
     for row, reading in zip(rows, used, strict=True):
         if reading is not None and reading.terms:
             added = row["computed_as"].partition(", ")[2]
-            options = [part for name, x in terms_of(reading).items() for part in (name, x)]
+            options = _words(terms_of(reading))
             findings.append(
                 {
                     "finding": "option:kl_loss_coef" if options else "entropy-bonus",

@@ -63,7 +63,9 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
         *(f"{one} {of}" for of in ("old", "infer") for one in KL_ESTIMATORS),
         "k3 new/old", "k3 new/infer",
     ),
-    "kl_loss": tuple(f"{one} {of}/ref" for of in ("new", "old") for one in KL_ESTIMATORS),
+    "kl_loss": tuple(
+        f"{one} {of}/ref" for of in ("new", "old") for one in KL_ESTIMATORS
+    ) + tuple(f"ratio {one} new/ref" for one in KL_ESTIMATORS),
     "engine_kl": (
         "abs old/infer", *(f"{one} engine" for one in ("k1", "k3", "k2")), "k3 old/infer",
         "prob old/infer", "k3 infer", "k1 infer", "k2 infer", "abs new/infer", "k3 new/infer",

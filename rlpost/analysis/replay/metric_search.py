@@ -383,7 +383,8 @@ _USUAL = 2  # the highest cost of an aggregation that is named as the closest
 
 def term_sets(data: Aggregated) -> Iterator[tuple[Column, ...]]:
     """Yield the columns of tokens that a trainer may add to the policy loss."""
-    kl = [Column("sum", f"{one} new/ref") for one in ("k3", "k1", "k2", "abs")]
+    names = ("k3", "ratio k3", "k1", "k2", "abs", "ratio k1", "ratio k2", "ratio abs")
+    kl = [Column("sum", f"{one} new/ref") for one in names]
     entropy = Column("sum", "entropy")
     present = [one for one in kl if one in data.index]
     yield from ((one,) for one in present)
