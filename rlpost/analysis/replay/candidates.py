@@ -101,12 +101,14 @@ class Candidate:
         return Candidate(self.preset, self.estimator, kept, self.given)
 
     @property
-    def order(self) -> tuple[int, int, int, int, str]:
+    def order(self) -> tuple[int, int, int, int, bool, str]:
         """The plainest first: the fewest changes, then a preset's own estimators."""
         running = sum(value == "running" for value in self.changes.values())
-        own = self.estimator in (*_own(self.preset), usual_estimator(self.preset))
+        usual = usual_estimator(self.preset)
+        own = self.estimator in (*_own(self.preset), usual)
         kind = 1 if self.preset == DEFAULT else 3 if not own else 2 * ("@" in self.preset)
-        return len(self.changes), running, kind, ORDER.index(self.preset), self.estimator
+        place, other = ORDER.index(self.preset), self.estimator != usual
+        return len(self.changes), running, kind, place, other, self.estimator
 
     @property
     def typed(self) -> list[str]:

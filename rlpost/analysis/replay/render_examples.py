@@ -86,7 +86,7 @@ def _strip(one: Json, before: str, width: int) -> Iterator[TextTable]:
             (label, *(_cell(one, i, cells[i][side]) for i in part))
             for side, label in enumerate(("recorded", "computed"))
         ]
-        if not all(one["differs"]):
+        if not all(one["differs"]) and any(one["differs"][i] for i in part):
             rows.append(("", *("≠" if one["differs"][i] else "" for i in part)))
         title = "" if start else f"{before}{_heading(one)}"
         yield TextTable(("token", *(names[i] for i in part)), rows, title=title)
