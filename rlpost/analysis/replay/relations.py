@@ -118,14 +118,16 @@ def _rows(seen: Evidence) -> Iterator[Json]:
         ("each step", steps),
         ("the file", 0 * steps),
     ):
-        left, right = (values[np.lexsort((values, codes))] for values in (theirs, ours))
-        near = np.abs(left - right) <= 2 * (seen.tolerance[first].max())
-        if near.mean() >= ENOUGH and len(np.unique(np.round(left, 4))) >= _ROWS:
+        here, there = (np.lexsort((values, codes)) for values in (theirs, ours))
+        moved = ours.copy()
+        moved[here] = ours[there]
+        share = seen.explains(np.where(seen.chosen, _spread(moved, rows, seen), seen.computed))
+        if share >= ENOUGH and len(np.unique(np.round(theirs, 4))) >= _ROWS:
             text = (
                 f"the recorded numbers of {title} are the computed ones of its other responses: "
                 "the rows are in another order"
             )
-            yield finding("other-rows", text, float(near.mean()))
+            yield finding("other-rows", text, share)
             return
 
 
@@ -238,18 +240,13 @@ def _denominator(
         theirs = own / factor  # what the recorded numbers are divided by, but for a constant
     scale = float(np.median(theirs[use])) if use.any() else 0.0
     inside = float(np.median((theirs**2 - std**2)[use])) if use.any() else 0.0
-    added = float(np.median((theirs - std)[use])) if use.any() else 0.0
     names: list[tuple[str, Callable[[], Numbers]]] = []
     if divides:
         names += [
             (f"the standard deviation of the {title}, by which they are not divided", lambda: own),
             (
-                f"(std + ε) / sqrt(var + {_number(inside)}) of the {title}: ε is inside the root",
+                f"(std + ε) / sqrt(var + {inside:.3g}) of the {title}: ε is inside the root",
                 lambda: own / np.sqrt(std**2 + inside),
-            ),
-            (
-                f"(std + ε) / (std + {_number(added)}) of the {title}: ε is another one",
-                lambda: own / (std + added),
             ),
             (
                 f"std of the {title} / {_number(scale)}: divided by another number",
