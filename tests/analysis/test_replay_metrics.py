@@ -1,13 +1,16 @@
 """Replay of logged metrics: plain loops write a log, and the search finds how it was computed."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from rlpost.analysis.replay.metric_replay import replay_metrics
+from rlpost.analysis.replay.render_metrics import metric_tables
 from rlpost.errors import DataError
 
 FLOATS = pa.list_(pa.float32())
@@ -223,6 +226,20 @@ def test_metrics_that_differ_are_named_and_change_nothing_else(tmp_path):
     assert [one["finding"] for one in found["findings"]] == ["factor", "unexplained"]
     assert "actor/pg_loss is -8 times" in found["findings"][0]["text"]
     assert "--micro-batch 8" in " ".join(found["description"]["options"])
+
+
+def test_screens_fit_80_columns_and_print_what_differs(tmp_path):
+    table = dump()
+    lines = [{"step": step, "actor/pg_loss": 0.3 * step, "lr": 1.0} for step in (1, 2, 3)]
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    assert found["description"]["options"] == []  # none explains anything
+    out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    for block in metric_tables(found):
+        out.print(block)
+    text = out.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "unexplained: actor/pg_loss is not explained" in text
+    assert "1 unknown key: lr; --map-metric METRIC=KEY names one" in text
 
 
 def test_without_log_probs_rewards_and_lengths_are_compared(tmp_path):

@@ -94,8 +94,8 @@ VERL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("_package", [needs("verl")])
 @pytest.mark.parametrize(("config", "expected"), VERL)
+@pytest.mark.parametrize("_package", [needs("verl")])
 def test_verl(_package, config, expected, tmp_path):
     data = data_of(3)
     for ranks, micro in ((1, ROWS), (1, 4), (2, 4)):
@@ -124,8 +124,8 @@ TRL = [
 ]
 
 
-@pytest.mark.parametrize("_package", [needs("trl")])
 @pytest.mark.parametrize(("config", "expected"), TRL)
+@pytest.mark.parametrize("_package", [needs("trl")])
 def test_trl(_package, config, expected, tmp_path):
     trl = import_module("rlpost.analysis.peers.trl")
     trainer = trl._step("GRPO", options=tuple(config.items())).trainer

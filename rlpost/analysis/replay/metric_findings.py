@@ -80,12 +80,12 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
     """Return the smallest description, with the options as typed."""
     options: list[str] = []
     loss: Json | None = None
-    if choice.grid is not None and any(row["metric"] in LOSS_METRICS for row in rows):
+    known = any(_explained(row) for row in rows if row["metric"] in LOSS_METRICS)
+    if choice.grid is not None and known:
         loss = loss_of(choice.grid, choice.place)
         options += [part for name, value in loss.items() for part in (flag_of(name), word(value))]
     for row, reading in zip(rows, used, strict=True):
-        known = row["reproduced"] or row.get("relation")
-        if reading is not None and known and row["metric"] in ("pg_loss", "loss"):
+        if reading is not None and _explained(row) and row["metric"] in ("pg_loss", "loss"):
             options += HOWS[reading.how].options
             options += _words(terms_of(reading))
             break
@@ -99,6 +99,11 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
         "split": str(choice.split),
         "explains": [row["key"] for row in rows if row["reproduced"]],
     }
+
+
+def _explained(row: Json) -> bool:
+    """Return whether a metric is reproduced, or differs by a factor or an offset."""
+    return bool(row["reproduced"] or row.get("relation"))
 
 
 def _words(options: dict[str, str]) -> list[str]:
