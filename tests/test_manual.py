@@ -24,13 +24,14 @@ from manual.pages import HOME, PAGES, refreshed
 from manual.program import ROOT, commands, run
 
 import rlpost
-from rlpost.cli.commands.help import for_terminal, show_help
+from rlpost.cli.commands.help import _show_page, for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.recipe import without_loss
 
 BLOCK = re.DOTALL | re.MULTILINE
 RUN = re.compile(r"(?:^<!-- needs: (\w+) -->\n)?^```(bash|python)\n(.+?)^```$", BLOCK)
 INLINE = re.compile(r"`([^`\n]+)`")
+CODE = re.compile(r"^```(\w*)\n(.+?)^```$", BLOCK)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OF_PROGRAM = {
     "--help",
@@ -129,8 +130,9 @@ def test_blocks_run_one_after_the_other(path, folder, monkeypatch):
             missing.append(needs)
             continue
         if language == "bash":
-            for line in text.splitlines():
-                run_line(line, folder)
+            for line in re.sub(r"\\\n|^#.*$", " ", text, flags=re.MULTILINE).splitlines():
+                if line.strip():
+                    run_line(line, folder)
         else:
             with chdir(folder):
                 exec(compile(text, str(path), "exec"), names)  # noqa: S102
@@ -321,6 +323,18 @@ class Terminal(StringIO):
         return True
 
 
+@by_page
+def test_code_is_copied_from_a_terminal_as_it_is(path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with redirect_stdout(Terminal()) as terminal:
+        _show_page(path.read_text("utf-8"))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    for language, block in re.findall(CODE, path.read_text("utf-8")):
+        assert f"\n{block.rstrip()}\n" in shown
+        if language in ("bash", "sh") and path.parent == HOME:
+            assert max(map(len, block.splitlines())) <= 78
+
+
 def test_links_become_commands():
     outcome = doctest.testmod(sys.modules[for_terminal.__module__])
     assert (outcome.failed, outcome.attempted) == (0, 2)
@@ -335,6 +349,7 @@ def test_a_terminal_gets_every_page_without_markup(path, monkeypatch):
     with redirect_stdout(terminal):
         show_help(path.stem)
     text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
-    assert max(map(len, text.splitlines())) <= 100
+    code = {line for _, block in re.findall(CODE, page(path.stem)) for line in block.split("\n")}
+    assert max(len(line) for line in text.splitlines() if line not in code) <= 100
     assert "```" not in text
     assert not re.search(r"\w\(\S*\.md\)|<!--|\.\./", text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.markdown import Markdown, MarkdownElement, TableElement
+from rich.markdown import CodeBlock, Markdown, MarkdownElement, TableElement
+from rich.syntax import Syntax
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -22,10 +23,20 @@ class _WholeTable(TableElement):
             yield renderable
 
 
+class _WholeCode(CodeBlock):
+    """Code whose lines are not indented, filled up or wrapped, so that a copy of them runs."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
+        yield from code.render(console, end="\n")
+
+
 class Page(Markdown):
-    """Markdown in which no table is cut."""
+    """Markdown in which no table and no code is cut. Print it with `crop=False`."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "table_open": _WholeTable,
+        "fence": _WholeCode,
+        "code_block": _WholeCode,
     }

@@ -85,6 +85,7 @@ def floats(**tensors: Tensor) -> tuple[Tensor, ...]:
     Raises:
         UsageError: a tensor is neither float32 nor float64, or shapes differ.
     """
+    check_tensors(**tensors)
     (first, shape), *_ = ((name, tensor.shape) for name, tensor in tensors.items())
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
@@ -100,12 +101,25 @@ def floats(**tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(widest) for tensor in tensors.values())
 
 
+def check_tensors(**tensors: object) -> None:
+    """Check that arguments are tensors.
+
+    Raises:
+        UsageError: one is None or something else.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            came = "None" if tensor is None else type(tensor).__name__
+            raise UsageError(f"{name} is {came}: a tensor is needed")
+
+
 def per_response(name: str, numbers: Tensor, count: int) -> Tensor:
     """Return the numbers [N].
 
     Raises:
-        UsageError: there is not one number for each response.
+        UsageError: they are no tensor with one number for each response.
     """
+    check_tensors(**{name: numbers})
     if numbers.shape != (count,):
         raise UsageError(
             f"{name} of shape {tuple(numbers.shape)}: ({count},) is needed, one number for each "
@@ -206,7 +220,11 @@ def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tens
 
 
 def step_totals(
-    totals: Mapping[str, int], own: Mapping[str, Tensor], checked: Sequence[str]
+    totals: Mapping[str, int],
+    own: Mapping[str, Tensor],
+    checked: Sequence[str],
+    *,
+    masked: bool = True,
 ) -> dict[str, Tensor]:
     """Return the totals of a step as tensors beside those of a part of it.
 
@@ -214,6 +232,7 @@ def step_totals(
         totals: of the step.
         own: of the part.
         checked: totals that must be at least those of the part.
+        masked: the part has a mask; else the error asks for one.
 
     Raises:
         UsageError: one is missing or no whole number, they contradict each other, or are less than
@@ -242,6 +261,7 @@ def step_totals(
             raise UsageError(
                 f"totals: {name!r} is {numbers[name]}, but the responses here have {part}; "
                 f"{needed}, over all of its micro-batches and ranks"
+                + ("" if masked else "; there is no mask=: pass that of the batch")
             )
     return {name: torch.tensor(numbers[name], device=one.device) for name, one in own.items()}
 

@@ -15,6 +15,7 @@ import torch
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
 from rlpost.functional import policy, tokens
+from rlpost.functional.arguments import check_tensors
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, whiten
 from rlpost.kernels.corrections import Weights
@@ -160,6 +161,7 @@ def aggregate(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
 
 def _offsets(mask: Tensor, **columns: Tensor) -> Tensor:
     """Return the offsets [B+1] of rows of T tokens; raises UsageError if a shape is not [B, T]."""
+    check_tensors(mask=mask, **columns)
     if mask.dim() != 2:  # noqa: PLR2004
         raise UsageError(f"mask of shape {tuple(mask.shape)}: [B, T] is needed")
     for name, column in columns.items():

@@ -9,6 +9,7 @@ import torch
 
 from rlpost.errors import UsageError, warn_caller
 from rlpost.functional.arguments import (
+    check_tensors,
     finite_tokens,
     floats,
     numbers,
@@ -76,8 +77,9 @@ def policy_loss(
         infer_log_probs: [T] log-probs of the rollout engine, for `behaviour="infer"`.
         ref_log_probs: [T] log-probs of the reference policy, for a KL loss.
         rewards: [N] reward of each response, for losses that depend on its sign (topr).
-        is_weight: [T] importance weights that multiply the loss.
-        sample_weight: [N] weights of responses.
+        is_weight: [T] importance weights that multiply the loss; with gspo, the gradient of a
+            token has its own weight, not the mean of its response's (see `gspo`).
+        sample_weight: [N] weights of responses. Neither weight changes a denominator.
         totals: what the whole step has, over all ranks and micro-batches: `tokens` with mask 1,
             `responses` with such a token, `rows` and the length of the `longest`, as in the
             batches of `rlpost.load`. Each is at least that of the responses here. None: they are
@@ -106,6 +108,7 @@ def policy_loss(
     optional["is_weight"] = is_weight
     present = {name: x for name, x in optional.items() if x is not None}
     _check_present(resolved, present)
+    check_tensors(offsets=offsets)
     new, *others = floats(log_probs=log_probs, **required, **present)
     columns = dict(zip([*required, *present], (x.detach() for x in others), strict=True))
     responses = ragged(offsets, mask, new)
@@ -122,7 +125,9 @@ def policy_loss(
         rewards=None if rewards is None else per_response("rewards", rewards, count).detach(),
         weights=columns.get("is_weight"),
     )
-    return _aggregated(tokens, resolved, sample_weight, totals)
+    if sample_weight is not None:
+        per_response("sample_weight", sample_weight, count)
+    return _aggregated(tokens, resolved, sample_weight, totals, masked=mask is not None)
 
 
 def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
@@ -145,7 +150,12 @@ def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
 
 
 def _aggregated(
-    tokens: Tokens, options: LossOptions, weights: Tensor | None, totals: Mapping[str, int] | None
+    tokens: Tokens,
+    options: LossOptions,
+    weights: Tensor | None,
+    totals: Mapping[str, int] | None,
+    *,
+    masked: bool,
 ) -> PolicyLoss:
     function = loss_named(options.loss)
     surrogate = function(tokens, options)
@@ -157,9 +167,9 @@ def _aggregated(
         "length": options.agg_length,
         "totals": totals,
     }
-    offsets, mask = tokens.offsets, tokens.mask
+    offsets, mask = tokens.offsets, tokens.mask if masked else None
     if totals is not None and function.rank is not None:
-        _warn_of_selection(options.loss, totals, mask)
+        _warn_of_selection(options.loss, totals, tokens.mask)
     total = aggregate(surrogate.values, offsets, mask, how=way, **how)
     if options.kl_loss_coef > 0:
         way = options.kl_loss_aggregation or way
@@ -246,7 +256,7 @@ def aggregate(
         "longest": sizes.amax() if count else sizes.new_zeros(()),
     }
     checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
-    whole = own if totals is None else step_totals(totals, own, checked)
+    whole = own if totals is None else (step_totals(totals, own, checked, masked=mask is not None))
     below = denominator(
         how=how,
         tokens=whole["tokens"],

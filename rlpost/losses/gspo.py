@@ -29,6 +29,8 @@ def gspo(
 
     The gradient reaches a token through its own log-prob alone (GSPO-token): s·∇new. If all
     advantages of a response are equal, as in the paper, that is the gradient of the mean.
+    Importance weights w of tokens count as advantages do: the gradient of a token is w·A·s·∇new
+    with its own w and A, where that of s itself has the response's mean of w·A at each token.
 
     Args:
         tokens: T tokens.

@@ -9,7 +9,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number, is_tokens
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.columns import columns_of
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ ROLLOUT_STEP = "rollout_step"
 ROWS = ("reward", "response_advantage", "sample_weight", ROLLOUT_STEP)
 """Columns of responses that batches have by default."""
 _FINAL = "final_response_mask"
+_COMPUTED = ("is_weight", "sample_mask", "sample_weight")
+_SHOWN = 12  # columns that an error shows
 RESERVED = frozenset(
     {
         "mask",
@@ -72,6 +74,9 @@ class TrainingColumns:
     prompt_token_ids: str | None
     rollout_step: str | None
     """Column of role `batch`: the rollout step of a response."""
+    input_ids: bool
+    """Whether batches have `input_ids`. Nothing precedes the first token of a response without a
+    prompt, so it is not trained on then."""
 
     @property
     def of_facts(self) -> list[str]:
@@ -89,7 +94,11 @@ class TrainingColumns:
 
 
 def training_columns(
-    source: Source, chosen: Sequence[str] | None, columns_map: Mapping[str, str]
+    source: Source,
+    chosen: Sequence[str] | None,
+    columns_map: Mapping[str, str],
+    *,
+    packed: bool,
 ) -> TrainingColumns:
     """Return the columns of batches.
 
@@ -98,6 +107,7 @@ def training_columns(
         chosen: roles, names of columns, `response_token_ids`, `prompt_token_ids` or `rollout_step`;
             None: the default ones that the input has.
         columns_map: role, `response_token_ids` or `prompt_token_ids` to column; `none` for none.
+        packed: the layout is packed.
 
     Raises:
         UsageError: a name is neither a role nor a column, or batches use it themselves.
@@ -148,6 +158,7 @@ def training_columns(
         response_token_ids=response_token_ids,
         prompt_token_ids=prompt_token_ids,
         rollout_step=found.column("batch") if "batch" in found else None,
+        input_ids=response_token_ids is not None and (packed or prompt_token_ids is not None),
     )
 
 
@@ -177,6 +188,17 @@ def _ids(where: str, name: str, kinds: Mapping[str, pa.DataType], column: str | 
     return column if column in kinds else None
 
 
+def _hint(name: str, names: Collection[str]) -> str:
+    """Return what to do about a name that is none of the names."""
+    if name in (*WRITTEN, *EXTRA):
+        emit = f" --emit {name}" if name in EXTRA else ""
+        some = " if its options compute it" if name in _COMPUTED else ""
+        return f"; `rlpost advantages{emit}` writes it{some}: load the output"
+    shown = sorted({*names} - RESERVED)
+    more = ", ..." if len(shown) > _SHOWN else ""
+    return closest(name, names) or f"; there are {', '.join(shown[:_SHOWN])}{more}"
+
+
 def _picked(
     chosen: Sequence[str] | None,
     names: Mapping[str, str],
@@ -197,20 +219,32 @@ def _picked(
     if not picked:
         raise DataError(f"{where}: no column to train on; name some with columns=")
     for name in picked:
-        if name == "step" and ROLLOUT_STEP in names:
-            raise UsageError(
-                "load: columns: `step` of a batch is the number of the optimiser step; name "
-                f"{ROLLOUT_STEP} for the column {names[ROLLOUT_STEP]!r} of the file"
-            )
-        if name in RESERVED:
-            raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
-        if name not in names:
-            raise DataError(f"{where}: columns: no role or column {name!r}{closest(name, names)}")
-        own = next((one for one in TOKEN_IDS if ids[one] == name), name)
-        if own != name:
-            raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")
+        _check_name(name, names, ids, where)
     if "prompt_token_ids" in picked and "response_token_ids" not in picked:
         raise UsageError(
             "load: columns: prompt_token_ids need response_token_ids, too, for input_ids"
         )
     return picked
+
+
+def _check_name(
+    name: str, names: Mapping[str, str], ids: Mapping[str, str | None], where: str
+) -> None:
+    """Raise UsageError or DataError if batches cannot have a column by this name."""
+    if name == "step" and ROLLOUT_STEP in names:
+        raise UsageError(
+            "load: columns: `step` of a batch is the number of the optimiser step; name "
+            f"{ROLLOUT_STEP} for the column {names[ROLLOUT_STEP]!r} of the file"
+        )
+    if name in ("input_ids", "attention_mask"):
+        raise UsageError(
+            f"load: columns: {name!r} is made of prompt_token_ids and response_token_ids: name "
+            "these two"
+        )
+    if name in RESERVED:
+        raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
+    if name not in names:
+        raise DataError(f"{where}: columns: no role or column {name!r}{_hint(name, names)}")
+    own = next((one for one in TOKEN_IDS if ids[one] == name), name)
+    if own != name:
+        raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")

@@ -83,7 +83,7 @@ def row_facts(
 
     Raises:
         UsageError: the input has no response of a rollout step in `steps`.
-        DataError: a mask has other values than 0 and 1, or a key is null.
+        DataError: a mask has other values than 0 and 1, a key is null, or masks drop all responses.
         ReadWriteError: the input cannot be read.
     """
     if not source.rows:
@@ -118,6 +118,11 @@ def row_facts(
     if chosen is not None:
         chosen.check(source.name)
         included &= np.concatenate(inside)
+    if not included.any():
+        raise DataError(
+            f"{source.name}: no response is left to train on: masks drop all of them; "
+            "drop_masked=False keeps them in batches, with a mask that is false"
+        )
     return RowFacts(tokens.clip(0), length, length + prompt, included, group, starts)
 
 
@@ -136,15 +141,19 @@ def _sizes(
 
     count = chunk.table.num_rows
     tokens, length = np.zeros(count, np.int64), np.ones(count, np.int64)
-    prompt = np.zeros(count, np.int64)
+    prompt, first = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if columns.lengths is not None:
         offsets, values = lists(columns.lengths)
         tokens = length = np.diff(offsets)
+        first = (length > 0).astype(np.int64)
         if columns.lengths == columns.mask and not values.all():
             inside = np.concatenate([[0], values.cumsum()])
             tokens = inside[offsets[1:]] - inside[offsets[:-1]]
+            first = inside[offsets[:-1] + first] - inside[offsets[:-1]]
     if columns.prompt_token_ids is not None:
         prompt = np.diff(lists(columns.prompt_token_ids)[0])
+    if columns.input_ids:
+        tokens = tokens - np.where(prompt == 0, first, 0)
     if columns.sample_mask is not None:
         location = _location(source, chunk, columns.sample_mask)
         kept = ragged.numbers(chunk.table.column(columns.sample_mask), location) != 0

@@ -6,10 +6,8 @@ processes and restarts agree on it. Batches are made from windows that a thread 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +28,8 @@ from rlpost.training.options import (
     check_options,
     check_whole,
     difference,
+    file_difference,
+    file_facts,
     rollout_steps,
     warn_of_masks,
 )
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["padded", "packed"]
 WINDOW = 1 << 19
-_VERSION = 1
+_VERSION = 2
 _WORKERS = 1024
 _EPOCH, _BATCH, _LOOP, _BY_WORKERS = range(4)
 """Elements of `TrainingData._position`."""
@@ -81,7 +81,8 @@ class TrainingData(IterableDataset[Batch]):
     same order as without workers.
 
     Args:
-        paths: Parquet files, directories or globs, local or as URLs.
+        paths: Parquet files, directories or globs, local or as URLs; a file that comes twice is
+            read once.
         batch_size: responses of a batch; this or `batch_tokens` is needed.
         batch_tokens: tokens of a batch at most, with padding in the padded layout and with prompts
             if their ids are read. A single response may have more.
@@ -113,7 +114,9 @@ class TrainingData(IterableDataset[Batch]):
         sample mask; columns of tokens in float32, ids in int64, numbers per response as they are;
         `lengths`; `rows`, the row numbers in the input; `rollout_step`, the file's step of each
         response; `totals` of the whole optimiser step over all ranks; its number `step`,
-        `step_end` and `state`, with which `load_state_dict` goes on after this batch.
+        `step_end` and `state`, with which `load_state_dict` goes on: after the step, and after a
+        batch within a step with the first batch of this step. The mask is false at the first token
+        of a response without a prompt if there are `input_ids`, since nothing precedes it.
 
     Raises:
         UsageError: options do not fit together.
@@ -142,8 +145,9 @@ class TrainingData(IterableDataset[Batch]):
         window: int = WINDOW,
     ) -> None:
         check_options(
-            batch_size, batch_tokens, layout, shuffle, last, rank=rank, world_size=world_size,
-            accumulate=accumulate, epoch=epoch, window=window,
+            batch_size, batch_tokens, layout, shuffle, last,
+            {"keep_groups": keep_groups, "drop_masked": drop_masked},
+            rank=rank, world_size=world_size, accumulate=accumulate, epoch=epoch, window=window,
         )  # fmt: skip
         check_columns_map(columns_map)
         several = list(paths) if isinstance(paths, list | tuple) else [paths]
@@ -151,7 +155,9 @@ class TrainingData(IterableDataset[Batch]):
             raise UsageError("load: a path is needed, or a list of paths; tables are not read")
         self._source = Source(find_inputs([str(path) for path in several]))
         self._source.frugal = True
-        self._columns = training_columns(self._source, columns, columns_map or {})
+        self._columns = training_columns(
+            self._source, columns, columns_map or {}, packed=layout == "packed"
+        )
         if self._columns.lengths is None and batch_tokens is not None:
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
         if keep_groups and not self._columns.keys:
@@ -219,6 +225,9 @@ class TrainingData(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last batch in this process.
 
+        Within an optimiser step it is the state before the step: gradients are not in it, so the
+        whole step is done again.
+
         Raises:
             UsageError: worker processes of a DataLoader made the batches, ahead of the loop.
         """
@@ -230,7 +239,9 @@ class TrainingData(IterableDataset[Batch]):
         return self._state(self.epoch, self._done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the batch that has this state: the next loop has the rest of its epoch.
+        """Go on after the step of the batch with this state: the next loop has the epoch's rest.
+
+        After a batch within a step, the loop begins with the first batch of this step.
 
         Raises:
             UsageError: the state is of other files or options, or of no loader.
@@ -246,7 +257,10 @@ class TrainingData(IterableDataset[Batch]):
         if state["version"] != _VERSION:
             raise UsageError(f"load_state_dict: version {state['version']}; {_VERSION} is needed")
         if state["data"] != expected["data"]:
-            raise UsageError("load_state_dict: the state is of other files; they were changed")
+            raise UsageError(
+                "load_state_dict: the state is of other files: "
+                + file_difference(state["data"], expected["data"])
+            )
         if state["options"] != expected["options"]:
             raise UsageError(
                 "load_state_dict: the state is of other options: "
@@ -305,15 +319,16 @@ class TrainingData(IterableDataset[Batch]):
                     step = batch // accumulate
                     totals = epoch.totals(step)
                 rows, pieces = held.batch(batch)
-                self._done = batch + 1
+                step_end = (batch + 1) % accumulate == 0 or batch + 1 == len(order)
+                self._done = batch + 1 if step_end else step * accumulate
                 yield Batch(
                     **layout(pieces, len(rows)),
                     **of_rows(pieces, len(rows)),
                     rows=torch.from_numpy(rows.copy()),
                     totals=totals._asdict(),
                     step=step,
-                    step_end=(batch + 1) % accumulate == 0 or batch + 1 == len(order),
-                    state=self._state(number, batch + 1),
+                    step_end=step_end,
+                    state=self._state(number, self._done),
                 )
         finally:
             held.close()
@@ -335,17 +350,13 @@ class TrainingData(IterableDataset[Batch]):
             "epoch": epoch,
             "batch": batch,
             "options": options,
-            "data": self._digest,
+            "data": self._files,
         }
 
     @cached_property
-    def _digest(self) -> str:
+    def _files(self) -> list[list[Any]]:
         """What changes if the input has other files, or files of other rows."""
-        files = [
-            [str(file.relative), footer.num_rows, footer.num_row_groups, footer.serialized_size]
-            for file, footer in zip(self._source.files, self._source.footers, strict=True)
-        ]
-        return sha256(json.dumps(files).encode()).hexdigest()[:16]
+        return file_facts(self._source)
 
 
 class _Held:

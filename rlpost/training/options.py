@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from hashlib import sha256
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +13,13 @@ import numpy as np
 from rlpost.errors import UsageError, warn_caller
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlpost.io.parquet.source import Source
     from rlpost.training.columns import TrainingColumns
+
+
+_NAMED_FILES = 16
 
 
 def warn_of_masks(source: Source, columns: TrainingColumns) -> None:
@@ -41,6 +48,7 @@ def check_options(
     layout: str,
     shuffle: int | None,
     last: str,
+    flags: Mapping[str, object],
     **numbers: int,
 ) -> None:
     """Raise UsageError for options that are out of range or do not fit together."""
@@ -50,9 +58,10 @@ def check_options(
     for name, number in {**numbers, **given}.items():
         check_whole("load", name, number, least.get(name, 1))
     wrong = (
+        (not {"batch_size", "batch_tokens"} & {*given}, "batch_size= or batch_tokens= is needed"),
         (
-            (batch_size is None) == (batch_tokens is None),
-            "either batch_size= or batch_tokens= is needed",
+            {"batch_size", "batch_tokens"} <= {*given},
+            f"batch_size={batch_size} and batch_tokens={batch_tokens}: one of them is needed",
         ),
         (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
         (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
@@ -61,6 +70,9 @@ def check_options(
             f"rank={numbers['rank']}: less than world_size={numbers['world_size']} is needed",
         ),
     )
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise UsageError(f"load: {name}={flag!r}: True or False is needed")
     for is_wrong, text in wrong:
         if is_wrong:
             raise UsageError(f"load: {text}")
@@ -69,8 +81,8 @@ def check_options(
 def check_whole(where: str, name: str, number: object, least: int) -> None:
     """Raise UsageError if a number is no whole number from `least` on."""
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        text = "a seed is needed: " if name == "shuffle" else ""
-        raise UsageError(f"{where}: {name}={number!r}: {text}a whole number from {least} is needed")
+        kind = "a seed, " if name == "shuffle" else ""
+        raise UsageError(f"{where}: {name}={number!r}: {kind}a whole number from {least} is needed")
 
 
 def check_columns_map(columns_map: object) -> None:
@@ -100,6 +112,45 @@ def rollout_steps(steps: object) -> range | list[int | str] | None:
             "range(10, 20)"
         )
     return sorted(listed, key=lambda one: (isinstance(one, str), one))
+
+
+def file_facts(source: Source) -> list[list[Any]]:
+    """Return the name, rows and a digest of the footer's sizes of each file.
+
+    Many files are one entry after the first ones, since each batch has a state.
+    """
+    facts: list[list[Any]] = [
+        [
+            str(file.relative),
+            footer.num_rows,
+            _digest([footer.num_row_groups, footer.serialized_size]),
+        ]
+        for file, footer in zip(source.files, source.footers, strict=True)
+    ]
+    shown, rest = facts[:_NAMED_FILES], facts[_NAMED_FILES:]
+    if rest:
+        shown.append([f"{len(rest)} more files", sum(one[1] for one in rest), _digest(rest)])
+    return shown
+
+
+def _digest(numbers: list[Any]) -> str:
+    return sha256(json.dumps(numbers).encode()).hexdigest()[:8]
+
+
+def file_difference(state: Sequence[Sequence[Any]], here: Sequence[Sequence[Any]]) -> str:
+    """Return the first file in which a state differs, and how."""
+    for was, own in zip_longest(state, here):
+        if was == own:
+            continue
+        if was is None or own is None:
+            name, rows, _ = was or own
+            return f"{name} ({rows:,} rows) is {'new' if was is None else 'missing'}"
+        if was[0] != own[0]:
+            return f"{was[0]} ({was[1]:,} rows) was in the place of {own[0]} ({own[1]:,} rows)"
+        if was[1] != own[1]:
+            return f"{own[0]} had {was[1]:,} rows and has {own[1]:,}"
+        return f"{own[0]} was written again"
+    return "they are others"
 
 
 def difference(state: Mapping[str, Any], here: Mapping[str, Any]) -> str:

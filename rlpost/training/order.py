@@ -78,8 +78,9 @@ class Totals(NamedTuple):
     rows: int
     """Responses, also those without such a token."""
     groups: int
+    """Prompt groups of the responses with such a token."""
     longest: int
-    """Tokens of the longest response."""
+    """Tokens of the longest response, also without such a token; observation tokens included."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Epoch:
             tokens=int(tokens.sum()),
             responses=int((tokens > 0).sum()),
             rows=len(rows),
-            groups=len(np.unique(self.facts.group[rows])),
+            groups=len(np.unique(self.facts.group[rows[tokens > 0]])),
             longest=int(self.facts.length[rows].max(initial=0)),
         )
 
@@ -148,12 +149,10 @@ def epoch_of(facts: RowFacts, options: BatchOptions, epoch: int) -> Epoch:
     """Return the batches of all ranks in an epoch.
 
     Raises:
-        DataError: no row is included; or prompt groups are so scattered that keeping them together
-            needs more memory than a window.
+        DataError: prompt groups are so scattered that keeping them together needs more memory than
+            a window.
         UsageError: the last step has fewer units than ranks, and `last` is "even".
     """
-    if not facts.included.any():
-        raise DataError("no response is left to train on: masks drop all of them")
     random = np.random.default_rng([options.seed, epoch]) if options.seed is not None else None
     slices, position = _slices(facts, options, random)
     units = _units(facts, options, slices, position)
@@ -324,14 +323,27 @@ def _aligned(options: BatchOptions, ranks: list[_Cut]) -> tuple[RankOrder, ...]:
     cuts = [rank.cuts for rank in ranks]
     if options.last == "even":
         most = max(map(len, cuts))
+        fewest = min(len(rank.bounds) - 1 for rank in ranks)
+        if most - 1 > fewest:
+            kind = "prompt groups" if options.keep_groups else "responses"
+            count = sum(len(rank.bounds) - 1 for rank in ranks)
+            raise UsageError(
+                f"last='even': of {count:,} {kind} for {options.world_size:,} ranks, one has "
+                f"{fewest:,} for {most - 1:,} batches; use fewer ranks, smaller batches, or "
+                "last='drop'"
+            )
         cuts = [_divided(rank, most) for rank in ranks]
     elif options.last == "drop":
         full = [_full(options, rank) for rank in ranks]
         steps = min(full) // options.accumulate
         if not steps:
+            count = sum(len(rank.rows) for rank in ranks)
+            size = f"{options.size or options.tokens:,} "
+            size += "responses" if options.tokens is None else "tokens"
             raise UsageError(
-                f"last='drop': there is no full step of {options.accumulate} batches for each of "
-                f"{options.world_size} ranks"
+                f"last='drop': {count:,} responses are no full step of {options.accumulate} "
+                f"batches of {size} for each of {options.world_size:,} ranks; use smaller batches, "
+                "fewer ranks, or last='keep'"
             )
         cuts = [own[: steps * options.accumulate + 1] for own in cuts]
     return tuple(
@@ -349,17 +361,8 @@ def _full(options: BatchOptions, rank: _Cut) -> int:
 
 
 def _divided(rank: _Cut, most: int) -> Ints:
-    """Divide batches in two, the largest first, until there are `most` - 1.
-
-    Raises:
-        UsageError: there are too few units.
-    """
+    """Divide batches in two, the largest first, until there are `most` - 1."""
     cuts = rank.cuts
-    if most - 1 > len(rank.bounds) - 1:
-        raise UsageError(
-            f"last='even': a rank has {len(rank.bounds) - 1} responses (or whole groups) "
-            f"for {most - 1} batches; use fewer ranks, smaller batches, or last='drop'"
-        )
     while len(cuts) < most:
         sizes = np.diff(cuts)
         largest = len(sizes) - 1 - int(np.argmax(sizes[::-1]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.errors import DataError
+from rlpost.errors import ReadWriteError
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.reader import ParquetReader
@@ -156,9 +156,14 @@ def _batches(
             read = reader.batches(rows, group, physical, ahead=False)
             for batch in _of_equal_size(read, rows):
                 yield with_partitions(batch, source.files[file], names)
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{source.files[file].path}: damaged ({reason})") from None
+    except MemoryError:  # an ArrowException, too, but not about the file
+        raise
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ReadWriteError(
+            f"{source.files[file].path}: cannot be read ({reason}); it is damaged, or was written "
+            "again during the loop: load it anew"
+        ) from None
 
 
 def _of_equal_size(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -207,6 +212,8 @@ def _slice_data(
         decoded[name] = Lists(values, offsets)
     decoded["mask"] = _mask(batch, columns, at)
     _check_lengths(decoded, at, columns)
+    if columns.input_ids:
+        decoded["mask"] = _without_first(decoded["mask"], decoded.get("prompt_token_ids"))
     others = {name: batch.column(column) for name, column in columns.others.items()}
     row_values = {name: _numbers(batch.column(c), at(c)) for name, c in columns.rows.items()}
     if columns.lengths is None:
@@ -237,6 +244,19 @@ def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> Lists:
         if not kept.all():
             values = values & np.repeat(kept, np.diff(offsets))
     return Lists(values, offsets)
+
+
+def _without_first(mask: Lists, prompts: Lists | None) -> Lists:
+    """Return the mask without the first tokens of responses that have no prompt."""
+    first = mask.offsets[:-1][np.diff(mask.offsets) > 0]
+    if prompts is not None:
+        bare = (np.diff(prompts.offsets) == 0) & (np.diff(mask.offsets) > 0)
+        first = mask.offsets[:-1][bare]
+    if not first.size:
+        return mask
+    values = mask.values.copy()
+    values[first] = False
+    return Lists(values, mask.offsets)
 
 
 def _check_lengths(decoded: dict[str, Lists], at: Any, columns: TrainingColumns) -> None:

@@ -74,7 +74,7 @@ def _show_page(text: str) -> None:
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
     with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
-        out.print(Page(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"))
+        out.print(Page(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False)
 
 
 def for_terminal(text: str) -> str:
