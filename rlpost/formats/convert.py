@@ -14,6 +14,7 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps, write_dumps
+from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.locks import FileLock
@@ -78,6 +79,7 @@ def _convert(
     dump_format, options = common_format(dumps), replace(options, stats=ReadStats())
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
+    exported = all(is_exported(dump.path, options) for dump in dumps)
     files = write_all(plan, options, reporter)
     columns = files[0].columns
     return {
@@ -93,7 +95,7 @@ def _convert(
             name: field for name, field in dump_format.sources(options).items() if name in columns
         },
         "lacks": dict(missing_roles(dump_format, columns)),
-        "note": dump_format.notes(options.map),
+        "note": "" if exported else dump_format.notes(options.map),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [*_nonfinite_warnings(nonfinite), *_layout_warnings(options)],
         "passed_over": [str(path) for path in found.skipped],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from contextlib import ExitStack, nullcontext, suppress
@@ -10,16 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pyarrow.compute as pc
 
 from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.convert import make_folders
+from rlpost.formats.exported import SUFFIX
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
 from rlpost.formats.targets.rows import Rows
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import CellLocation
+from rlpost.io.arrow import CellLocation, is_list
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -28,6 +31,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.io.shutdown import signals_deferred
 from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.io.uploads import stage_file
+from rlpost.recipe.roles import ROLES, TOKEN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from rlpost.io.progress import Reporter
 
 Json = dict[str, Any]
+WEIGHTS = ("sample_weight", "is_weight")
+"""Columns that multiply losses."""
 CHUNK_TOKENS = 1 << 16
 """Of the largest column at a time: as Python objects they need 32 bytes each."""
 
@@ -64,9 +70,7 @@ def export(
     """
     started, reporter, target = time.perf_counter(), reporter or SilentReporter(), target_named(to)
     target.available()
-    path = parse_path(output)
-    if path == STDOUT and target.layout != "file":
-        raise UsageError(f"-: --to {target.name} writes several files; name a directory")
+    path = _output(output, target)
     source = Source(find_inputs([str(path) for path in inputs]))
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to export")
@@ -74,14 +78,16 @@ def export(
     steps = _steps_of(source, held, target)
     plan = _plan(path, target, steps, source, overwrite=overwrite)
     texts = _texts(plan, held, target, source, overwrite=overwrite)
+    stale = _stale(path, target, texts, source, overwrite=overwrite)
+    lengths = _lengths(held)
     rows_of = dict(Counter(steps)) or {0: source.rows}
     reporter.start("export", source.rows)
     counts = Counter[str]()
-    with _Files(plan, texts, rows_of, held, target) as files:
+    with _Files(plan, texts, rows_of, held, target, stale) as files:
         for rows, numbers in _read(source, held, steps):
             for step in np.unique(numbers).tolist():
                 files.add(step, rows.take(np.flatnonzero(numbers == step)))
-            counts += _counts(rows)
+            counts += _counts(rows, lengths)
             reporter.advance(len(rows))
         source.check_unchanged()
         files.publish()
@@ -99,12 +105,24 @@ def export(
         "note": target.note,
         "warnings": [
             *files.warnings,
+            *_training_warnings(source, held, target),
             *_count_warnings(counts, held),
             *_other_steps(path, target, plan),
         ],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
+
+
+def _output(output: str | Path, target: Target) -> AnyPath:
+    """Return the path of OUT; raise UsageError if it does not fit the target."""
+    path = parse_path(output)
+    if path != STDOUT:
+        ends = str(output).endswith(("/", os.sep))
+        _check_kind(path, target, is_folder=ends or path.is_dir(), name=str(output))
+    elif target.layout != "file":
+        raise UsageError(f"-: --to {target.name} writes several files; name a directory")
+    return path
 
 
 def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str) -> str:
@@ -154,7 +172,6 @@ def _plan(
     numbers = sorted({*steps}) or [0]
     if output == STDOUT:
         return {0: [output]}
-    _check_kind(output, target)
     if target.layout == "file":
         plan: dict[int, list[AnyPath]] = {0: [output]}
     elif target.layout == "stream":
@@ -172,14 +189,14 @@ def _plan(
     return plan
 
 
-def _check_kind(output: AnyPath, target: Target) -> None:
+def _check_kind(output: AnyPath, target: Target, *, is_folder: bool, name: str) -> None:
     """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
-    if target.layout == "file" and output.is_dir():
-        raise UsageError(f"{output}: is a directory; --to {target.name} writes one file: name it")
+    if target.layout == "file" and is_folder:
+        raise UsageError(f"{name}: is a directory; --to {target.name} writes one file: name it")
     own = target.suffix if target.layout != "stream" else ""
     if output.suffix not in {".jsonl", ".parquet", ".pkl", ".pt", own}:
         return
-    if output.suffix != own and not output.is_dir():
+    if output.suffix != own and not is_folder:
         a_file = f"a {own} file{' for one step' if target.layout == 'steps' else ''}"
         kinds = ["a directory"] * (target.layout != "file") + [a_file] * bool(own)
         raise UsageError(
@@ -235,6 +252,33 @@ def _texts(
     return texts
 
 
+def _stale(
+    output: AnyPath,
+    target: Target,
+    texts: Mapping[AnyPath, str],
+    source: Source,
+    *,
+    overwrite: bool,
+) -> Path | None:
+    """Return the types of an earlier export beside OUT, which are not those of the new one.
+
+    Raises:
+        UsageError: it exists and may not be replaced, or is in a store, where rlpost removes none.
+    """
+    if target.layout != "file" or output == STDOUT:
+        return None
+    types = _folder(output) / f"{output.name}{SUFFIX}"
+    if types in texts or not types.is_file():
+        return None
+    _check([types], source, overwrite=overwrite)
+    if not isinstance(types, Path):
+        raise UsageError(
+            f"{types}: has the types of an earlier export, which are wrong for --to {target.name}: "
+            "remove it, or name another OUT"
+        )
+    return types
+
+
 def _read(
     source: Source, held: Held, steps: list[int]
 ) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
@@ -247,12 +291,43 @@ def _read(
         yield rows, of_rows[rows.numbers]
 
 
-def _counts(rows: Rows) -> Counter[str]:
+def _lengths(held: Held) -> str:
+    """Return a column with a list per response for targets without a field for it, or ""."""
+    names = [*TOKEN_IDS["response_token_ids"], *ROLES["mask"].aliases, "advantages"]
+    kinds = {one.name: one.type for one in held.schema}
+    found = [name for name in names if name in held.others and is_list(kinds[name])]
+    return found[0] if found else ""
+
+
+def _counts(rows: Rows, lengths: str) -> Counter[str]:
     """Count response tokens, those that are trained on, and rewards that are no numbers."""
+    if not rows.columns:
+        tokens = pc.sum(pc.list_value_length(rows.table.column(lengths))).as_py() if lengths else 0
+        return Counter(tokens=tokens or 0, trained=tokens or 0)
     tokens = rows.token_count()
     trained = sum(int(mask.sum()) for mask in rows.trained()) if tokens else 0
     bad = int((~np.isfinite(rows.numbers_of("reward"))).sum()) if "reward" in rows else 0
     return Counter(tokens=tokens, trained=trained, bad=bad)
+
+
+def _training_warnings(source: Source, held: Held, target: Target) -> list[str]:
+    """Return warnings of a training that differs from that of the file's own columns."""
+    if not target.trains:
+        return []
+    found = []
+    if "advantages" not in held.columns:
+        found.append(
+            f"no advantages: {target.name} computes its own; `rlpost advantages` writes them"
+        )
+    weights = [name for name in WEIGHTS if name in source.columns]
+    weights = [name for name in weights if name not in held.columns.values()]
+    if weights:
+        names = " and ".join(f"`{name}`" for name in weights)
+        found.append(
+            f"the weights ({names}) are not in the loss of {target.name}; multiply the advantages "
+            "by them before the export"
+        )
+    return found
 
 
 def _count_warnings(counts: Counter[str], held: Held) -> list[str]:
@@ -290,6 +365,7 @@ class _Files:
         rows: the number of rows of each step; a step's files are written after its last row.
         held: the columns.
         target: the target.
+        stale: a file of an earlier export that is removed.
     """
 
     def __init__(
@@ -299,8 +375,10 @@ class _Files:
         rows: Mapping[int, int],
         held: Held,
         target: Target,
+        stale: Path | None,
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
+        self._stale = stale
         self._held, self._target = held, target
         self._staged: list[Writable] = []
         self._sinks: dict[int, Sink] = {}
@@ -351,5 +429,8 @@ class _Files:
         for staged in self._staged:
             staged.complete()
         with signals_deferred():
+            if self._stale is not None:
+                with file_errors(self._stale, "cannot be removed"):
+                    self._stale.unlink()
             for staged in self._staged:
                 staged.publish()

@@ -40,6 +40,12 @@ def has_schema(path: Path) -> bool:
     return path.with_name(path.name + SUFFIX).is_file()
 
 
+def is_exported(path: Path, options: ReadOptions) -> bool:
+    """Return whether a JSONL file is read with the types of its export."""
+    changed = options.map or options.layout is not None or options.group_size is not None
+    return not changed and has_schema(path)
+
+
 def encode(schema: pa.Schema) -> str:
     """Return a schema as text."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()

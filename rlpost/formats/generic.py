@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
-from rlpost.formats.exported import jsonl_batches, schema_of
+from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
 from rlpost.formats.keys import SAME_TEXT, GroupBlocks, text_key
 from rlpost.formats.layout import (
@@ -174,8 +174,7 @@ def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
     A file that `rlpost export` wrote has the columns that were exported, in their types.
     """
-    changed = options.map or options.layout is not None or options.group_size is not None
-    schema = None if changed else schema_of(path)
+    schema = schema_of(path) if is_exported(path, options) else None
     if schema is not None:
         return jsonl_batches(path, json_records(path), schema, options)
     fields = infer_other_fields(json_fields(path), ())

@@ -84,7 +84,8 @@ def show_exported(summary: Json, out: Console | None = None) -> None:
 
 def _facts(summary: Json) -> dict[str, str]:
     tokens = f", {counted(summary['tokens'], 'response token')}" if summary["tokens"] else ""
-    fields = sorted(((field, name) for name, field in summary["fields"].items()), key=itemgetter(0))
+    pairs = [(field, name) for name, own in summary["fields"].items() for field in own.split(", ")]
+    fields = sorted(pairs, key=itemgetter(0))
     written = [
         field if columns == [field] else f"{field} = {', '.join(columns)}"
         for field, names in groupby(fields, key=itemgetter(0))

@@ -109,7 +109,7 @@ def test_convert_of_jsonl_returns_the_columns_in_their_types(table, tmp_path):
     rlpost.export(table, url, "jsonl")
     for name, source in {"file": path, "folder": path.parent, "url": url}.items():
         found = rlpost.convert(source, tmp_path / f"{name}.parquet")
-        assert (found.format, found.passed_over) == ("jsonl", [])
+        assert (found.format, found.passed_over, found.note) == ("jsonl", [], "")
         back = pq.read_table(tmp_path / f"{name}.parquet")
         assert back.select(table.column_names).equals(table)
         assert back.num_columns == table.num_columns
@@ -426,11 +426,75 @@ def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
         ),
         ("o.jsonl", "prime-rl", r"--to prime-rl writes a directory, not .jsonl"),
         ("", "tinker", r"is a directory; --to tinker writes one file: name it"),
+        ("new/", "tinker", r"new/: is a directory; --to tinker writes one file: name it"),
     ],
 )
 def test_a_name_of_another_kind_of_file_is_an_error(out, to, text, source, tmp_path):
     with pytest.raises(UsageError, match=text):
-        rlpost.export(source, tmp_path / out, to, lossy=True)
+        rlpost.export(source, f"{tmp_path}/{out}", to, lossy=True)
+
+
+def test_weights_outside_the_loss_and_missing_advantages_are_warnings(tmp_path):
+    weights = pa.array([[1.0] * len(one) for one in rollouts()["advantages"].to_pylist()], FLOATS)
+    table = rollouts().append_column("is_weight", weights)
+    table = table.append_column("sample_weight", pa.array([0.5] * 7))
+    found = rlpost.export(table, tmp_path / "o.jsonl", "tinker", lossy=True)
+    (warning,) = found.warnings
+    assert warning.startswith(
+        "the weights (`sample_weight` and `is_weight`) are not in the loss of tinker; multiply the "
+    )
+    none = rollouts().drop_columns(["advantages"])
+    assert rlpost.export(none, tmp_path / "o", "slime").warnings == [
+        "no advantages: slime computes its own; `rlpost advantages` writes them"
+    ]
+    assert rlpost.export(table, tmp_path / "j.jsonl", "jsonl").warnings == []
+
+
+def test_jsonl_counts_response_tokens(tmp_path):
+    tokens = sum(map(len, rollouts()["response_token_ids"].to_pylist()))
+    assert rlpost.export(rollouts(), tmp_path / "o.jsonl", "jsonl").tokens == tokens
+    texts = rollouts().select(["prompt_id", "reward", "response"])
+    assert rlpost.export(texts, tmp_path / "t.jsonl", "jsonl").tokens == 0
+
+
+def test_types_of_an_earlier_export_do_not_stay_beside_another_target_s_file(source, tmp_path):
+    path = tmp_path / "o.jsonl"
+    rlpost.export(source, path, "jsonl")
+    path.unlink()
+    with pytest.raises(UsageError, match=r"o.jsonl.schema: exists already"):
+        rlpost.export(source, path, "tinker", lossy=True)
+    rlpost.export(source, path, "tinker", lossy=True, overwrite=True)
+    assert [one.name for one in tmp_path.glob("o.*")] == ["o.jsonl"]
+    url = f"memory://{tmp_path}/o.jsonl"
+    rlpost.export(source, url, "jsonl")
+    with pytest.raises(UsageError, match=r"has the types of an earlier export"):
+        rlpost.export(source, url, "tinker", lossy=True, overwrite=True)
+
+
+def test_a_wrong_sample_id_is_reported_before_lost_columns(source, tmp_path):
+    with pytest.raises(DataError, match=r"row 0: `sample_id` is 's0'; TRACE:BRANCH is needed"):
+        rlpost.export(source, tmp_path / "o", "prime-rl")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [([], "IN, OUT, --to"), (["a", "--to", "jsonl"], "OUT"), (["a", "b.jsonl"], "--to")],
+)
+def test_the_error_names_what_is_missing_and_the_targets(words, missing):
+    ran = run("export", *words)
+    assert ran.code == 2
+    assert f": missing: {missing}; needed: rlpost export IN... OUT --to NAME" in ran.err
+    assert all(name in ran.err for name in TARGETS)
+
+
+def test_pages_wrap_at_columns_and_name_a_field_once(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run("export", str(source), str(tmp_path / "o"), "--to", "slime")
+    assert "tokens = prompt_token_ids, response_token_ids;" in " ".join(ran.err.split())
+    listed = run("export", "--list").out
+    lines_of_both = [*ran.err.splitlines(), *listed.splitlines()]
+    assert max(len(line) for line in lines_of_both if str(tmp_path) not in line) <= 80
+    assert "\n  needs          prompt_token_ids, response_token_ids, infer_log_probs," in listed
 
 
 def test_rewards_that_are_no_numbers_and_masks_of_nothing_are_warnings(tmp_path):
@@ -468,6 +532,12 @@ def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_pa
         ("prompt_token_ids", {}, DataError, r"no column for prompt_token_ids .* --map prompt_t"),
         ("step", {"columns_map": {"values": "x"}}, UsageError, r"--to tinker has no place for v"),
         ("step", {"columns_map": {"infer_log_probs": "x"}}, DataError, r"no column 'x'"),
+        (
+            "step",
+            {"to": "jsonl", "columns_map": {"advantages": "x"}},
+            UsageError,
+            r"--to jsonl has no field for advantages, and writes other columns under their own",
+        ),
         ("step", {"to": "tinkr"}, UsageError, r"did you mean tinker\? \(targets: jsonl, t"),
     ],
 )

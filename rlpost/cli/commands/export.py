@@ -64,13 +64,11 @@ def export(
 ) -> None:
     """Export rollouts to files that a training framework reads.
 
-    The other direction of rlpost convert. Columns that the target cannot hold are listed before
-    anything is written, as an error without --lossy.
+    Columns that the target cannot hold are listed before anything is written, as an error without
+    --lossy. rlpost convert reads the files of jsonl and slime back.
     """
-    if not listed and (len(paths or []) < 2 or target is None):  # noqa: PLR2004
-        raise UsageError(
-            "IN, OUT and --to are needed: rlpost export IN... OUT --to NAME, or --list"
-        )
+    if not listed:
+        _check_given(paths or [], target)
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost.render import export as render_export  # noqa: PLC0415
 
@@ -109,6 +107,18 @@ def export(
         write_json(summary, summary_json)
     if summary_json != "-" or how is Format.table:
         render_export.show_export(summary, how.value, quiet=quiet)
+
+
+def _check_given(paths: list[str], target: str | None) -> None:
+    """Raise UsageError that names the missing ones of IN, OUT and --to, and lists the targets."""
+    given = {"IN": bool(paths), "OUT": len(paths) > 1, "--to": target is not None}
+    missing = [name for name, is_given in given.items() if not is_given]
+    if missing:
+        raise UsageError(
+            f"{' '.join(['rlpost export', *paths])}: missing: {', '.join(missing)}; needed: "
+            f"rlpost export IN... OUT --to NAME (targets: {', '.join(completion.names('export'))}; "
+            "rlpost export --list)"
+        )
 
 
 def _check_streams(

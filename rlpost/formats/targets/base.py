@@ -117,6 +117,10 @@ class Target:
     """What `use` continues with if there are files `beside`."""
     each: str = ""
     """The name of a step's file, as `use` has it."""
+    trains: bool = False
+    """Whether its trainer reads the advantages of the file, if they are there."""
+    check: Callable[[Source, Mapping[str, str]], None] = lambda *_: None
+    """Raises a DataError for values that the target cannot use, from the input and its columns."""
     others: str = ""
     """Where all other columns go; empty: they are lost."""
     note: str = ""
@@ -146,6 +150,7 @@ def held_columns(
     missing = [_missing(item, target, source) for item in target.needs if item not in found]
     if missing:
         raise DataError("\n".join(missing))
+    target.check(source, found)
     kinds, mixed = _kinds(source)
     left = [name for name in source.columns if name not in found.values()]
     lost = {
@@ -229,9 +234,12 @@ def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> di
         if name not in known:
             raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, known)}")
         if name not in target.fields:
+            place = f"place for {name}"
+            if target.others:
+                place = f"field for {name}, and writes other columns under their own names"
             raise UsageError(
-                f"--map {name}={column}: has no effect, because --to {target.name} has no place "
-                f"for {name}; leave it out"
+                f"--map {name}={column}: has no effect, because --to {target.name} has no {place}; "
+                "leave it out"
             )
         if column not in available and column != "none":
             raise DataError(

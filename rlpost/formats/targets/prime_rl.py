@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.formats.targets.base import FINAL_MASK, Lines, Target
+from rlpost.formats.targets.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.formats.targets.base import Held, Staged
-    from rlpost.formats.targets.rows import Rows
+    from rlpost.io.parquet.source import Source
 
 
 VERSION = 1
@@ -111,6 +112,16 @@ def _trace_of(rows: Rows, row: int, sample: object) -> tuple[str, int]:
     return trace, int(branch)
 
 
+def check(source: Source, columns: Mapping[str, str]) -> None:
+    """Raise DataError if a sample id is not of the form TRACE:BRANCH."""
+    column = columns["sample_id"]
+    for chunk in source.read([column], 1 << 16, ""):
+        path = str(source.files[chunk.file].path)
+        rows = Rows.of(chunk, path, source.first_rows[chunk.file], columns)
+        for row, sample in enumerate(rows.values("sample_id")):
+            _trace_of(rows, row, sample)
+
+
 TARGET = Target(
     name="prime-rl",
     title="prime-rl annotations beside its traces",
@@ -134,6 +145,7 @@ TARGET = Target(
     },
     source="prime_rl/monitors/file/traces/update.py, fold_trace_updates (2026)",
     open=AnnotationSink,
+    check=check,
     use="the dashboard of prime-rl folds {out} onto the traces, if it is "
     "traces/annotations/NAME of the run",
     note="Its dashboard reads annotations; its trainer computes advantages itself and reads none "

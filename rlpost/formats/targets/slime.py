@@ -183,6 +183,7 @@ def of_files(indices):
 
 TARGET = Target(
     name="slime",
+    trains=True,
     title="slime rollout samples, and a function for its advantage hook",
     layout="steps",
     suffix=".pt",

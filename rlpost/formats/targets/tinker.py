@@ -86,6 +86,7 @@ def _tensor(values: list[Any], kind: str) -> dict[str, Any]:
 _ALIGNED = "a Datum has the tokens of prompt and response"
 TARGET = Target(
     name="tinker",
+    trains=True,
     title="Datum JSONL for Tinker's forward_backward",
     layout="file",
     suffix=".jsonl",
@@ -107,5 +108,5 @@ TARGET = Target(
     open=DatumSink,
     use="tinker.types.Datum of each line of {out}",
     note="Weights are 0 for tokens that are not trained on; so are their advantages, because "
-    "importance_sampling and ppo sum over all tokens.",
+    "importance_sampling and ppo sum over all tokens. These read no weights: leave that entry out.",
 )

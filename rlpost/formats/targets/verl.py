@@ -157,6 +157,7 @@ def available() -> None:
 _IDS = "input_ids has the tokens of prompt and response"
 TARGET = Target(
     name="verl",
+    trains=True,
     title="verl DataProto, padded",
     layout="steps",
     suffix=".pkl",
@@ -166,7 +167,7 @@ TARGET = Target(
         "mask": "response_mask",
         "sample_mask": "response_mask",
         **TENSORS,
-        "reward": "token_level_scores, on the last token",
+        "reward": "token_level_scores (on the last token)",
         "token_rewards": "token_level_rewards (else token_level_scores)",
         "group": "uid",
         "domain": "data_source",
