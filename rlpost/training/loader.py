@@ -30,6 +30,7 @@ from rlpost.training.options import (
     difference,
     file_difference,
     file_facts,
+    named_options,
     rollout_steps,
     warn_of_masks,
 )
@@ -124,6 +125,7 @@ class TrainingData(IterableDataset[Batch]):
         ReadWriteError: a file cannot be read.
     """
 
+    @named_options("load")
     def __init__(
         self,
         paths: str | Path | Sequence[str | Path],

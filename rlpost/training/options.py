@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from functools import wraps
 from hashlib import sha256
+from inspect import signature
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
 from rlpost.errors import UsageError, warn_caller
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rlpost.io.parquet.source import Source
     from rlpost.training.columns import TrainingColumns
 
 
+P = ParamSpec("P")
 _NAMED_FILES = 16
 
 
@@ -76,6 +80,24 @@ def check_options(
     for is_wrong, text in wrong:
         if is_wrong:
             raise UsageError(f"load: {text}")
+
+
+def named_options(where: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Make a function raise UsageError, with the closest name, for an option that it lacks."""
+
+    def wrapped(function: Callable[P, None]) -> Callable[P, None]:
+        known = [name for name in signature(function).parameters if name != "self"]
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+            for name in kwargs:
+                if name not in known:
+                    raise UsageError(f"{where}: no option {name!r}{closest(name, known)}")
+            function(*args, **kwargs)
+
+        return checked
+
+    return wrapped
 
 
 def check_whole(where: str, name: str, number: object, least: int) -> None:

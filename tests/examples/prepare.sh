@@ -6,7 +6,7 @@
 # Writes reports beside OUT: for out.parquet, out.inspect.json and out.summary.json.
 # Exit codes are those of rlpost: 0 success, 1 findings in the dump, 2 wrong options, 3 bad data,
 # 4 reading or writing failed. 10 means that too many responses are masked, or that no group has
-# reward variance. OUT is only written with exit code 0.
+# reward variance. OUT is only written with exit code 0, and replaced only with --overwrite.
 set -euo pipefail
 
 if [ $# -lt 2 ] || [ "${1#-}" != "$1" ] || [ "${2#-}" != "$2" ]; then
@@ -16,6 +16,10 @@ fi
 in=$1 out=$2
 shift 2
 least_kept=${LEAST_KEPT:-0.2} # least share of responses that the sample masks must keep
+if [ -e "$out" ] && [[ " $* " != *" --overwrite "* ]]; then
+  echo "prepare: $out: exists already; --overwrite replaces it" >&2
+  exit 2
+fi
 findings="${out%.parquet}.inspect.json" summary="${out%.parquet}.summary.json"
 folder=$(dirname "$out")
 if ! [ -d "$folder" ]; then

@@ -134,6 +134,11 @@ def test_good_data_is_written(tmp_path):
     assert done.stdout.startswith("prepare: 512 responses")
     assert json.loads((tmp_path / "out.summary.json").read_text())["estimator"] == "rloo"
     assert "advantages" in pq.read_schema(out).names
+    written = out.stat().st_mtime_ns
+    again = prepare(SAMPLE, out, "--estimator", "rloo")
+    assert (again.returncode, out.stat().st_mtime_ns) == (2, written)
+    assert "exists already; --overwrite replaces it" in again.stderr
+    assert prepare(SAMPLE, out, "--estimator", "rloo", "--overwrite").returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         "out.inspect.json", "out.parquet", "out.summary.json",
     }  # fmt: skip

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -96,6 +96,13 @@ def train(
 
 
 if __name__ == "__main__":
-    for number, step in enumerate(train(sys.argv[1])[0]):
+    parser = argparse.ArgumentParser(description="Train a small transformer on an enriched file.")
+    parser.add_argument("path", help="output of rlpost advantages, with token ids")
+    parser.add_argument("--steps", type=int, default=30, help="optimiser steps (default: 30)")
+    parser.add_argument("--loss", default="ppo", help="loss, such as gspo (default: ppo)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order (default: 0)")
+    given = parser.parse_args()
+    done = train(given.path, given.steps, given.loss, seed=given.seed)[0]
+    for number, step in enumerate(done):
         loss, gain, clipped = step
         print(f"step {number:2}  loss {loss:+.3f}  gain {gain:+.3f}  clipped {clipped:.1%}")

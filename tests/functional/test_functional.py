@@ -571,6 +571,26 @@ def test_constants_have_no_gradient(name, columns, knobs):
         assert bool(tensors["log_probs"].grad[MASK == 0].eq(0).all())
 
 
+def test_the_gradient_of_gspo_has_the_weight_of_each_token():
+    """w·A·s of the token itself; autograd of the formula has the mean of w·A at each token."""
+    numbers = torch.Generator().manual_seed(1)
+    columns = torch.randn(4, 5, dtype=torch.float64, generator=numbers).mul(0.1)
+    new, old, gains, weights = columns.unbind()
+    new, weights, offsets = new.clone().requires_grad_(), weights.exp(), torch.tensor([0, 3, 5])
+    options = {"loss": "gspo", "pg_clip": 9.0, "aggregation": "token-sum", "is_weight": weights}
+    F.policy_loss(new, old, gains, offsets, **options).loss.backward()
+    own = new.detach().clone().requires_grad_()
+    parts, expected = [], []
+    for i, j in pairwise(offsets.tolist()):
+        ratio = (own[i:j] - old[i:j]).mean().exp()
+        parts.append((-weights[i:j] * gains[i:j] * ratio).sum())
+        expected += (-weights[i:j] * gains[i:j] * ratio.detach()).tolist()
+    torch.stack(parts).sum().backward()
+    assert new.grad.tolist() == pytest.approx(expected, rel=1e-9)
+    assert float(new.grad[:3].sum()) == pytest.approx(float(own.grad[:3].sum()), rel=1e-9)
+    assert new.grad.tolist() != pytest.approx(own.grad.tolist(), rel=1e-2)
+
+
 def test_a_loss_that_needs_reference_log_probs_reports_their_absence():
     tensors = given_tensors(torch.float64)
     args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
@@ -616,6 +636,37 @@ def test_masked_nan_does_not_reach_gradients():
             "kl_loss_coef needs ref_log_probs=",
         ),
         (lambda t: F.aggregate(t["old"], OFFSETS, how="mean"), "token-mean"),
+        (lambda t: F.policy_loss(t["old"], None, t["ref"], OFFSETS), "old_log_probs is None: a t"),
+        (
+            lambda t: F.policy_loss(t["old"], t["old"], t["ref"], OFFSETS, sample_weight=MASK),
+            "sample_weight of shape (9,)",
+        ),
+        (
+            lambda t: F.policy_loss(
+                t["old"],
+                t["old"],
+                t["ref"],
+                OFFSETS,
+                totals={"tokens": 6, "responses": 3, "rows": 3, "longest": 4},
+            ),
+            "have 9; a dict",
+        ),
+        (
+            lambda t: F.policy_loss(
+                t["old"],
+                t["old"],
+                t["ref"],
+                OFFSETS,
+                totals={"tokens": 6, "responses": 3, "rows": 3, "longest": 4},
+            ),
+            "there is no mask=: pass that of the batch",
+        ),
+        (
+            lambda t: P.policy_loss(
+                t["old"].view(3, 3), None, t["ref"].view(3, 3), MASK.view(3, 3)
+            ),
+            "old_log_probs is None: a tensor",
+        ),
         (lambda t: P.gae(t["rewards"], t["values"], MASK), "[B, T] is needed"),
         (lambda t: P.gae(t["rewards"], t["values"], MASK.view(3, 3)), "and mask of shape (3, 3)"),
         (

@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import rlpost
 from rlpost import functional
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.manual import page
 
 PAGE = re.DOTALL | re.MULTILINE
@@ -287,6 +288,97 @@ def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: P
         rlpost.load(tmp_path / "some.parquet", batch_size=16, shuffle=4).load_state_dict(state)
     with pytest.raises(UsageError, match="not the state of a loader"):
         data.load_state_dict({})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_within_a_step_begins_the_step_again(enriched: Path, workers: int) -> None:
+    def made() -> rlpost.TrainingData:
+        return rlpost.load(enriched, batch_size=16, shuffle=4, accumulate=3)
+
+    every, data = [*made()], made()
+    for number, batch in enumerate(DataLoader(data, batch_size=None, num_workers=workers)):
+        state = batch["state"] if workers else data.state_dict()
+        other = made()
+        other.load_state_dict(json.loads(json.dumps(state)))
+        begin = number + 1 if batch["step_end"] else number // 3 * 3
+        rest = [one["rows"].tolist() for one in other]
+        assert rest == [one["rows"].tolist() for one in every[begin:]]
+    assert len(every) % 3  # the last step is shorter, and over
+
+
+def test_a_state_names_the_file_that_differs(enriched: Path, tmp_path: Path) -> None:
+    state = rlpost.load(enriched, batch_size=16).state_dict()
+    rows = pl.read_parquet(enriched)
+    for name, table, text in (
+        ("moved", rows, "out.parquet (200 rows) was in the place of moved.parquet (200 rows)"),
+        ("out", rows.head(9), "out.parquet had 200 rows and has 9"),
+        ("out", rows, "out.parquet was written again"),
+    ):
+        table.write_parquet(tmp_path / f"{name}.parquet")
+        with pytest.raises(UsageError, match=re.escape(f"of other files: {text}")):
+            rlpost.load(tmp_path / f"{name}.parquet", batch_size=16).load_state_dict(state)
+    copies = [tmp_path / f"{number}.parquet" for number in range(20)]
+    for path in copies:
+        rows.head(9).write_parquet(path)
+    state = rlpost.load(copies, batch_size=16).state_dict()
+    rlpost.load(copies, batch_size=16).load_state_dict(state)
+    with pytest.raises(UsageError, match=r"4 more files \(36 rows\) was .* 3 more files"):
+        rlpost.load(copies[:-1], batch_size=16).load_state_dict(state)
+
+
+def test_first_tokens_without_a_prompt_are_not_trained_on(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {
+            "response_mask": [[1, 1, 1], [0, 1], [1], []],
+            "advantages": [[1.0, 2.0, 3.0], [0.0, 4.0], [5.0], []],
+            "response_tokens": [[7, 8, 9], [5, 6], [4], []],
+            "prompt_tokens": [[], [2], [], [3]],
+        },
+        schema_overrides={"prompt_tokens": pl.List(pl.Int64)},
+    )
+    table.write_parquet(tmp_path / "in.parquet")
+    ids = ["advantages", "response_token_ids", "prompt_token_ids"]
+    for columns, layout, expected in (
+        (ids[:2], "packed", [0, 1, 1, 0, 1, 0]),
+        (ids, "packed", [0, 1, 1, 0, 0, 1, 0, 0]),  # with two prompts of one token
+        (ids, "padded", [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+        (ids[:1], "packed", [1, 1, 1, 0, 1, 1]),  # no input_ids: nothing is predicted of them
+    ):
+        (batch,) = rlpost.load(
+            tmp_path / "in.parquet", batch_size=4, columns=columns, layout=layout
+        )
+        assert batch["mask"].flatten().tolist() == [bool(x) for x in expected]
+        trained_on = [2, 1, 0, 0] if "response_token_ids" in columns else [3, 1, 1, 0]
+        assert batch["totals"]["tokens"] == sum(trained_on) == int(batch["mask"].sum())
+        assert batch["totals"]["responses"] == sum(n > 0 for n in trained_on)
+        assert batch["totals"]["groups"] == batch["totals"]["responses"]
+        assert batch["totals"]["rows"] == 4
+
+
+def test_a_file_that_is_written_again_during_a_loop_is_named(
+    enriched: Path, tmp_path: Path
+) -> None:
+    shutil.copy(enriched, tmp_path / "in.parquet")
+    batches = iter(rlpost.load(tmp_path / "in.parquet", batch_size=4, window=50))
+    next(batches)
+    size = (tmp_path / "in.parquet").stat().st_size
+    (tmp_path / "in.parquet").write_bytes(b"PAR1" * (size // 4))
+    with pytest.raises(ReadWriteError, match=r"in.parquet: cannot be read .*written again"):
+        list(batches)
+
+
+def test_a_file_without_a_response_to_train_on_is_named(enriched: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(enriched).with_columns(sample_mask=pl.lit(value=False))
+    rows.write_parquet(tmp_path / "in.parquet")
+    with pytest.raises(DataError, match=r"in.parquet: no response is left .*drop_masked=False"):
+        len(rlpost.load(tmp_path / "in.parquet", batch_size=4))
+
+
+def test_columns_of_an_input_without_advantages() -> None:
+    with pytest.raises(DataError, match="`rlpost advantages` writes it: load the output"):
+        rlpost.load(SAMPLE, batch_size=4, columns=["advantages"])
+    with pytest.raises(UsageError, match="no option 'batchsize'; did you mean batch_size"):
+        rlpost.load(SAMPLE, batchsize=4)  # type: ignore[call-arg]
 
 
 def test_a_look_at_a_batch_takes_none_from_the_next_loop(enriched: Path) -> None:
