@@ -101,14 +101,15 @@ class Candidate:
         return Candidate(self.preset, self.estimator, kept, self.given)
 
     @property
-    def order(self) -> tuple[int, int, int, int, bool, str]:
+    def order(self) -> tuple[int, int, int, int, bool, int]:
         """The plainest first: the fewest changes, then a preset's own estimators."""
         running = sum(value == "running" for value in self.changes.values())
         usual = usual_estimator(self.preset)
         own = self.estimator in (*_own(self.preset), usual)
         kind = 1 if self.preset == DEFAULT else 3 if not own else 2 * ("@" in self.preset)
         place, other = ORDER.index(self.preset), self.estimator != usual
-        return len(self.changes), running, kind, place, other, self.estimator
+        number = NAMES.index(self.estimator) if self.estimator in NAMES else len(NAMES)
+        return len(self.changes), running, kind, place, other, number
 
     @property
     def typed(self) -> list[str]:

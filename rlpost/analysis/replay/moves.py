@@ -152,7 +152,7 @@ def moves(trial: Trial, facts: Facts) -> Iterator[Changes]:
         "is_weight": (_corrections,),
     }.get(stage, every)
     if stage == "advantages" and "raw_advantages" in before:
-        parts = (_whitening,)
+        parts = (_whitening, _batches, _masks)
     for part in parts:
         yield from part(trial.resolved, facts)
 
@@ -193,8 +193,12 @@ def _rewards(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
         yield from _details(recipe, "single")
     if not facts.policy_lengths.all():
         yield from _details(recipe, "empty")
+    yield from _batches(resolved, facts)
+
+
+def _batches(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     if facts.has("batch") or facts.has("domain"):
-        yield from _details(recipe, "batch")
+        yield from _details(resolved.recipe, "batch")
 
 
 def _scopes(resolved: ResolvedRecipe) -> Iterator[Changes]:

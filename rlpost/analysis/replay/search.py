@@ -18,7 +18,7 @@ import numpy as np
 from rlpost.analysis.replay.candidates import DETAIL, bases, flat, key_of, nested, presets_of
 from rlpost.analysis.replay.moves import Facts, moves
 from rlpost.analysis.replay.sample import kinds_of, sampled
-from rlpost.analysis.replay.solve import Problem, problems, solved
+from rlpost.analysis.replay.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.replay.ties import tie
 from rlpost.analysis.replay.trials import Trial, Trials
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
-SOLVED = 10
+SOLVED = 12
 """Estimators whose numbers are solved before changes are tried."""
 STARTS = 5
 """Estimators around which changes are tried."""
@@ -43,8 +43,8 @@ ROUNDS = 6
 """Changes that are made one after another."""
 SECONDS = 20.0
 """CPU seconds after which no other start is tried."""
-_SPREAD = 3
-"""Estimators whose numbers are solved on every preset."""
+_SPREAD = 1
+"""Estimators whose numbers are solved on every preset, before the next ones."""
 _GAIN = 0.98
 """A change is kept if it brings the score below this share."""
 _NEAR_SCORE = 0.06
@@ -59,7 +59,7 @@ TIES = 12
 """Ties that are listed."""
 _BEFORE = ("sample_mask", "final_response_mask", "kl")
 """Stages before the estimator, which have nothing to solve."""
-_SHARED = (*_BEFORE, "response_level_rewards", "token_level_rewards")
+_SHARED = (*_BEFORE, "response_level_rewards")
 """Stages that do not depend on most estimators."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
@@ -199,7 +199,7 @@ class _Search:
         solved_before = self.stage == "advantages" and "raw_advantages" in self.trials.focus
         if self.stage in _BEFORE or solved_before:
             return fitting[0], starts[:1]
-        nearest = self._problems(starts)
+        nearest = self._problems(starts, whitened=False)
         best = solved(fitting[0], nearest, self.trials)
         changes = fitting[0].candidate.changes
         names = [
@@ -208,7 +208,9 @@ class _Search:
         for first in range(0, len(names) if self.stage not in _SHARED else 0, _SPREAD):
             if best.score < _NEAR_SCORE or self.late:
                 break
-            found = self._problems(self._everywhere(names[first : first + _SPREAD], changes))
+            found = self._problems(
+                self._everywhere(names[first : first + _SPREAD], changes), whitened=True
+            )
             best = solved(best, found, self.trials)
             nearest += found
         return best, self._best_of_each(
@@ -216,20 +218,20 @@ class _Search:
         )
 
     def _best_of_each(self, trials: list[Trial], count: int = STARTS) -> list[Trial]:
-        """Return the first trial of each estimator; of each result, before estimators differ."""
+        """Return the first trial of each estimator; of each result, where numbers are shared."""
         seen: dict[Any, Trial] = {}
         for one in trials:
             numbers = tuple(round(one.scores[name], 9) for name in self.trials.focus)
-            shared = self.stage in _SHARED
+            shared = self.stage in _SHARED and not solvable(one, self.known)
             seen.setdefault(numbers if shared else one.resolved.recipe.estimator, one)
         return [*seen.values()][:count]
 
-    def _problems(self, starts: list[Trial]) -> list[Problem]:
+    def _problems(self, starts: list[Trial], *, whitened: bool) -> list[Problem]:
         """Return linear problems of trials as they are, at γ = 0.9, and with whitened rewards."""
         variants: list[Json] = [{}, {"gamma": 0.9}, {"whiten_rewards": True}]
-        if "token_level_rewards" in self.trials.focus[:-1]:
+        if "token_level_rewards" in self.trials.focus[:-1] or not whitened:
             del variants[-1]
-        if self.stage in _SHARED:
+        if self.stage in (*_SHARED, "token_level_rewards"):
             del variants[1:]
         found = []
         for one in starts:
@@ -349,7 +351,9 @@ class _Search:
             one = self.trials.of(candidate)
             if one is not None and one.reproduces:
                 found.append(self._pruned(one))
-        named = {one.candidate.named: one for one in sorted(found, key=_place)}
+        own = best.resolved.recipe.estimator
+        found.sort(key=lambda one: (one.resolved.recipe.estimator != own, one.place))
+        named = {one.candidate.named: one for one in found}
         named.pop(best.candidate.named, None)
         return [tie(best, one, self.trials.stages) for one in named.values()]
 

@@ -86,6 +86,8 @@ class Problem:
     """A linear problem: the first step in the numbers of a candidate."""
 
     start: Trial
+    changes: Changes
+    """Made with the step: the KL estimator."""
     names: list[str]
     mapped: bool
     step: Step
@@ -105,11 +107,10 @@ def problems(trial: Trial, facts: Facts, trials: Trials) -> list[Problem]:
         kinds = [{"kl_estimator": kind} for kind in ((own,) if own else KL)]
     found = []
     for changes in kinds:
-        start = trials.of(trial.candidate.changed(changes)) if changes else trial
         for mapped in (False, True):
-            step = _step(start, names, trials, mapped=mapped) if start else None
-            if start is not None and step is not None:
-                found.append(Problem(start, names, mapped, step))
+            step = _step(trial, names, trials, changes, mapped=mapped)
+            if step is not None:
+                found.append(Problem(trial, changes, names, mapped, step))
     return found
 
 
@@ -131,11 +132,11 @@ def _iterated(problem: Problem, trials: Trials) -> Trial:
     best = current = problem.start
     names, step = problem.names, problem.step
     for number in range(_STEPS):
-        last = _step(current, names, trials, mapped=problem.mapped) if number else step
+        last = _step(current, names, trials, {}, mapped=problem.mapped) if number else step
         if last is None:
             break
         values = [_value(current, name) + s for name, s in zip(names, last.step, strict=True)]
-        found = trials.of(_with(current, names, values))
+        found = trials.of(_with(current, names, values).changed({} if number else problem.changes))
         if found is None:
             break
         better = found.score < best.score - 1e-4
@@ -181,13 +182,23 @@ class Step(NamedTuple):
     """The mean size of what the linear problem leaves, of numbers with deviation 1."""
 
 
-def _step(trial: Trial, names: Sequence[str], trials: Trials, *, mapped: bool) -> Step | None:
-    """Return the least-squares step in some numbers of a candidate; None if there is none."""
+def _step(
+    trial: Trial, names: Sequence[str], trials: Trials, changes: Changes, *, mapped: bool
+) -> Step | None:
+    """Return the least-squares step in some numbers of a candidate; None if there is none.
+
+    Args:
+        trial: the candidate.
+        names: of `solvable`.
+        trials: computes candidates.
+        changes: of the KL penalty, which matter once β is not 0.
+        mapped: allow an affine map of the advantages of each batch.
+    """
     values = [_value(trial, name) for name in names]
     sizes = [_probe(name, value) for name, value in zip(names, values, strict=True)]
     probes = [
-        trials.of(_with(trial, [name], [value + size]))
-        for name, value, size in zip(names, values, sizes, strict=True)
+        trials.of(_with(trial, [n], [v + h]).changed(changes if n == "kl_coef" else {}))
+        for n, v, h in zip(names, values, sizes, strict=True)
     ]
     if any(one is None for one in probes):
         return None

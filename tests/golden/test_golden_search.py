@@ -1,0 +1,84 @@
+"""The search finds the recipe of files that the frameworks' own code recorded.
+
+`golden_search.py` prints the table of all entries; here is an entry of every framework.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from golden_search import entries, recorded, searched, verdict
+
+from rlpost import Recipe, enrich
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.search import search
+from rlpost.io.parquet.source import TableSource
+
+# The framework's name among the cases, the estimator, a part of the entry's name.
+CHOSEN = [
+    ("verl", "gae", "gae_g1.0_l1.0"),
+    ("verl", "grpo_passk", "adv_grpo_passk"),
+    ("trl", "grpo", "adv"),
+    ("openrlhf", "group_norm", "adv"),
+    ("nemo", "grpo", "adv"),
+    ("slime", "grpo", "adv"),
+    ("primerl", "max_rl", "adv"),
+    ("openinstruct", "grpo_standard", "adv"),
+    ("roll", "reinforce", "adv_reinforce_g1"),
+]
+GOOD = ("right", "tied")
+
+
+def entry_of(peer, estimator, what):
+    return next(
+        (entry, one)
+        for entry, one in entries()
+        if entry["peer"] == peer
+        and what in entry["what"]
+        and estimator in (one.recipe.estimator_name, one.recipe.estimator)
+    )
+
+
+@pytest.mark.parametrize(("peer", "estimator", "what"), CHOSEN)
+def test_the_framework_is_found(peer, estimator, what):
+    entry, one = entry_of(peer, estimator, what)
+    found = searched(entry, one)
+    assert verdict(entry, one, found) in GOOD, found.named
+    assert found.facts["share_equal"] == 1.0
+    assert Recipe.of(found.recipe.model_dump()) == found.recipe
+
+
+def rollouts_of(recipe: Recipe):
+    """Rollouts with the numbers that a recipe computes for one of the inputs."""
+    entry, one = entry_of("verl", "gae", "gae_g1.0_l1.0")
+    table = recorded(entry, one).drop_columns(["advantages", "returns", "token_level_rewards"])
+    written, _ = enrich(table, recipe)
+    for name in ("advantages", "returns"):
+        table = table.append_column(name, pa.chunked_array(written[name]))
+    return read(TableSource(table), Maps.of({}), None, 4_000_000)
+
+
+def test_numbers_of_a_recipe_are_solved():
+    """γ, λ and β come from the recorded numbers; none of them is in a list of values."""
+    recipe = Recipe(estimator="gae", gamma=0.973, lam=0.88, kl_coef=0.037, kl_estimator="k2")
+    found = search(rollouts_of(recipe), tolerance=1e-4)
+    assert found.facts["reproduces"]
+    came = found.recipe
+    assert (came.estimator, came.kl_estimator) == ("gae", "k2")
+    assert np.allclose([came.gamma, came.lam, came.kl_coef], [0.973, 0.88, 0.037], rtol=1e-2)
+
+
+def test_fields_that_were_typed_stay_and_what_remains_is_named():
+    recipe = Recipe(estimator="reinforce", gamma=0.9)
+    rollouts = rollouts_of(recipe)
+    found = search(rollouts, tolerance=1e-4, given={"estimator": "rloo", "kl_coef": 0.0})
+    assert found.recipe.estimator == "rloo"
+    assert not found.facts["reproduces"]
+    stages = {one["stage"]: one for one in found.facts["unexplained"]}
+    differing = {
+        one.name: one.difference for one in Replayer(rollouts).from_start(found.recipe, stages)
+    }
+    for name, one in stages.items():
+        assert one["share"] == pytest.approx(
+            differing[name].wrong.sum() / differing[name].chosen.sum()
+        )
