@@ -71,8 +71,8 @@ def test_numbers_of_a_recipe_are_solved():
 def test_fields_that_were_typed_stay_and_what_remains_is_named():
     recipe = Recipe(estimator="reinforce", gamma=0.9)
     rollouts = rollouts_of(recipe)
-    found = search(rollouts, tolerance=1e-4, given={"estimator": "rloo", "kl_coef": 0.0})
-    assert found.facts["best"]["estimator"] == "rloo"
+    found = search(rollouts, tolerance=1e-4, given={"estimator": "max_rl", "kl_coef": 0.0})
+    assert found.facts["best"]["estimator"] == "max_rl"
     assert not found.facts["reproduces"]
     stages = {one["stage"]: one for one in found.facts["unexplained"]}
     differing = {

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-SAMPLE = 150_000
+SAMPLE = 50_000
 """Tokens of a sample."""
-LARGEST = 1_000_000
+LARGEST = 500_000
 """Tokens of a step that is taken whole: its batch statistics need all of it."""
 FEW = 3
 """Steps that a sample has at least, if it has room: recipes can depend on their order."""
@@ -26,7 +26,7 @@ def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
     """Return the steps, or groups, of a sample: the first ones, and those with rare rows.
 
     Rare are groups of one, groups of equal rewards, observation tokens, responses without policy
-    tokens, and those that the recorded numbers drop. A step is taken whole up to a million tokens.
+    tokens, and those that the recorded numbers drop. A step is taken whole up to 500,000 tokens.
     """
     if rollouts.offsets[-1] <= tokens:
         return rollouts
