@@ -267,6 +267,10 @@ def _denominator(
             share = seen.explains(np.where(std > 0, seen.computed * value(), seen.computed))
         if share >= ENOUGH:
             inside_root = text.endswith("root")
+            with np.errstate(invalid="ignore", divide="ignore"):
+                plain = np.where(std > 0, seen.computed * own / std, seen.computed)
+            if inside_root and seen.explains(plain) >= ENOUGH:
+                continue  # there is no ε
             name = "eps-inside-root" if inside_root else "factor"
             return finding(name, f"recorded = computed x {text}", share)
     return None
