@@ -11,12 +11,14 @@ from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
+    ALL_PRESETS,
     DEFAULT,
     file_of,
     loss_values_of,
     merged,
     usual_estimator,
     values_of,
+    variants,
 )
 from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 from rlpost.recipe.roles import closest
@@ -237,7 +239,20 @@ class Settings:
         self._check_effects(recipe)
         return recipe
 
-    def _check_effects(self, recipe: Recipe) -> None:
+    def check_any_preset(self) -> None:
+        """Raise UsageError for wrong options of a recipe whose preset is searched for."""
+        name = self._recipe_options.get("estimator")
+        of_preset = name not in NAMES and any(name in variants(one) for one in ALL_PRESETS)
+        if name is None or of_preset:
+            own = {key: x for key, x in self._recipe_options.items() if key != "estimator"}
+            recipe = Recipe.of(values_of(DEFAULT, own), "", self.sources)
+            self._check_effects(recipe, readers={})
+        else:
+            self._check_effects(self.recipe)
+
+    def _check_effects(
+        self, recipe: Recipe, readers: Mapping[str, Sequence[str]] = READERS
+    ) -> None:
         """Raise UsageError if a flag sets an option without effect.
 
         Either another option is off, where variables are checked as well, or the estimator reads
@@ -250,13 +265,13 @@ class Settings:
                 raise UsageError(f"{flag}: {why}; add {flag_of(other)}, or leave {flag} out")
         if recipe.estimator not in NAMES:  # the user's own may read every field
             return
-        for name, readers in READERS.items():
+        for name, estimators in readers.items():
             typed = name in options and name not in self.variables
             changed = getattr(recipe, name) != Recipe.model_fields[name].default
-            if typed and changed and recipe.estimator not in readers:
+            if typed and changed and recipe.estimator not in estimators:
                 raise UsageError(
                     f"{flag_of(name)}: estimator {recipe.estimator} does not read it; "
-                    f"leave it out, or choose an --estimator that does: {', '.join(readers)}"
+                    f"leave it out, or choose an --estimator that does: {', '.join(estimators)}"
                 )
 
     def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values]]:

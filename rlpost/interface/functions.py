@@ -39,6 +39,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.io.memory import ArrowStream
-    from rlpost.recipe.recipe import Recipe
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -374,6 +374,8 @@ def replay(
         raise UsageError(f"{_OF_REPLAY.get(unread[0], unread[0])} {other}")
     if recipe is not None and fixed:
         raise UsageError("recipe and fixed exclude each other: fixed is for a search")
+    if fixed:
+        Recipe.of({name: x for name, x in fixed.items() if name != "estimator"}, "fixed")
     with input_paths(inputs) as paths, _reporting(progress=progress) as run:
         if metrics is None:
             from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch

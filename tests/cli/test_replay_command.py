@@ -232,6 +232,12 @@ ERRORS = {
         2, "--save-config a.toml: .*--preset trl is not searched for",
     ),
     (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
+    (GAE_FILE, "--lam", "2"): (2, "--lam is 2.0: input should be less than or equal to 1"),
+    (GAE_FILE, "--estimator", "no"): (2, "--estimator: no estimator 'no'"),
+    (GAE_FILE, "--estimator", "grpo", "--lam", "0.5"): (2, "--lam: estimator grpo does not read"),
+    (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (
+        3, "gae.parquet: --reward-components a: no column 'a'",
+    ),
     (GAE_FILE, "--ranks", "2"): (2, "--ranks: it is of the loss, .*add --metrics PATH"),
     (GAE_FILE, "--pg-clip", "0.3"): (2, "--pg-clip: it is of the loss, .*add --metrics PATH"),
     (GAE_FILE, *LOG, "--sample", "9"): (2, "--sample: no effect with --metrics"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from rlpost.analysis.replay.replay import (
     replay_recipe,
 )
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import COMPUTED, find_inputs
-from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
@@ -99,6 +100,15 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
     sample = inputs.read(source, maps, named, request.sample_tokens, computed)
     _drop_late_token_rewards(source, sample)
     check_recorded(sample)
+    try:
+        return _compared(source, sample, request)
+    except (DataError, UsageError) as error:  # of a table in memory
+        text = re.sub(f"^{TableSource.name}:", f"{sample.name}:", str(error), flags=re.MULTILINE)
+        raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
+
+
+def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
+    """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
         from rlpost.analysis.replay import search  # noqa: PLC0415 - only a search needs it

@@ -192,6 +192,7 @@ def _request(settings: Settings, tolerance: float | None, sample: int | None) ->
     fields["columns_map"] = settings.typed.get("columns", {})
     if own.has_base:
         return {**fields, "recipe": own.recipe, "named": shlex.join(own.words)}
+    own.check_any_preset()
     return {**fields, "given": own.typed}
 
 
