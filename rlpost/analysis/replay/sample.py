@@ -32,7 +32,7 @@ def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
         return rollouts
     steps = rollouts.codes("batch")
     sizes = np.bincount(steps, rollouts.lengths)
-    if sizes.min() <= max(tokens, LARGEST) and len(sizes) > 1:
+    if sizes.min() <= max(tokens, LARGEST):
         chosen = _covering(rollouts, steps, sizes, tokens)
         return rollouts.take(np.flatnonzero(chosen[steps]), "whole steps")
     groups = rollouts.groups

@@ -33,6 +33,8 @@ _DECADES = 5.0
 """Factors of ten beyond the tolerance at which the score of an element is 1."""
 _RELAXED = 0.15
 """What is added to the score of numbers that are equal after whitening only."""
+_KEPT, _FEWEST = 10_000_000, 32
+"""Tokens of all trials that are kept, and their least number; older ones are computed again."""
 _ENOUGH = 3
 """Different numbers of a batch that an affine map does not always explain."""
 
@@ -138,6 +140,7 @@ class Trials:
         self.count = 0
         self._report = report
         self._known: dict[str, Trial | None] = {}
+        self._most = max(_FEWEST, _KEPT // max(1, int(rollouts.offsets[-1])))
         batches = rollouts.codes("batch")
         self._batches = {"responses": batches, "tokens": np.repeat(batches, rollouts.lengths)}
 
@@ -151,6 +154,8 @@ class Trials:
         known = self._known.get(key)
         if known is None and key not in self._known:
             known = self._known[key] = self._compute(candidate)
+            if len(self._known) > self._most:
+                del self._known[next(iter(self._known))]
         if known is not None and (known.candidate != candidate or known.focus != self.focus):
             return replace(known, candidate=candidate, focus=self.focus)
         return known
