@@ -256,7 +256,7 @@ def slime(
         scores = per_group(rows, scores, centred)
         charged = [[-beta * x for x in xs] for xs in penalties]
         values = plus(over_tokens(rows, scores), charged)
-        return {"advantages": whitened(rows, values, 1, "add")}
+        return {"advantages": whitened(rows, values, 1, "add"), "returns": values}
     advantages, targets = [], []
     for r, score, charges in zip(rows, scores, penalties, strict=True):
         rewards = [-beta * x for x in charges]
