@@ -11,6 +11,7 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.recipe.presets import toml_lines
 
@@ -61,19 +62,21 @@ def replay_recipe(
             f"{rollouts.name}: {named} computes none of the recorded columns ({names}); choose "
             "another preset or estimator, or leave both out to search for the recipe"
         )
+    missing = _unrecorded(rollouts, stages)
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
+    not_finite = _not_finite(rollouts, stages)
     looked = first or next((one for one in stages if one.outside or one.rounding), None)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named),
-        "reproduced": first is None,
+        "reproduced": first is None and not not_finite,
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
         "not_computed": not_computed(rollouts, {one.name for one in stages}),
         "first": None if first is None else first.name,
-        "findings": [] if looked is None else findings(looked, recipe, replayer),
+        "findings": not_finite + ([] if looked is None else findings(looked, recipe, replayer)),
         "examples": [] if first is None else examples(first, rollouts),
-        "warnings": rollouts.warnings,
+        "warnings": [*rollouts.warnings, *missing],
     }
 
 
@@ -97,6 +100,44 @@ def check_recorded(rollouts: Rollouts) -> None:
         )
     for stage in rollouts.recorded:
         rollouts.column(stage)
+
+
+def _not_finite(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[Json]:
+    """Return a finding for each stage with recorded numbers that are NaN or infinite."""
+    found = []
+    for one in stages:
+        rows = rollouts.not_finite(one.name)
+        if len(rows):
+            first = ", ".join(str(row) for row in rollouts.rows[rows[:_EXAMPLES]])
+            text = (
+                f"recorded numbers of `{one.column}` are NaN, null or infinite in {len(rows):,} of "
+                f"{len(rollouts):,} responses (rows {first}{', ...' * (len(rows) > _EXAMPLES)})"
+            )
+            found.append({"finding": "not-finite", "text": text, "options": [], "explains": 1.0})
+    return found
+
+
+def _unrecorded(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[str]:
+    """Return warnings of responses without recorded numbers.
+
+    Raises:
+        DataError: no response has one.
+    """
+    warnings = []
+    for one in stages:
+        count = int(rollouts.unrecorded(one.name).sum())
+        if count:
+            warnings.append(
+                f"`{one.column}` is null or empty in {counted(count, 'response')}, which "
+                f"{'is' if count == 1 else 'are'} not compared"
+            )
+    if not any(one.difference.chosen.any() or one.difference.wrong.any() for one in stages):
+        columns = ", ".join(f"`{one.column}`" for one in stages)
+        raise DataError(
+            f"{rollouts.name}: {columns}: no recorded number is finite, so there is nothing to "
+            "compare with; choose another column with --map advantages=COLUMN"
+        )
+    return warnings
 
 
 def facts_of(rollouts: Rollouts, tolerance: float) -> Json:

@@ -199,6 +199,27 @@ class Rollouts:
                 column = _filled(column, self.offsets)
         return column
 
+    def not_finite(self, stage: str) -> NDArray[np.int64]:
+        """Return the responses of which a recorded number is null, NaN or infinite, [n] positions.
+
+        Responses without any number, whose list is null or empty, are not among them.
+        """
+        column = self.column(stage)
+        wrong = ~np.isfinite(column.values)
+        if column.offsets is None:
+            array = self.table.column(self.recorded[stage]).combine_chunks()
+            return np.flatnonzero(wrong & ~np.asarray(array.is_null()))
+        rows = np.repeat(np.arange(len(self)), self.lengths)
+        return np.unique(rows[wrong & self.mask & ~self.unrecorded(stage)[rows]])
+
+    def unrecorded(self, stage: str) -> Mask:
+        """Return which responses have no recorded number, [N]: their value is null, or empty."""
+        array = self.table.column(self.recorded[stage]).combine_chunks()
+        if not is_list(array.type):
+            return np.asarray(array.is_null())
+        own = np.diff(lists.flat(array)[0])
+        return np.asarray((own == 0) & (self.lengths > 0))
+
     def take(self, rows: NDArray[np.int64], scope: str) -> Rollouts:
         """Return some rows, [n] positions in ascending order."""
         part = self.table.take(pa.array(rows))
