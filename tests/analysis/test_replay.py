@@ -7,6 +7,7 @@ import pytest
 
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import Maps, read
 from rlpost.analysis.replay.run import Request, replay
 from rlpost.errors import DataError, UsageError
@@ -143,3 +144,21 @@ def test_errors_name_the_column_to_choose(columns_map, error, text):
         return
     with pytest.raises(error, match=text):
         replay(["sample_data/arithmetic.parquet"], Request(recipe, "trl", {}, columns_map))
+
+
+@pytest.mark.parametrize(
+    ("value", "reproduced", "text"),
+    [(np.nan, False, "are NaN, null or infinite in 1 of 512 responses (rows 7)"),
+     (np.inf, False, "are NaN, null or infinite in 1 of 512 responses (rows 7)"),
+     (None, True, "is null or empty in 1 response, which is not compared")],
+)  # fmt: skip
+def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollouts):
+    recipe = rlpost.preset("trl", estimator="grpo")
+    table = recorded(rollouts, recipe)
+    rows = table["advantages"].to_pylist()
+    rows[7] = None if value is None else [value] * len(rows[7])
+    table = table.select(["prompt_id", "reward", "response_mask"])
+    table = table.append_column("advantages", pa.array(rows))
+    found = replay_recipe(read(TableSource(table), Maps.of({}), None, 10**8), recipe, "trl")
+    assert found["reproduced"] == reproduced
+    assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])

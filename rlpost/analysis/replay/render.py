@@ -130,6 +130,8 @@ def verdict_line(result: Json) -> str:
         columns = counted(len(stages), "recorded column")
         return f"Reproduced: {columns} equal within {result['tolerance']:g}"
     first = next((one for one in stages if one["stage"] == result["first"]), None)
+    if first is None and any(one["finding"] == "not-finite" for one in result["findings"]):
+        return "Parts: recorded numbers are NaN, null or infinite; all others are equal"
     if first is None:
         return "Parts, but not in the rows compared stage by stage (last table)"
     unit = _unit(first, result)
