@@ -49,7 +49,7 @@ class Difference:
         """Return the difference of two columns.
 
         Args:
-            recorded: [T] or [N]; NaN is not compared.
+            recorded: [T] or [N]; what is not finite is not compared.
             computed: the same shape.
             chosen: the elements that count.
             tolerance: relative tolerance; one percent of it is the absolute one.
@@ -58,7 +58,7 @@ class Difference:
         """
         near = tolerance * _ABSOLUTE * (1.0 + np.asarray(size)) + np.asarray(slack)
         near = np.broadcast_to(near, recorded.shape)
-        return cls(recorded, computed, chosen & ~np.isnan(recorded), near, tolerance)
+        return cls(recorded, computed, chosen & np.isfinite(recorded), near, tolerance)
 
     @property
     def distance(self) -> Numbers:
