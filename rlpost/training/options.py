@@ -65,7 +65,7 @@ def check_options(
         (not {"batch_size", "batch_tokens"} & {*given}, "batch_size= or batch_tokens= is needed"),
         (
             {"batch_size", "batch_tokens"} <= {*given},
-            f"batch_size={batch_size} and batch_tokens={batch_tokens}: one of them is needed",
+            f"batch_size={batch_size} and batch_tokens={batch_tokens}: only one of them is needed",
         ),
         (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
         (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
@@ -103,8 +103,9 @@ def named_options(where: str) -> Callable[[Callable[P, None]], Callable[P, None]
 def check_whole(where: str, name: str, number: object, least: int) -> None:
     """Raise UsageError if a number is no whole number from `least` on."""
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        kind = "a seed, " if name == "shuffle" else ""
-        raise UsageError(f"{where}: {name}={number!r}: {kind}a whole number from {least} is needed")
+        kind = f"a whole number from {least}"
+        needed = f"a seed ({kind})" if name == "shuffle" else kind
+        raise UsageError(f"{where}: {name}={number!r}: {needed} is needed")
 
 
 def check_columns_map(columns_map: object) -> None:

@@ -508,7 +508,7 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
     ("options", "text"),
     [
         ({}, "batch_size= or batch_tokens= is needed"),
-        ({"batch_size": 4, "batch_tokens": 9}, "batch_size=4 and batch_tokens=9: one of them"),
+        ({"batch_size": 4, "batch_tokens": 9}, "batch_size=4 and batch_tokens=9: only one of them"),
         ({"batch_size": 0}, "a whole number from 1"),
         ({"batch_size": 2.5}, "batch_size=2.5"),
         ({"batch_size": 2, "columns": "advantages"}, "a list of names"),
@@ -521,7 +521,7 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
         ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
         ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
-        ({"batch_size": 4, "shuffle": False}, "shuffle=False: a seed, a whole number from 0 is"),
+        ({"batch_size": 4, "shuffle": False}, "shuffle=False: a seed (a whole number from 0) is"),
         ({"batch_size": 4, "keep_groups": "yes"}, "keep_groups='yes': True or False"),
         ({"batch_size": 4, "drop_masked": "false"}, "drop_masked='false': True or False"),
         ({"batch_size": 4, "columns": ["nope"]}, "; there are advantages, batch, "),
