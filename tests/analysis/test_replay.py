@@ -157,8 +157,9 @@ def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollo
     table = recorded(rollouts, recipe)
     rows = table["advantages"].to_pylist()
     rows[7] = None if value is None else [value] * len(rows[7])
-    table = table.select(["prompt_id", "reward", "response_mask"])
+    table = table.select(["step", "prompt_id", "reward", "response_mask"])
     table = table.append_column("advantages", pa.array(rows))
     found = replay_recipe(read(TableSource(table), Maps.of({}), None, 10**8), recipe, "trl")
     assert found["reproduced"] == reproduced
+    assert found["first"] is None
     assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])
