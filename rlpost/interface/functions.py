@@ -351,7 +351,7 @@ def replay(
 
     Returns:
         `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
-        that parts; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
+        that differs; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
         `toml`), `ties`, `unexplained`, `tried`, `seconds`. Of a log: `metrics`, `description`,
         `ties`, `findings`, `not_computed`.
 

@@ -198,9 +198,9 @@ class Replay(Result):
     reproduced: bool
     """Whether every recorded stage that was compared is equal."""
     first: str | None
-    """The first stage that parts, by its column of `emit`; None if none does."""
+    """The first stage that differs, by its column of `emit`; None if none does."""
     stages: list[Json]
-    """In order: recorded column, counts, differences, and the verdict equal, parts or follows."""
+    """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
     findings: list[Json]
     """What the difference looks like: `finding`, `text`, `options`, `explains`."""
     examples: list[Json]

@@ -1,4 +1,4 @@
-"""The planted faults change what is recorded, and nothing else parts from rlpost."""
+"""The planted faults change what is recorded, and nothing else differs from rlpost."""
 
 import numpy as np
 import pytest

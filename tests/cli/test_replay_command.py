@@ -84,7 +84,7 @@ def shown(found, how, capsys):
 def test_the_first_stage_that_parts_is_named_with_tokens_side_by_side(parted, folder, capsys):
     found, text = parted, shown(parted, "table", capsys)
     assert "\x1b" not in text
-    sentence = re.search(r"^Parts at estimator: (\S+) of (\S+) tokens differ", text, re.MULTILINE)
+    sentence = re.search(r"^Differs at estimator: (\S+) of (\S+) tokens differ", text, re.MULTILINE)
     (parts,) = [one for one in found["stages"] if one["first"]]
     assert [sentence[1], sentence[2]] == [f"{parts[k]:,}" for k in ("differing", "compared")]
     assert re.search(r"^advantages .* follows$", text, re.MULTILINE)
@@ -155,7 +155,7 @@ def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_pat
     fixed = ["--estimator", "raw", "--no-whiten-advantages"]
     ran = run(["replay", "odd.parquet", *fixed], tmp_path)
     assert ran.code == 1
-    assert "No recipe found: the nearest parts at advantages" in ran.out
+    assert "No recipe found: the nearest differs at advantages" in ran.out
     assert "What remains unexplained" in ran.out
 
 

@@ -44,7 +44,7 @@ def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     """Return what the difference of a stage looks like, the best finding first.
 
     Args:
-        first: the first stage that parts; else one that differs outside of the policy tokens, or
+        first: the first stage that differs; else one that differs outside of the policy tokens, or
             within the rounding of equal rewards.
         recipe: as the user sets it.
         replayer: of the recorded stages.

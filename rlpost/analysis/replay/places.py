@@ -41,7 +41,7 @@ def _column(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
 
 
 def _after(seen: Evidence, name: str, values: Numbers) -> Numbers | None:
-    """Return the stage that parts, computed from other numbers of an earlier stage."""
+    """Return the stage that differs, computed from other numbers of an earlier stage."""
     if seen.first.name == name:
         return values
     rollouts = seen.replayer.rollouts

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MARKDOWN_WIDTH = 1000
-_STYLES = {"equal": "green", "follows": "yellow", "parts": "red"}
+_STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_ULPS = 1e6
 
 
@@ -119,11 +119,11 @@ def input_line(result: Json) -> str:
 
 
 def verdict_line(result: Json) -> str:
-    """Return whether the recipe reproduces the input, else the first stage that parts."""
+    """Return whether the recipe reproduces the input, else the first stage that differs."""
     if "metrics" in result:
         equal = sum(one["reproduced"] for one in result["metrics"])
         count = counted(len(result["metrics"]), "metric")
-        word = "Reproduced" if result["reproduced"] else "Parts"
+        word = "Reproduced" if result["reproduced"] else "Differs"
         return f"{word}: {equal} of {count} equal within {result['tolerance']:g}"
     stages = result["stages"]
     if result["reproduced"]:
@@ -131,16 +131,16 @@ def verdict_line(result: Json) -> str:
         return f"Reproduced: {columns} equal within {result['tolerance']:g}"
     first = next((one for one in stages if one["stage"] == result["first"]), None)
     if first is None and any(one["finding"] == "not-finite" for one in result["findings"]):
-        return "Parts: recorded numbers are NaN, null or infinite; all others are equal"
+        return "Differs: recorded numbers are NaN, null or infinite; all others are equal"
     if first is None:
-        return "Parts, but not in the rows compared stage by stage (last table)"
+        return "Differs, but not in the rows compared stage by stage (last table)"
     unit = _unit(first, result)
     differ = f"{first['differing']:,} of {counted(first['compared'], unit)} differ"
     before = _names(first["from_recorded"])
     source = f"computed from the recorded {before}" if before else "computed from the input"
-    parts = "No recipe found: the nearest parts" if "search" in result else "Parts"
+    differs = "No recipe found: the nearest differs" if "search" in result else "Differs"
     return (
-        f"{parts} at {first['title']}: {differ}, by {number(first['largest'])} at most "
+        f"{differs} at {first['title']}: {differ}, by {number(first['largest'])} at most "
         f"(`{first['column']}`, {source})"
     )
 

@@ -1,4 +1,4 @@
-"""Replay of a recipe: every recorded stage against the computed one, and the first that parts."""
+"""Replay of a recipe: every recorded stage against the computed one, and the first that differs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replay_recipe(
         tolerance: relative tolerance.
 
     Returns:
-        A plain mapping: `reproduced`, `stages`, `first` (the first stage that parts), `examples`.
+        A plain mapping: `reproduced`, `stages`, `first` (the first stage that differs), `examples`.
 
     Raises:
         DataError: the input has no recorded column that the recipe computes, or lacks a role.
@@ -169,12 +169,12 @@ def stage_facts(
 ) -> Json:
     """Return the comparison of a stage.
 
-    `verdict` is `equal`, `parts` (its own arithmetic differs), `follows` (its inputs differ).
+    `verdict` is `equal`, `differs` (its own arithmetic differs), `follows` (its inputs differ).
     """
     rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
     tokens = len(one.difference.recorded) == len(rows) and one.tokens
     inherited = one.difference.equal and start is not None and not start.difference.equal
-    verdict = "follows" if inherited else "equal" if one.difference.equal else "parts"
+    verdict = "follows" if inherited else "equal" if one.difference.equal else "differs"
     return {
         "stage": one.name,
         "title": STAGES[one.name].title,

@@ -174,7 +174,7 @@ def from_start_alone(
             "title": STAGES[one["stage"]].title,
             "column": sample.recorded[one["stage"]],
             "from_recorded": [],
-            "verdict": "equal" if one["equal"] else "parts",
+            "verdict": "equal" if one["equal"] else "differs",
         }
         for one in everywhere
     ]

@@ -42,7 +42,7 @@ class _Found:
 
     @cached_property
     def parting(self) -> int:
-        """How many recorded stages part, and how many differ in tokens that do not count."""
+        """How many recorded stages differ, and how many in tokens that do not count."""
         return parting(*self.how) if self.how else 0
 
 
@@ -123,7 +123,7 @@ class Causes:
 
 
 def parting(replayer: Replayer, recipe: Recipe) -> int:
-    """Return how many recorded stages part, and how many differ in tokens that do not count."""
+    """Return how many recorded stages differ, and how many in tokens that do not count."""
     with suppress(UsageError, DataError, pa.ArrowException):
         stages = replayer.from_recorded(recipe)
         return sum((not one.difference.equal) + (one.outside > 0) for one in stages)

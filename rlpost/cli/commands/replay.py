@@ -102,8 +102,8 @@ def replay(
     """Compare the numbers that a trainer recorded with those of a recipe.
 
     Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from what was
-    recorded before it; the first that parts is named. Without --preset or --config, rlpost searches
-    for the recipe. Exit code 0: reproduced; 1: a stage parts.
+    recorded before it; the first that differs is named. Without --preset or --config, rlpost
+    searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
     """
     _check_outputs(settings)
     of_log: Json = {
