@@ -11,6 +11,7 @@ from rlpost.analysis.replay.candidates import DETAIL, value_of
 from rlpost.analysis.replay.changes import SOLVED, Change, single_changes, solvable
 from rlpost.analysis.replay.inputs import input_changes
 from rlpost.analysis.replay.moves import plain
+from rlpost.analysis.replay.sets import smallest_deviation
 from rlpost.analysis.replay.tested import Causes, numbers_of
 
 if TYPE_CHECKING:
@@ -40,12 +41,9 @@ def causes(seen: Evidence) -> list[Json]:
     found = Causes(seen)
     places.groups(found)
     _options(found)
-    _inputs(found)
-    places.rewards(found)
-    places.kl_sign(found)
-    places.padding(found)
-    if not found.complete:
-        _solved(found)
+    for test in (_inputs, places.rewards, places.kl_sign, places.padding, _solved):
+        if not found.complete:
+            test(found)
     return found.ranked()
 
 
@@ -110,10 +108,12 @@ def _solved(found: Causes) -> None:
     if not seen.enough(seen.wrong):
         return
     for name in solvable(seen.resolved, seen.first.name, seen.first.used):
-        value = _solve(seen, name)
-        if value is None:
-            continue
-        _plainest(found, name, value)
+        floor = name == "numerics.norm_floor"
+        value = smallest_deviation(seen) if floor else _solve(seen, name)
+        if value is not None:
+            _plainest(found, name, value)
+        if found.complete:
+            return
 
 
 def _plainest(found: Causes, name: str, value: float) -> float | None:

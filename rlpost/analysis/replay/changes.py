@@ -52,6 +52,7 @@ class Change:
 
 
 SOLVED: dict[str, tuple[float, float]] = {
+    "numerics.norm_floor": (0.0, 100.0),
     "kl_coef": (0.0, 100.0),
     "gamma": (0.0, 1.0),
     "lam": (0.0, 1.0),
@@ -59,7 +60,6 @@ SOLVED: dict[str, tuple[float, float]] = {
     "lambda_value": (0.0, 1.0),
     "numerics.norm_eps": (0.0, 10.0),
     "numerics.whiten_eps": (0.0, 10.0),
-    "numerics.norm_floor": (0.0, 100.0),
     "f_norm": (1e-3, 1e3),
     "episode_weight": (-100.0, 100.0),
     "step_weight": (-100.0, 100.0),
@@ -72,7 +72,7 @@ def solvable(resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()) -
     """Return the options whose value can matter to a stage, computed from some recorded ones."""
     recipe = resolved.recipe
     matters = {
-        "kl_coef": resolved.kl,
+        "kl_coef": resolved.kl or resolved.kl_unread,
         "numerics.norm_eps": resolved.norm[1] != "none",
         "numerics.norm_floor": resolved.norm[1] != "none",
         "numerics.whiten_eps": resolved.whiten or recipe.whiten_rewards,

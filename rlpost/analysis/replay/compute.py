@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rlpost.analysis.replay import stages as parts
 from rlpost.analysis.replay.differences import TOLERANCE, Difference
-from rlpost.analysis.replay.rollouts import Column
+from rlpost.analysis.replay.rollouts import SETS, Column
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
@@ -98,7 +98,8 @@ class Replayer:
         results = {name for stage in STAGES.values() for name in stage.names}
         results |= {*rollouts.recorded.values()}
         used = {rollouts.columns.column(role) for role in rollouts.columns.columns}
-        kept = [n for n in rollouts.table.schema.names if n not in results or n in used]
+        read = [n for n in rollouts.table.schema.names if not n.startswith(SETS)]
+        kept = [n for n in read if n not in results or n in used]
         self.inputs: pa.Table = rollouts.table.select(kept)
 
     def bound(self, recipe: Recipe) -> Recipe:

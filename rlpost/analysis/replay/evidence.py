@@ -33,11 +33,12 @@ DISTINCT = 3
 
 
 def finding(name: str, text: str, explains: float, *options: str) -> Json:
-    """Return a finding as plain data."""
+    """Return a finding as plain data; `reproduces`: other stages that a change makes equal."""
     return {
         "finding": name,
         "text": text,
         "options": list(options),
+        "reproduces": [],
         "explains": float(min(1.0, max(0.0, explains))),
     }
 

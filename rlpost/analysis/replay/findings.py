@@ -11,12 +11,13 @@ from rlpost.analysis.replay.changes import solvable
 from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.evidence import Evidence, finding
 from rlpost.analysis.replay.relations import general_relations, relations
-from rlpost.analysis.replay.tested import WHOLE
+from rlpost.analysis.replay.sets import set_relations
+from rlpost.analysis.replay.tested import WHOLE, listed
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 MOST = 5
-"""Findings of a replay."""
+"""Findings of the first stage that differs."""
+_LATER = 2
+"""Findings of each later one."""
 _SAMPLE_TOKENS = 150_000
 """Changes and relations are tested on whole steps, or groups, of so many tokens."""
 _OUTLIERS = 0.02
@@ -40,23 +43,46 @@ _MOST_STEPS = 12
 """Steps whose KL coefficients are solved for."""
 
 
-def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
-    """Return what the difference of a stage looks like, the best finding first.
+def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> list[Json]:
+    """Return what the differences of recorded stages look like, by stage.
 
     Args:
-        first: the first stage that differs; else one that differs outside of the policy tokens, or
-            within the rounding of equal rewards.
+        stages: each computed from what was recorded before it.
         recipe: as the user sets it.
         replayer: of the recorded stages.
 
     Returns:
-        At most five mappings: `finding` (an ID), `text` (a sentence), `options` (as typed, which
-        reproduce the recorded numbers, or none), `explains` (share of the differing elements; of
-        large inputs, of those in a sample).
+        Findings as `of_stage` returns them: at most five of the first stage that differs, and two
+        of each later one that no change of an earlier one reproduces. If none differs: of numbers that
+        differ outside of the policy tokens, or within the rounding of equal rewards.
+    """
+    part = [one for one in stages if not one.difference.equal]
+    if not part:
+        return _near(stages)
+    found: list[Json] = []
+    most = MOST
+    for stage in part:
+        if not any(stage.name in one["reproduces"] for one in found):
+            found += of_stage(stage, recipe, replayer)[:most]
+            most = _LATER
+    return found
+
+
+def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
+    """Return what the difference of a stage looks like, the best finding first.
+
+    Args:
+        first: the stage, which differs.
+        recipe: as the user sets it.
+        replayer: of the recorded stages.
+
+    Returns:
+        At most five mappings: `finding` (an ID), `stage`, `text` (a sentence), `options` (as typed,
+        which reproduce the recorded numbers, or none), `explains` (share of the differing elements;
+        of large inputs, of those in a sample), `reproduces` (the stages that the change makes
+        equal).
         Changes that reproduce the recorded numbers come first; then relations of the numbers.
     """
-    if first.difference.equal:
-        return _near(first)
     seen = Evidence(first, recipe, replayer)
     sample = _sample(seen)
     found = causes(sample)
@@ -66,8 +92,15 @@ def findings(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     if not any(one["explains"] >= WHOLE for one in found):
         found += [*_betas(seen), *_steps(seen)]
     if not found:
-        found = general_relations(sample)
-    return _best(found)
+        found = set_relations(sample) or general_relations(sample)
+    return [_named(one, first.name) for one in _best(found)]
+
+
+def _named(one: Json, stage: str) -> Json:
+    """Return a finding whose text names its stage."""
+    text = one["text"].replace("the recorded numbers", f"the recorded `{stage}`")
+    text = text if f"`{stage}`" in text else f"`{stage}`: {text}"
+    return one | {"text": text, "stage": stage}
 
 
 def _best(found: list[Json]) -> list[Json]:
@@ -78,22 +111,32 @@ def _best(found: list[Json]) -> list[Json]:
     return list(best.values())[:MOST]
 
 
-def _near(first: Replayed) -> list[Json]:
-    """Return what differs in a stage that is equal: rounding, and tokens that do not count."""
+def _near(stages: Sequence[Replayed]) -> list[Json]:
+    """Return what differs in stages that are equal: rounding, and tokens that do not count."""
     found = []
-    if first.rounding:
+    rounded = [one for one in stages if one.rounding]
+    outside = [one for one in stages if one.outside]
+    if rounded:
         text = (
-            f"only groups of equal rewards differ, in {first.rounding:,} numbers: recorded is the "
-            "rounding of their float32 mean, divided by ε, where computed is 0"
+            f"only groups of equal rewards differ, in {_most(one.rounding for one in rounded)} "
+            f"numbers of {listed([one.name for one in rounded])}: recorded is the rounding of "
+            "their float32 mean, divided by ε, where computed is 0"
         )
-        found.append(finding("constant-groups", text, 1.0))
-    if first.outside:
+        found.append(finding("constant-groups", text, 1.0) | {"stage": rounded[0].name})
+    if outside:
         text = (
-            f"only numbers outside of the policy tokens differ, {first.outside:,} of them: those "
-            "of observation tokens, or of dropped responses"
+            f"only {_most(one.outside for one in outside)} tokens outside the mask differ in "
+            f"{listed([one.name for one in outside])}: observation tokens, or those of dropped "
+            "responses; they do not count"
         )
-        found.append(finding("masked-tokens", text, 1.0))
+        found.append(finding("masked-tokens", text, 1.0) | {"stage": outside[0].name})
     return found
+
+
+def _most(counts: Iterable[int]) -> str:
+    """Return the one count of several stages, or the largest."""
+    known = {*counts}
+    return f"{max(known):,}" if len(known) == 1 else f"up to {max(known):,}"
 
 
 def _sample(seen: Evidence) -> Evidence:

@@ -226,3 +226,19 @@ def other_groups(replayer: Replayer) -> Iterator[tuple[str, pa.Table]]:
             positions = np.arange(len(rollouts)) // size
             text = f"with groups of {size} consecutive rows, whatever their prompts"
             yield text, with_groups(replayer, pa.array(positions), one_step=True)
+    largest = int(np.bincount(rollouts.groups).max())
+    within = positions_in(rollouts.groups)
+    for size in dict.fromkeys((-(-largest // 2), -(-largest // 4))):
+        if size > 1:
+            blocks = rollouts.groups * largest + within // size
+            text = f"with each group split into blocks of {size} consecutive responses"
+            yield text, with_groups(replayer, pa.array(blocks), one_step=False)
+
+
+def positions_in(codes: Codes) -> Codes:
+    """Return the position of each row among those of its set, in the order of the rows."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.cumsum(np.bincount(codes)) - np.bincount(codes)
+    out = np.empty(len(codes), np.int64)
+    out[order] = np.arange(len(codes)) - starts[codes[order]]
+    return out

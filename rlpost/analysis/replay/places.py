@@ -61,12 +61,13 @@ def groups(found: Causes) -> None:
     for how, table in other_groups(seen.replayer):
         replayer = seen.replayer.reading(table)
         text = f"the recorded numbers are reproduced {how}"
-        if not normed:
+        if not normed or estimator.normalises:
             values = numbers_of(replayer, seen.recipe, seen.first.name)
         else:
             column = _column(replayer, seen.recipe, _REWARDS)
             values = None if column is None else _after(seen, _REWARDS, column)
-        found.add("input:groups-over-steps", text, values)
+        name = "groups-split" if "split" in how else "groups-over-steps"
+        found.add(f"input:{name}", text, values)
 
 
 def rewards(found: Causes) -> None:

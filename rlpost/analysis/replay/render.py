@@ -164,7 +164,7 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
     if "search" in result:
         yield from found_blocks(result)
     yield _stages(result)
-    if result["findings"]:
+    if result["findings"] or (result["first"] is not None and "search" not in result):
         yield _findings(result)
     yield from examples(result, width)
     if "everywhere" in result:
@@ -215,13 +215,15 @@ def _notes(result: Json) -> Iterator[str]:
             "A stage that follows is equal if it is computed from what was recorded before it; "
             "it differs from the start because an earlier stage does."
         )
+    known = {one["finding"] for one in result["findings"] if result["first"] is None}
+    outside = [one for one in result["stages"] if one.get("outside_differing")]
+    if outside and "masked-tokens" not in known:
+        counts = {one["outside_differing"] for one in outside}
+        most = f"{'up to ' if len(counts) > 1 else ''}{counted(max(counts), 'token')}"
+        titles = ", ".join(one["title"] for one in outside)
+        yield f"{titles}: {most} outside the mask differ, too; they do not count."
     for one in result["stages"]:
-        if one.get("outside_differing"):
-            yield (
-                f"{one['title']}: {counted(one['outside_differing'], 'token')} outside the mask "
-                "differ, too; they do not count."
-            )
-        if one.get("rounding"):
+        if one.get("rounding") and "constant-groups" not in known:
             yield (
                 f"{one['title']}: in groups of equal rewards, "
                 f"{counted(one['rounding'], _unit(one, result))} within the float32 rounding of "
@@ -236,6 +238,11 @@ def _findings(result: Json) -> TextTable:
         options = f" (`{typed}`)" if typed not in one["text"] else ""
         explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'], 0)} of these)"
         lines.append(f"{one['text']}{options}{explains}")
+    if not lines:
+        lines.append(
+            "No single change explains it; `rlpost replay IN` without a preset searches "
+            "combinations."
+        )
     return TextTable(title="What the difference looks like", lines=lines)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.evidence import finding
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.text import counted
@@ -66,7 +67,6 @@ def replay_recipe(
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
     not_finite = _not_finite(rollouts, stages)
-    looked = first or next((one for one in stages if one.outside or one.rounding), None)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named),
@@ -74,7 +74,7 @@ def replay_recipe(
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
         "not_computed": not_computed(rollouts, {one.name for one in stages}),
         "first": None if first is None else first.name,
-        "findings": not_finite + ([] if looked is None else findings(looked, recipe, replayer)),
+        "findings": not_finite + findings(stages, recipe, replayer),
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": [*rollouts.warnings, *missing],
     }
@@ -113,7 +113,7 @@ def _not_finite(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[Json]:
                 f"recorded numbers of `{one.column}` are NaN, null or infinite in {len(rows):,} of "
                 f"{len(rollouts):,} responses (rows {first}{', ...' * (len(rows) > _EXAMPLES)})"
             )
-            found.append({"finding": "not-finite", "text": text, "options": [], "explains": 1.0})
+            found.append(finding("not-finite", text, 1.0) | {"stage": one.name})
     return found
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Json = dict[str, Any]
+SETS = "rlpost.replay.set."
+"""Columns of whole numbers that no recipe reads, such as the rank of a response."""
+_MOST_SETS = 256
+_LEAST_OF_SET = 4
 _ONE_STEP = 4
 """A single step may have so many times the tokens of a sample."""
 
@@ -165,6 +169,20 @@ class Rollouts:
                 part = lists.numbers(own.indices.fill_null(-1)).astype(np.int64)
                 codes = codes * (part.max(initial=0) + 2) + part + 1
         return np.unique(codes, return_inverse=True)[1]
+
+    @cached_property
+    def sets(self) -> dict[str, NDArray[np.int64]]:
+        """[N] codes of columns of few whole numbers, such as the rank of each response."""
+        found = {}
+        used = {*self.columns.columns.values(), *self.recorded.values()}
+        for name in self.table.schema.names:
+            if name.startswith(SETS) and name.removeprefix(SETS) not in used:
+                own = self.table.column(name).combine_chunks().dictionary_encode()
+                codes = lists.numbers(own.indices.fill_null(-1)).astype(np.int64) + 1
+                count = len(np.unique(codes))
+                if 1 < count <= min(_MOST_SETS, len(self) // _LEAST_OF_SET):
+                    found[name.removeprefix(SETS)] = codes
+        return found
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
@@ -343,8 +361,14 @@ def read(
     names = [*dict.fromkeys([*used, *recorded.values(), *(needed or ())])]
     if needed is None:
         names += [n for n in schema.names if n not in names and _may_matter(schema, n)]
+    whole = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+    names += [name for name in whole if name not in names]
     rows, scope = chosen_rows(source, columns, recorded, most_tokens)
     table = _read_rows(source, names, rows)
+    read_alone = {n: f"{SETS}{n}" for n in whole if n not in used and n not in recorded.values()}
+    if needed is not None:
+        read_alone = {n: own for n, own in read_alone.items() if n not in needed}
+        table = table.rename_columns([read_alone.get(n, n) for n in table.schema.names])
     return Rollouts(source.name, table, columns, recorded, rows, source.rows, scope)
 
 

@@ -14,9 +14,11 @@ from rlpost.analysis.replay.evidence import ENOUGH, Evidence, explained, finding
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.compute import Replayer
+    from rlpost.analysis.replay.compute import Replayed, Replayer
     from rlpost.analysis.replay.evidence import Json
     from rlpost.recipe.recipe import Recipe
 
@@ -41,9 +43,37 @@ class _Found:
     """The inputs and the recipe that compute all stages; None: only this stage is known."""
 
     @cached_property
+    def stages(self) -> list[Replayed] | None:
+        """All recorded stages with the change; None if only this stage is known."""
+        return stages_of(*self.how) if self.how else None
+
+    @property
     def parting(self) -> int:
         """How many recorded stages differ, and how many in tokens that do not count."""
-        return parting(*self.how) if self.how else 0
+        return 0 if self.stages is None else parting(self.stages)
+
+    def broken(self, own: Mapping[str, bool]) -> list[str]:
+        """Return the stages that differ with the change alone."""
+        return [one.name for one in self.stages or () if not one.difference.equal and own[one.name]]
+
+    def described(self, stage: str, own: Mapping[str, bool]) -> Json:
+        """Return the finding, whose text has what the change does to each recorded stage.
+
+        Args:
+            stage: the stage that it reproduces.
+            own: whether each stage is equal without the change.
+        """
+        after = {one.name: one.difference.equal for one in self.stages or () if one.name != stage}
+        also = [name for name, equal in after.items() if equal and not own[name]]
+        part = [name for name, equal in after.items() if not equal and not own[name]]
+        text = self.json["text"].replace(
+            "the recorded numbers",
+            f"the recorded {listed([stage, *also])}{f', but not {listed(part)}' if part else ''}",
+        )
+        broken = self.broken(own)
+        if broken:
+            text += f"; but {listed(broken)}, equal without it, would differ"
+        return self.json | {"text": text, "reproduces": [stage, *also]}
 
 
 @dataclass
@@ -110,24 +140,38 @@ class Causes:
         """Return the changes, those that reproduce the most first.
 
         Changes that reproduce the stage can differ in other recorded stages, and in the numbers of
-        tokens that do not count.
+        tokens that do not count. One that makes another stage differ is below those that do not.
         """
-        ties = len(self.found) > 1
-        own = parting(self.seen.replayer, self.seen.recipe) - 1 if ties else 0
+        if not self.found:
+            return []
+        replayer, name = self.seen.replayer, self.seen.first.name
+        stages = stages_of(replayer, self.seen.recipe)
+        known = {one.name: one.difference.equal for one in stages}
+        own = dict.fromkeys(replayer.rollouts.recorded, False) | known
 
-        def rank(one: _Found) -> tuple[bool, int, int]:
-            left = one.parting if one.how else own
-            return one.json["explains"] < WHOLE, left if ties else 0, one.constants
+        def rank(one: _Found) -> tuple[bool, bool, int, int]:
+            left = one.parting if one.how else parting(stages) - 1
+            return one.json["explains"] < WHOLE, bool(one.broken(own)), left, one.constants
 
-        return [one.json for one in sorted(self.found.values(), key=rank)]
+        return [one.described(name, own) for one in sorted(self.found.values(), key=rank)]
 
 
-def parting(replayer: Replayer, recipe: Recipe) -> int:
-    """Return how many recorded stages differ, and how many in tokens that do not count."""
+def listed(names: Sequence[str]) -> str:
+    """Return names in backticks, with commas and a last `and`."""
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
+
+
+def stages_of(replayer: Replayer, recipe: Recipe) -> list[Replayed]:
+    """Return all recorded stages by a recipe; none if it does not fit the inputs."""
     with suppress(UsageError, DataError, pa.ArrowException):
-        stages = replayer.from_recorded(recipe)
-        return sum((not one.difference.equal) + (one.outside > 0) for one in stages)
-    return len(replayer.rollouts.recorded) * 2
+        return replayer.from_recorded(recipe)
+    return []
+
+
+def parting(stages: Sequence[Replayed]) -> int:
+    """Return how many stages differ, and how many in tokens that do not count."""
+    return sum((not one.difference.equal) + (one.outside > 0) for one in stages)
 
 
 def numbers_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
