@@ -53,8 +53,8 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
 
     Returns:
         Findings as `of_stage` returns them: at most five of the first stage that differs, and two
-        of each later one that no change of an earlier one reproduces. If none differs: of numbers that
-        differ outside of the policy tokens, or within the rounding of equal rewards.
+        of each later one that no change of an earlier one reproduces. If none differs: of numbers
+        that differ outside of the policy tokens, or within the rounding of equal rewards.
     """
     part = [one for one in stages if not one.difference.equal]
     if not part:
