@@ -65,7 +65,8 @@ def searched(entry, one, **options):
 def verdict(entry, one, found) -> str:
     """right: the framework and its estimator; tied: among the ties; else reproduced, or wrong."""
     framework = FRAMEWORKS[entry["peer"]]
-    named = [found.facts["best"], *found.facts["ties"]]
+    ties = found.facts["ties"]
+    named = [found.facts["best"], *ties, *(same for one in ties for same in one["same"])]
     if not found.facts["reproduces"]:
         return "wrong"
     estimators = {one.recipe.estimator, one.recipe.estimator_name}

@@ -32,9 +32,8 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
     """Yield the recipe of a search as options and as a file, ties, and what it leaves open."""
     found = result["search"]
     best, reproduced = found["best"], result["reproduced"]
-    yield Code(
-        "Recipe" if reproduced else "Nearest recipe", best["named"], "text", (_tried(found),)
-    )
+    title = "Nearest recipe" if found["near"] else "No recipe is near; equal for the most stages"
+    yield Code("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
     yield Code("As a recipe file, for --config", best["toml"], "toml")
     if reproduced and found["ties"]:
         yield from _ties(found)
@@ -64,11 +63,18 @@ def _ties(found: Json) -> Iterator[TextTable]:
         notes=[f"… {more} more, see --format json"] if more else [],
         text=(0, 1),
     )
-    fields = dict.fromkeys(name for one in shown for name in one["differs"] if name in DATA)
-    if fields:
-        rows = [(_flag(name), DATA[name]) for name in fields]
+    kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
+    fields = dict.fromkeys(name for one in shown for name in one["differs"])
+    rows = [
+        (", ".join(_flag(name) for name in fields if kind in DATA.get(name, ())), kind)
+        for kind in kinds
+    ]
+    if rows:
         yield TextTable(
-            ("option", "data"), rows, title="Data that would tell them apart", text=(0, 1)
+            ("option", "data"),
+            rows,
+            title="Data that would tell them apart, not in this sample",
+            text=(0, 1),
         )
 
 

@@ -105,6 +105,7 @@ class Rollouts:
     scope: str = "everything"
     """What the rows are: everything, whole steps, or whole prompt groups."""
     warnings: list[str] = field(default_factory=list)
+    _read: dict[tuple[str, str], Column] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -201,7 +202,12 @@ class Rollouts:
         Raises:
             DataError: its lists have other lengths than the tokens of the responses.
         """
-        name = self.recorded[stage]
+        key = stage, self.recorded[stage]
+        if key not in self._read:
+            self._read[key] = self._column(*key)
+        return self._read[key]
+
+    def _column(self, stage: str, name: str) -> Column:
         column = Column.of(self.table.column(name))
         if column.offsets is not None:
             own = np.diff(column.offsets)

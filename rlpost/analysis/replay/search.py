@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.candidates import DETAIL, bases, flat, key_of, nested, presets_of
-from rlpost.analysis.replay.moves import Facts, moves
+from rlpost.analysis.replay.moves import EPSILONS, Facts, moves
 from rlpost.analysis.replay.sample import kinds_of, sampled
 from rlpost.analysis.replay.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.replay.ties import tie
-from rlpost.analysis.replay.trials import Trial, Trials
+from rlpost.analysis.replay.ties import ties_of
+from rlpost.analysis.replay.trials import NOISE, Trial, Trials
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
 from rlpost.recipe.estimators import READERS
@@ -41,8 +41,8 @@ STARTS = 5
 """Estimators around which changes are tried."""
 ROUNDS = 6
 """Changes that are made one after another."""
-SECONDS = 20.0
-"""CPU seconds after which no other start is tried."""
+RECIPES = 1500
+"""Recipes after which no other start is tried: about 10 seconds of 512 short responses."""
 _SPREAD = 1
 """Estimators whose numbers are solved on every preset, before the next ones."""
 _GAIN = 0.98
@@ -63,6 +63,41 @@ _SHARED = (*_BEFORE, "response_level_rewards")
 """Stages that do not depend on most estimators."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
+
+
+_MANY = 0.1
+"""Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
+_NEAR_SHARE = 0.45
+"""Share of the numbers that are equal, or nothing is near."""
+_FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
+"""Details that differ by little, tried on a recipe that is not exact."""
+_CONSTANTS = (
+    "reward_clip", "reward_clip_low", "advantage_clip", "max_len_mask", "max_response_length",
+    "kl_coef", "gamma", "lam", "f_norm", "step_gamma", "ema_decay", "length_adaptive_alpha",
+    "component_weights", "truncation_penalty", "teachers", "is_cap", "is_floor", "is_mask",
+    "otb_is_cap", "episode_weight", "step_weight",
+)  # fmt: skip
+"""Options whose value is free, so that some numbers become equal by chance."""
+
+
+def _plainest(found: list[Trial]) -> Trial:
+    """Return the plainest of the trials about as exact as the most exact."""
+    most = min(found, key=lambda one: one.inexact)
+    return min((one for one in found if one.about_as_exact(most)), key=_place)
+
+
+def _exact(trial: Trial) -> bool:
+    return trial.inexact <= NOISE
+
+
+def _nearness(one: Trial) -> tuple[Any, ...]:
+    """Return the order of plain recipes that reproduce nothing: the most equal stages first."""
+    return -len(one.equal_stages), -round(one.share_equal, 1), one.place
+
+
+def is_near(one: Trial) -> bool:
+    """Return whether about half of the numbers are equal."""
+    return one.share_equal >= _NEAR_SHARE
 
 
 def _by_residual(found: list[Problem]) -> list[Problem]:
@@ -101,7 +136,8 @@ def search(
     Returns:
         The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
         `seconds`, `sample`, `reproduces`, `best` (`named`, `options`, `preset`, `estimator`,
-        `changes`, `toml`), `largest`, `share_equal`, `not_computed`, `ties` and `unexplained`.
+        `changes`, `toml`), `near` (about half of the numbers are equal),
+        `largest`, `share_equal`, `not_computed`, `ties` and `unexplained`.
 
     Raises:
         DataError: no recipe fits the input.
@@ -122,7 +158,6 @@ class _Search:
     def __init__(self, sample: Rollouts, tolerance: float, given: Json, reporter: Reporter) -> None:
         self.given = given
         self.tolerance, self.reporter = tolerance, reporter
-        self.started = time.process_time()
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
         self.starts = self._bases()
         self.missing = self._drop_uncomputed(sample)
@@ -153,8 +188,8 @@ class _Search:
 
     @property
     def late(self) -> bool:
-        """Whether the time for more starts is over."""
-        return time.process_time() - self.started > SECONDS
+        """Whether enough recipes were tried; the same on every machine."""
+        return self.trials.count > RECIPES
 
     def best(self) -> Trial:
         """Return the best trial: one recorded stage after another, in the order of the pipeline."""
@@ -165,7 +200,7 @@ class _Search:
                 best = self._focused(self.trials.again(best))
             if not best.reproduces and len(stages) > 1:
                 best = min(best, self._focused(self.starts[0]), key=_place)
-        return self._smallest(best) if best.reproduces and best.candidate.changes else best
+        return self._smallest(best) if best.reproduces else self._justified(best)
 
     def _focused(self, before: Trial) -> Trial:
         """Return the best trial for the stages that count at present.
@@ -318,14 +353,48 @@ class _Search:
         return best
 
     def _smallest(self, best: Trial) -> Trial:
-        """Return the recipe with the fewest changes that gives the same numbers, on any preset."""
-        best = self._pruned(best)
+        """Return the plainest recipe of those about as exact as the most exact, on any preset."""
+        found = self._equal_ones(self._pruned(best))
+        best = _plainest(found)
+        finer = [{name: one} for name in _FINE for one in EPSILONS if name not in self.given]
+        if not _exact(best):
+            tried = [self.trials.of(best.candidate.changed(changes)) for changes in finer]
+            found = [best, *(one for one in tried if one is not None and one.reproduces)]
+            best = _plainest(found)
+        return best
+
+    def _equal_ones(self, best: Trial) -> list[Trial]:
+        """Return a trial and those of other presets and estimators that give the numbers too."""
+        found = [best]
         for candidate in self._others(best):
             if len(candidate.changes) <= len(best.candidate.changes) + 1:
                 one = self.trials.of(candidate)
                 if one is not None and one.reproduces:
-                    best = min(best, self._pruned(one), key=_place)
-        return best
+                    found.append(self._pruned(one))
+        return found
+
+    def _justified(self, best: Trial) -> Trial:
+        """Return the nearest recipe if nothing reproduces, with the changes that explain much.
+
+        A change stays if it makes a stage equal, or many numbers. A plain preset comes first if it
+        is equal for as many stages and for about as many numbers.
+        """
+        self.trials.focus = self.trials.stages
+        best = self._supported(self.trials.again(best))
+        plain = min(map(self.trials.again, self.starts), key=_nearness)
+        stages = len(best.equal_stages) - len(plain.equal_stages)
+        better = stages > 0 or (stages == 0 and best.share_equal > plain.share_equal + _MANY)
+        return best if better and is_near(best) else plain
+
+    def _supported(self, trial: Trial) -> Trial:
+        """Return a trial without the changes that make few numbers equal, constants first."""
+        for name in sorted(trial.candidate.changes, key=lambda n: n not in _CONSTANTS):
+            one = self.trials.of(trial.candidate.without([name]))
+            if one is None or {*trial.equal_stages} - {*one.equal_stages}:
+                continue
+            if name in _CONSTANTS or one.share_equal > trial.share_equal - _MANY:
+                trial = one
+        return trial
 
     def _others(self, best: Trial) -> list[Candidate]:
         """Return the same changes with other presets and estimators."""
@@ -340,22 +409,21 @@ class _Search:
         """Return a trial without the changes that the recorded numbers do not need."""
         for name in sorted(trial.candidate.changes, key=lambda n: not n.startswith(DETAIL)):
             one = self.trials.of(trial.candidate.without([name]))
-            if one is not None and one.reproduces:
+            if one is not None and one.reproduces and one.about_as_exact(trial):
                 trial = one
         return trial
 
     def ties(self, best: Trial) -> list[Json]:
-        """Return the other presets and estimators, with the same changes, that give the numbers."""
-        found = list[Trial]()
-        for candidate in self._others(best):
-            one = self.trials.of(candidate)
-            if one is not None and one.reproduces:
-                found.append(self._pruned(one))
+        """Return the other presets and estimators, with the same changes, that are as exact.
+
+        Those that differ in no option that is read are one tie.
+        """
+        found = [one for one in self._equal_ones(best) if one.about_as_exact(best)]
         own = best.resolved.recipe.estimator
         found.sort(key=lambda one: (one.resolved.recipe.estimator != own, one.place))
         named = {one.candidate.named: one for one in found}
         named.pop(best.candidate.named, None)
-        return [tie(best, one, self.trials.stages) for one in named.values()]
+        return ties_of(best, [*named.values()], self.known, self.trials.stages)
 
     def facts(self, best: Trial, ties: list[Json], seconds: float) -> Json:
         """Return the result of the search as plain data."""
@@ -372,6 +440,7 @@ class _Search:
                 "scope": trials.rollouts.scope,
             },
             "reproduces": best.reproduces,
+            "near": best.reproduces or is_near(best),
             "best": {
                 "named": candidate.named,
                 "options": candidate.typed,
@@ -382,9 +451,7 @@ class _Search:
             },
             "largest": best.largest,
             "median_relative": best.error,
-            "share_equal": 1.0 - sum(best.wrong.values()) / best.compared
-            if best.compared
-            else None,
+            "share_equal": best.share_equal if best.compared else None,
             "not_computed": sorted({*self.missing, *recorded} - computed),
             "ties": ties[:TIES],
             "tie_count": len(ties),

@@ -35,6 +35,10 @@ _RELAXED = 0.15
 """What is added to the score of numbers that are equal after whitening only."""
 _KEPT, _FEWEST = 10_000_000, 32
 """Tokens of all trials that are kept, and their least number; older ones are computed again."""
+NOISE = 6e-7
+"""Differences that float32 arithmetic in another order makes, as a share of the mean size."""
+_AS_EXACT = 4.0
+"""Recipes whose differences are so many times the smallest ones are about as exact."""
 _ENOUGH = 3
 """Different numbers of a batch that an affine map does not always explain."""
 
@@ -80,6 +84,25 @@ class Trial:
         every = np.concatenate(parts) if parts else np.zeros(0)
         return float(np.median(every)) if len(every) else 0.0
 
+    @cached_property
+    def inexact(self) -> float:
+        """The 90th percentile of the differences of a stage, as a share of its mean size."""
+        return max((inexact(one.difference) for one in self.replayed), default=0.0)
+
+    def about_as_exact(self, other: Trial) -> bool:
+        """Whether its differences are about as small as those of another trial, or smaller."""
+        return self.inexact <= max(NOISE, _AS_EXACT * other.inexact)
+
+    @cached_property
+    def equal_stages(self) -> tuple[str, ...]:
+        """The recorded stages that are equal."""
+        return tuple(name for name, wrong in self.wrong.items() if not wrong)
+
+    @property
+    def share_equal(self) -> float:
+        """The share of the recorded values that are equal."""
+        return 1.0 - sum(self.wrong.values()) / self.compared if self.compared else 0.0
+
     @property
     def largest(self) -> float | None:
         """The largest absolute difference."""
@@ -91,6 +114,14 @@ class Trial:
     def place(self) -> tuple[Any, ...]:
         """The best first."""
         return (not self.reproduces, round(self.score, 6), *self.candidate.order)
+
+
+def inexact(difference: Difference) -> float:
+    """Return the 90th percentile of differences, as a share of the mean size of the recorded."""
+    chosen = difference.chosen & np.isfinite(difference.distance)
+    distance, size = difference.distance[chosen], np.abs(difference.recorded[chosen])
+    mean = float(size.mean()) if len(size) else 0.0
+    return float(np.quantile(distance, 0.9)) / mean if mean > 0 else 0.0
 
 
 def relative_errors(difference: Difference) -> Numbers:
