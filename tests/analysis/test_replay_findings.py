@@ -92,3 +92,73 @@ def test_numbers_of_other_rows_are_found():
     found, _ = findings(table.set_column(place, "advantages", pa.array(rolled, kind)), recipe)
     assert [one["finding"] for one in found] == ["other-rows"]
     assert "each step" in found[0]["text"]
+
+
+def recorded(table, recipe, *stages):
+    """The table with columns that a recipe computes."""
+    return rlpost.enrich(table, rlpost.Recipe.of({**recipe.model_dump(), "emit": stages}))[0]
+
+
+def test_a_finding_names_its_stage_and_later_stages_have_their_own():
+    true = rlpost.preset(
+        "slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.013, whiten_advantages=True
+    )
+    table = recorded(rollouts(302, responses=96), true, "returns", "advantages")
+    wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0, "whiten_advantages": False})
+    found, _ = findings(table, wrong)
+    assert (found[0]["finding"], found[0]["stage"]) == ("option:kl_coef", "returns")
+    assert found[0]["options"] == ["--kl-coef 0.013"]
+    assert "reproduces the recorded `returns`, but not `advantages`" in found[0]["text"]
+    later = next(one for one in found if one["stage"] == "advantages")
+    assert later["finding"] == "option:whiten_advantages"
+    assert later["text"].startswith("with `--kl-coef 0.013`: ")
+
+
+def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():
+    recipe = rlpost.preset(
+        "slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.05, whiten_advantages=True
+    )
+    table = rollouts(303, responses=96)
+    ranks = pa.array(np.random.default_rng(3).integers(0, 2, len(table)))
+    by_step_and_rank = pa.array(2 * np.array(table["step"].to_pylist()) + np.asarray(ranks))
+    place = table.schema.get_field_index("step")
+    split = recorded(table.set_column(place, "step", by_step_and_rank), recipe, "advantages")
+    local = split.set_column(place, "step", table["step"]).append_column("dp_rank", ranks)
+    found, _ = findings(local, recipe)
+    assert found[0]["finding"] == "within-sets"
+    assert "within each `dp_rank`" in found[0]["text"]
+    whole = recorded(table, recipe, "advantages").append_column("dp_rank", ranks)
+    assert findings(whole, recipe) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "expected"),
+    [
+        (lambda _deviation, before: before, "step-divisor"),
+        (
+            lambda deviation, _before: np.maximum(deviation, 0.4) + 1e-4,
+            "option:numerics.norm_floor",
+        ),
+    ],
+)
+def test_rewards_divided_by_another_deviation(divisor, expected):
+    recipe = rlpost.preset("trl", estimator="grpo")
+    table = rollouts(304, responses=96)
+    centred = recorded(
+        table, rlpost.Recipe.of({**recipe.model_dump(), "norm_std": "none"}), "advantages"
+    )
+    reward = np.array(table["reward"].to_pylist())
+    steps, groups = (np.array(table[name].to_pylist()) for name in ("step", "prompt_id"))
+    keys = np.unique(np.stack([steps, np.unique(groups, return_inverse=True)[1]]), axis=1,
+                     return_inverse=True)[1].ravel()  # fmt: skip
+    deviation = np.array([reward[keys == k].std(ddof=1) if (keys == k).sum() > 1 else 0
+                          for k in keys])  # fmt: skip
+    before = np.array([reward[steps == max(s - 1, 0)].std(ddof=1) for s in steps])
+    by = divisor(deviation, before)
+    values = [
+        [x / d for x in row] for row, d in zip(centred["advantages"].to_pylist(), by, strict=True)
+    ]
+    place = centred.schema.get_field_index("advantages")
+    kind = centred.schema.field(place).type
+    found, _ = findings(centred.set_column(place, "advantages", pa.array(values, kind)), recipe)
+    assert found[0]["finding"] == expected, found

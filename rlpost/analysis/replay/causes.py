@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
 
 _FEW = 2
 _ROUNDS = 6
+_NEARER = 0.9
+"""Each round must leave less than this share of the differences."""
 _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
 
-def causes(seen: Evidence) -> list[Json]:
+def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
     """Return the single changes that reproduce the recorded numbers of a stage, best first.
 
     Args:
         seen: the numbers of the stage.
+        solve: solve for the values of options, too, unless a plain change reproduces the numbers.
     """
     if int(seen.wrong.sum()) < _FEW:
         return []
@@ -42,7 +46,7 @@ def causes(seen: Evidence) -> list[Json]:
     places.groups(found)
     _options(found)
     for test in (_inputs, places.rewards, places.kl_sign, places.padding, _solved):
-        if not found.complete:
+        if not found.complete and (solve or test is not _solved):
             test(found)
     return found.ranked()
 
@@ -141,6 +145,7 @@ def _solve(seen: Evidence, name: str) -> float | None:
     """Return the value of an option by Gauss-Newton from the best of some starts."""
     low, high = SOLVED[name]
 
+    @cache
     def numbers(value: float) -> Numbers | None:
         recipe = Change(((name, value),)).recipe(seen.recipe)
         values = None if recipe is None else numbers_of(seen.replayer, recipe, seen.first.name)
@@ -156,6 +161,7 @@ def _solve(seen: Evidence, name: str) -> float | None:
     tried = [(x, own) for x in starts if (own := numbers(x)) is not None]
     x, own = min(tried, key=lambda one: float(np.nanmean(np.abs(one[1] - recorded))))
     for _ in range(_ROUNDS):
+        before = float(np.nanmean(np.abs(own - recorded)))
         step = max(abs(x) * 0.01, 1e-3)
         step = -step if x + step > high else step
         other = numbers(x + step)
@@ -171,6 +177,8 @@ def _solve(seen: Evidence, name: str) -> float | None:
         own = new
         if abs(moved) < _NEAR * max(abs(x), 1e-3):
             break
+        if float(np.nanmean(np.abs(own - recorded))) > _NEARER * before:
+            return None  # another value does not explain it
     return x
 
 

@@ -10,7 +10,7 @@ from rlpost.analysis.replay.causes import causes, value_by_step
 from rlpost.analysis.replay.changes import solvable
 from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.evidence import Evidence, finding
-from rlpost.analysis.replay.relations import general_relations, relations
+from rlpost.analysis.replay.relations import ROUNDINGS, general_relations, relations
 from rlpost.analysis.replay.sets import set_relations
 from rlpost.analysis.replay.tested import WHOLE, listed
 from rlpost.errors import DataError, UsageError
@@ -32,6 +32,8 @@ MOST = 5
 """Findings of the first stage that differs."""
 _LATER = 2
 """Findings of each later one."""
+_EXACT = ("sign", "shift", *ROUNDINGS, "other-rows", "eps-inside-root")
+"""Relations that no value of an option makes."""
 _SAMPLE_TOKENS = 150_000
 """Changes and relations are tested on whole steps, or groups, of so many tokens."""
 _OUTLIERS = 0.02
@@ -53,19 +55,26 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
 
     Returns:
         Findings as `of_stage` returns them: at most five of the first stage that differs, and two
-        of each later one that no change of an earlier one reproduces. If none differs: of numbers
-        that differ outside of the policy tokens, or within the rounding of equal rewards.
+        of each later one that no change of an earlier one reproduces, with the first change. If
+        none differs: of numbers outside of the policy tokens, or within the rounding of equal
+        rewards.
     """
     part = [one for one in stages if not one.difference.equal]
     if not part:
         return _near(stages)
-    found: list[Json] = []
-    most = MOST
-    for stage in part:
-        if not any(stage.name in one["reproduces"] for one in found):
-            found += of_stage(stage, recipe, replayer)[:most]
-            most = _LATER
-    return found
+    found = of_stage(part[0], recipe, replayer)
+    first = found[0] if found and found[0]["explains"] >= WHOLE else {}
+    changed: Recipe | None = first.get("recipe")
+    typed = " ".join(f"`{option}`" for option in first.get("options", ()))
+    before = f"with {typed}: " if changed is not None else ""
+    for own in part[1:]:
+        if any(own.name in one["reproduces"] for one in found):
+            continue
+        later = own if changed is None else replayer.stage(changed, own.name)
+        if later is not None and not later.difference.equal:
+            new = of_stage(later, changed or recipe, replayer)[:_LATER]
+            found += [one | {"text": f"{before}{one['text']}"} for one in new]
+    return [{key: value for key, value in one.items() if key != "recipe"} for one in found]
 
 
 def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
@@ -85,9 +94,11 @@ def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     """
     seen = Evidence(first, recipe, replayer)
     sample = _sample(seen)
-    found = causes(sample)
+    related = relations(sample)
+    exact = any(one["finding"] in _EXACT and one["explains"] >= WHOLE for one in related)
+    found = causes(sample, solve=not exact)
     whole = [one for one in found if one["explains"] >= WHOLE]
-    others = [one for one in found if one["explains"] < WHOLE] + relations(sample)
+    others = [one for one in found if one["explains"] < WHOLE] + related
     found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *_subsets(seen)]
     if not any(one["explains"] >= WHOLE for one in found):
         found += [*_betas(seen), *_steps(seen)]

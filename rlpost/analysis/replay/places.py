@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.evidence import ENOUGH
 from rlpost.analysis.replay.inputs import other_groups
+from rlpost.analysis.replay.stages import late_normalisation
 from rlpost.analysis.replay.tested import numbers_of
 from rlpost.errors import DataError, UsageError
 
@@ -61,7 +62,7 @@ def groups(found: Causes) -> None:
     for how, table in other_groups(seen.replayer):
         replayer = seen.replayer.reading(table)
         text = f"the recorded numbers are reproduced {how}"
-        if not normed or estimator.normalises:
+        if not normed or late_normalisation(seen.resolved.recipe):
             values = numbers_of(replayer, seen.recipe, seen.first.name)
         else:
             column = _column(replayer, seen.recipe, _REWARDS)

@@ -176,13 +176,14 @@ class Rollouts:
         """[N] codes of columns of few whole numbers, such as the rank of each response."""
         found = {}
         used = {*self.columns.columns.values(), *self.recorded.values()}
-        for name in self.table.schema.names:
-            if name.startswith(SETS) and name.removeprefix(SETS) not in used:
-                own = self.table.column(name).combine_chunks().dictionary_encode()
-                codes = lists.numbers(own.indices.fill_null(-1)).astype(np.int64) + 1
-                count = len(np.unique(codes))
-                if 1 < count <= min(_MOST_SETS, len(self) // _LEAST_OF_SET):
-                    found[name.removeprefix(SETS)] = codes
+        for column in self.table.schema:
+            name = column.name.removeprefix(SETS)
+            if name in used or not pa.types.is_integer(column.type):
+                continue
+            own = self.table.column(column.name).combine_chunks().dictionary_encode()
+            codes = lists.numbers(own.indices.fill_null(-1)).astype(np.int64) + 1
+            if 1 < len(np.unique(codes)) <= min(_MOST_SETS, len(self) // _LEAST_OF_SET):
+                found[name] = codes
         return found
 
     @cached_property

@@ -56,7 +56,8 @@ def smallest_deviation(seen: Evidence) -> float | None:
         return None
     value = float(np.median(own))
     near = np.abs(own - value) <= _NEAR * abs(value)
-    return value if value > 0 and near.mean() >= ENOUGH else None
+    floor = value - seen.recipe.numerics.norm_eps
+    return floor if floor > 0 and near.mean() >= ENOUGH else None
 
 
 def _divisor(seen: Evidence) -> Numbers | None:

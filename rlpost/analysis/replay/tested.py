@@ -66,14 +66,14 @@ class _Found:
         after = {one.name: one.difference.equal for one in self.stages or () if one.name != stage}
         also = [name for name, equal in after.items() if equal and not own[name]]
         part = [name for name, equal in after.items() if not equal and not own[name]]
-        text = self.json["text"].replace(
-            "the recorded numbers",
-            f"the recorded {listed([stage, *also])}{f', but not {listed(part)}' if part else ''}",
-        )
+        names = listed([stage, *also]) + (f", but not {listed(part)}," if part else "")
+        text = self.json["text"].replace("the recorded numbers", f"the recorded {names}")
+        text = text.replace(",,", ",").removesuffix(",")
         broken = self.broken(own)
         if broken:
             text += f"; but {listed(broken)}, equal without it, would differ"
-        return self.json | {"text": text, "reproduces": [stage, *also]}
+        recipe = self.how[1] if self.how and self.json["options"] else None
+        return self.json | {"text": text, "reproduces": [stage, *also], "recipe": recipe}
 
 
 @dataclass
