@@ -119,7 +119,8 @@ def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():
         "slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.05, whiten_advantages=True
     )
     table = rollouts(303, responses=96)
-    ranks = pa.array(np.random.default_rng(3).integers(0, 2, len(table)))
+    prompts = np.unique(table["prompt_id"].to_pylist(), return_inverse=True)[1]
+    ranks = pa.array(prompts % 2)  # whole groups, so that only whitening differs
     by_step_and_rank = pa.array(2 * np.array(table["step"].to_pylist()) + np.asarray(ranks))
     place = table.schema.get_field_index("step")
     split = recorded(table.set_column(place, "step", by_step_and_rank), recipe, "advantages")
