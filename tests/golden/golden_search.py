@@ -16,6 +16,7 @@ from golden_rules import runs_of
 from golden_runs import Run
 from test_golden import defect_of
 
+from rlpost.analysis.replay.candidates import base_recipe
 from rlpost.analysis.replay.rollouts import Maps, read
 from rlpost.analysis.replay.search import search
 from rlpost.analysis.replay.stages import STAGES
@@ -72,7 +73,9 @@ def verdict(entry, one, found) -> str:
     estimators = {one.recipe.estimator, one.recipe.estimator_name}
 
     def right(which) -> bool:
-        return which["preset"].partition("@")[0] == framework and (which["estimator"] in estimators)
+        name = base_recipe(which["preset"], which["estimator"]).estimator
+        own = which["preset"].partition("@")[0] == framework
+        return own and bool({which["estimator"], name} & estimators)
 
     if right(named[0]):
         return "right"

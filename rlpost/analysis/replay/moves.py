@@ -270,6 +270,8 @@ def _own(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     if name == "gdpo":
         yield from _details(recipe, "gdpo_batch")
         yield from ({f"{DETAIL}batch_eps": one} for one in EPSILONS)
+    if name == "grpo_passk":
+        yield {"norm_std": "none"}
     if name == "gpg":
         yield from ({"f_norm": one} for one in (0.5, 2.0))
     if name == "agentic_reinforce":

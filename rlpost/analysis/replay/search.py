@@ -13,15 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rlpost.analysis.replay.candidates import DETAIL, bases, flat, key_of, nested, presets_of
+from rlpost.analysis.replay.candidates import (
+    DETAIL,
+    bases,
+    flat,
+    key_of,
+    nested,
+    presets_of,
+    value_of,
+)
 from rlpost.analysis.replay.moves import EPSILONS, Facts, moves
-from rlpost.analysis.replay.sample import kinds_of, sampled
+from rlpost.analysis.replay.sample import sampled
 from rlpost.analysis.replay.solve import Problem, problems, solvable, solved
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.replay.ties import ties_of
-from rlpost.analysis.replay.trials import NOISE, Trial, Trials
+from rlpost.analysis.replay.trials import NOISE, Trial, Trials, unexplained
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
 from rlpost.recipe.estimators import READERS
@@ -71,6 +76,8 @@ _NEAR_SHARE = 0.45
 """Share of the numbers that are equal, or nothing is near."""
 _FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
 """Details that differ by little, tried on a recipe that is not exact."""
+_CARRIED = ("gamma", "lam", "kl_coef", "kl_estimator", "whiten_advantages")
+"""Options for which presets have values of their own, set with a recipe that has changes."""
 _CONSTANTS = (
     "reward_clip", "reward_clip_low", "advantage_clip", "max_len_mask", "max_response_length",
     "kl_coef", "gamma", "lam", "f_norm", "step_gamma", "ema_decay", "length_adaptive_alpha",
@@ -354,13 +361,25 @@ class _Search:
 
     def _smallest(self, best: Trial) -> Trial:
         """Return the plainest recipe of those about as exact as the most exact, on any preset."""
-        found = self._equal_ones(self._pruned(best))
+        found = self._equal_ones(self._solved_again(self._pruned(best)))
         best = _plainest(found)
         finer = [{name: one} for name in _FINE for one in EPSILONS if name not in self.given]
         if not _exact(best):
             tried = [self.trials.of(best.candidate.changed(changes)) for changes in finer]
             found = [best, *(one for one in tried if one is not None and one.reproduces)]
             best = _plainest(found)
+        return best
+
+    def _solved_again(self, best: Trial) -> Trial:
+        """Return a trial without the changes that other solved numbers make up for."""
+        own = best.candidate.changes
+        if not {*own} & {*solvable(best, self.known)}:
+            return best
+        for name in (name for name in own if name not in _CONSTANTS):
+            one = self.trials.of(best.candidate.without([name]))
+            if name in best.candidate.changes and one is not None:
+                one = self._solved(one)
+                best = self._pruned(one) if one.reproduces and one.place < best.place else best
         return best
 
     def _equal_ones(self, best: Trial) -> list[Trial]:
@@ -403,7 +422,10 @@ class _Search:
             **{one.named: one for one in own},
             **{s.candidate.named: s.candidate for s in self.starts},
         }
-        return [one.changed(best.candidate.changes) for one in every.values()]
+        changes = best.candidate.changes
+        carried = {n: value_of(best.candidate.recipe, n) for n in _CARRIED} | changes
+        found = [one.changed(changes) for one in every.values()]
+        return found + [one.changed(carried) for one in own if changes]
 
     def _pruned(self, trial: Trial) -> Trial:
         """Return a trial without the changes that the recorded numbers do not need."""
@@ -457,36 +479,3 @@ class _Search:
             "tie_count": len(ties),
             "unexplained": [] if best.reproduces else unexplained(best, trials.rollouts),
         }
-
-
-def unexplained(trial: Trial, rollouts: Rollouts) -> list[Json]:
-    """Return what a recipe leaves open: by stage, the share and the rows that differ."""
-    found, rows_of_tokens = [], np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-    kinds, steps = kinds_of(rollouts), rollouts.codes("batch")
-    computed = {one.name: one for one in trial.replayed}
-    for name in (name for name in STAGES if name in trial.scores):
-        if name not in computed:
-            found.append({"stage": name, "computed": False, "share": 1.0})
-            continue
-        difference = computed[name].difference
-        wrong = difference.wrong
-        if not wrong.any():
-            continue
-        rows = np.flatnonzero(wrong)
-        rows = np.unique(rows if len(wrong) == len(rollouts) else rows_of_tokens[rows])
-        part = np.zeros(len(rollouts), np.bool_)
-        part[rows] = True
-        found.append(
-            {
-                "stage": name,
-                "computed": True,
-                "share": float(wrong.sum() / difference.chosen.sum()),
-                "responses": len(rows),
-                "rows": [int(row) for row in rollouts.rows[rows[:5]]],
-                "groups": len(np.unique(rollouts.groups[rows])),
-                "steps": len(np.unique(steps[rows])),
-                "of_steps": len(np.unique(steps)),
-                "kinds": [kind for kind, flags in kinds.items() if flags[part].all()],
-            }
-        )
-    return found

@@ -32,6 +32,8 @@ _STEPS = 4
 _UNITS = ("gamma", "lam", "lambda_policy", "lambda_value", "step_gamma", "ema_decay")
 _PROBES = {"kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
 _DIGITS = (1, 2, 3, 4)
+_AT_BOUND = 2e-3
+"""Discounts so near to 1 are probably 1."""
 _FURTHER = 3
 """Linear problems that are solved further."""
 _REWARDS = ("component_weights", "step_gamma", "episode_weight", "step_weight")
@@ -156,15 +158,41 @@ def snapped(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
     for digits in reversed(_DIGITS):
         values = [_rounded(_value(best, name), digits, name) for name in names]
         found = trials.of(_with(best, names, values))
-        if found is not None and found.score <= best.score + 1e-4:
+        if found is not None and _as_near(found, best):
             best = found
     for name in names:  # some may be plainer than others
         for digits in _DIGITS:
             value = _rounded(_value(best, name), digits, name)
             found = trials.of(_with(best, [name], [value]))
-            if found is not None and found.score <= best.score + 1e-4:
+            if found is not None and _as_near(found, best):
                 best = found
                 break
+    return _at_bounds(best, names, trials)
+
+
+def _as_near(found: Trial, best: Trial) -> bool:
+    """Return whether a candidate is as near as another, and reproduces what that one does."""
+    return found.reproduces or (not best.reproduces and found.score <= best.score + 1e-4)
+
+
+def _at_bounds(best: Trial, names: Sequence[str], trials: Trials) -> Trial:
+    """Return a candidate with discounts near 1 set to 1, and the other numbers solved again."""
+    for name in names:
+        value = _value(best, name)
+        if name not in _UNITS or not 0 < 1 - value < _AT_BOUND:
+            continue
+        found = trials.of(_with(best, [name], [1.0]))
+        others = [other for other in names if other != name]
+        step = (
+            None if found is None or not others else _step(found, others, trials, {}, mapped=True)
+        )
+        if found is not None and step is not None:
+            values = [_value(found, n) + s for n, s in zip(others, step.step, strict=True)]
+            rounded = [_rounded(v, 4, n) for n, v in zip(others, values, strict=True)]
+            tried = (trials.of(_with(found, others, each)) for each in (values, rounded))
+            found = min([found, *(one for one in tried if one is not None)], key=_quality)
+        if found is not None and _as_near(found, best):
+            best = found
     return best
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlpost.analysis.replay.candidates import key_of
 from rlpost.analysis.replay.compute import Replayer, why_not
+from rlpost.analysis.replay.sample import kinds_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
 
@@ -240,6 +241,39 @@ class Trials:
             return _FAR
         residual = np.where(inside, np.abs(theirs - mapped), 0.0)
         return score_of(residual, difference)
+
+
+def unexplained(trial: Trial, rollouts: Rollouts) -> list[dict[str, Any]]:
+    """Return what a recipe leaves open: by stage, the share and the rows that differ."""
+    found, rows_of_tokens = [], np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    kinds, steps = kinds_of(rollouts), rollouts.codes("batch")
+    computed = {one.name: one for one in trial.replayed}
+    for name in (name for name in STAGES if name in trial.scores):
+        if name not in computed:
+            found.append({"stage": name, "computed": False, "share": 1.0})
+            continue
+        difference = computed[name].difference
+        wrong = difference.wrong
+        if not wrong.any():
+            continue
+        rows = np.flatnonzero(wrong)
+        rows = np.unique(rows if len(wrong) == len(rollouts) else rows_of_tokens[rows])
+        part = np.zeros(len(rollouts), np.bool_)
+        part[rows] = True
+        found.append(
+            {
+                "stage": name,
+                "computed": True,
+                "share": float(wrong.sum() / difference.chosen.sum()),
+                "responses": len(rows),
+                "rows": [int(row) for row in rollouts.rows[rows[:5]]],
+                "groups": len(np.unique(rollouts.groups[rows])),
+                "steps": len(np.unique(steps[rows])),
+                "of_steps": len(np.unique(steps)),
+                "kinds": [kind for kind, flags in kinds.items() if flags[part].all()],
+            }
+        )
+    return found
 
 
 def affine(theirs: Numbers, ours: Numbers, codes: Codes) -> Numbers | None:
