@@ -82,3 +82,13 @@ def test_fields_that_were_typed_stay_and_what_remains_is_named():
         assert one["share"] == pytest.approx(
             differing[name].wrong.sum() / differing[name].chosen.sum()
         )
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-9])
+def test_the_most_exact_recipe_comes_first(epsilon):
+    """All presets' ε are within the tolerance; the recorded one is the nearest."""
+    recipe = Recipe(estimator="grpo", numerics={"norm_eps": epsilon, "single": "raw"})
+    found = search(rollouts_of(recipe), tolerance=1e-4)
+    assert found.facts["reproduces"]
+    assert found.recipe.numerics.norm_eps == epsilon, found.named
+    assert found.facts["largest"] < 1e-6

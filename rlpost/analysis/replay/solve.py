@@ -36,7 +36,13 @@ _AT_BOUND = 2e-3
 """Discounts so near to 1 are probably 1."""
 _FURTHER = 3
 """Linear problems that are solved further."""
-_REWARDS = ("component_weights", "step_gamma", "episode_weight", "step_weight")
+_REWARDS = (
+    "truncation_penalty",
+    "component_weights",
+    "step_gamma",
+    "episode_weight",
+    "step_weight",
+)
 _ONLY: dict[str, tuple[str, ...]] = {
     "response_level_rewards": _REWARDS,
     "token_level_rewards": (*_REWARDS, "kl_coef"),
@@ -64,6 +70,8 @@ def solvable(trial: Trial, facts: Facts) -> list[str]:
         names += ["episode_weight", "step_weight"]
     if recipe.estimator == "gpg":
         names.append("f_norm")
+    if recipe.truncation_penalty is not None:
+        names.append("truncation_penalty")
     if resolved.kl and recipe.numerics.kl_credit != "none":
         names.append("kl_coef")
     names += [f"teachers.{name}" for name in recipe.teachers]
