@@ -133,15 +133,17 @@ def test_a_case_differs_without_a_field_of_the_preset_or_with_another_value(
     name, path, monkeypatch
 ):
     """A field of a loss may be rlpost's default: then another value must be noticed."""
-    read, file = presets.load_toml, presets.file_of(name)
-    table = read(file)
+    table_of = presets.table_of
+    table = table_of(name)
     mutants = [without(table, path)]
     if (value := other_value(path, value_at(table, path))) is not None:
         mutants.append(with_value(table, path, value))
     with quiet():
         for mutant in mutants:
-            loaded = {file: mutant}
-            monkeypatch.setattr(presets, "load_toml", lambda x, own=loaded: own.get(x) or read(x))
+            changed = {name: mutant}
+            monkeypatch.setattr(
+                presets, "table_of", lambda x, own=changed: own.get(x) or table_of(x)
+            )
             if noticed(name, path):
                 return
     pytest.fail(f"no case of {name} differs without {path}")

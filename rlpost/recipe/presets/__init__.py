@@ -70,14 +70,14 @@ def file_of(name: str) -> Path:
 
 
 @cache
-def _table(name: str) -> Values:
+def table_of(name: str) -> Values:
     """Return the table of a preset's file; none for `default`. It is shared, and not changed."""
     return {} if name == DEFAULT else load_toml(file_of(name))
 
 
 def source_of(name: str) -> FrameworkSource:
     """Return the framework's code that a preset reproduces; raises UsageError if there is none."""
-    return FrameworkSource(**_table(name)["source"])
+    return FrameworkSource(**table_of(name)["source"])
 
 
 def earlier(name: str) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def about(name: str) -> str:
 
 def variants(name: str) -> tuple[str, ...]:
     """Return the estimators for which a preset has a table."""
-    return tuple(_table(name).get("estimators", {}))
+    return tuple(table_of(name).get("estimators", {}))
 
 
 def merged(*layers: Values) -> Values:
@@ -120,14 +120,14 @@ def values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = _table(name)
+    table = table_of(name)
     recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, "source")}
     return _with_variant(recipe, "estimator", "grpo", "estimators", values)
 
 
 def usual_estimator(name: str) -> str:
     """Return the default estimator of a preset, by the framework's name."""
-    table = _table(name)
+    table = table_of(name)
     return str(table.get("estimator", "grpo"))
 
 
@@ -168,7 +168,7 @@ def loss_values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = _table(name)
+    table = table_of(name)
     loss = {**table.get("loss", {}), "losses": table.get("losses", {})}
     return _with_variant(loss, "loss", "ppo", "losses", values)
 
@@ -188,7 +188,7 @@ def loss_preset(name: str, **values: Any) -> LossOptions:
 
 def loss_variants(name: str) -> tuple[str, ...]:
     """Return the policy losses for which a preset has a table."""
-    return tuple(_table(name).get("losses", {}))
+    return tuple(table_of(name).get("losses", {}))
 
 
 class Difference(NamedTuple):
