@@ -383,7 +383,7 @@ def replay(
             request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
             found = work.replay(paths, work.Request(**request))
         else:
-            from rlpost.analysis.replay import metric_run  # noqa: PLC0415
+            from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
             request |= {"fixed": frozenset(loss.model_fields_set if loss else ())}
             found = metric_run.replay_log(paths, metric_run.MetricRequest(**request))
@@ -593,8 +593,8 @@ def bundle(
         DataError: the input has no rows, or lacks a column that is named.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
-    from rlpost.analysis.replay import bundle_writer as work  # noqa: PLC0415 - it imports torch
-    from rlpost.analysis.replay.bundle_rows import Choice  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
 
     ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
     with input_paths(inputs) as paths:

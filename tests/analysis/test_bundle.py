@@ -17,7 +17,7 @@ from format_writers_text import verl
 from test_cli import run
 
 import rlpost
-from rlpost.analysis.replay.bundle import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
 from rlpost.errors import DataError, UsageError
 
 DATA = Path(__file__).parents[2] / "sample_data"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from rlpost.analysis.replay.metric_replay import replay_metrics
-from rlpost.analysis.replay.render_metrics import metric_tables
+from rlpost.analysis.replay.metrics.render import metric_tables
+from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.errors import DataError
 
 FLOATS = pa.list_(pa.float32())

@@ -11,7 +11,7 @@ from golden_search import entries, recorded, searched, verdict
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.rollouts import Maps, read
-from rlpost.analysis.replay.search import search
+from rlpost.analysis.replay.search.search import search
 from rlpost.io.parquet.source import TableSource
 
 # The framework's name among the cases, the estimator, a part of the entry's name.

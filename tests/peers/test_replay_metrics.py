@@ -11,7 +11,7 @@ import torch
 
 from rlpost.analysis.peers import verl_losses
 from rlpost.analysis.peers.rollouts import rollouts
-from rlpost.analysis.replay.metric_replay import replay_metrics
+from rlpost.analysis.replay.metrics.replay import replay_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 STEPS, ROWS = 3, 16

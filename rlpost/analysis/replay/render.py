@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.render_examples import examples
-from rlpost.analysis.replay.render_metrics import metric_tables
 from rlpost.analysis.replay.render_search import Code, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console

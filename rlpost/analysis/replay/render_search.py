@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.replay.search.ties import DATA
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.replay.ties import DATA
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
 from rlpost.recipe.flags import flag_of

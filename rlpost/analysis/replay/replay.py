@@ -9,8 +9,8 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
-from rlpost.analysis.replay.evidence import finding
-from rlpost.analysis.replay.findings import findings
+from rlpost.analysis.replay.findings.evidence import finding
+from rlpost.analysis.replay.findings.findings import findings
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.text import counted
 from rlpost.errors import DataError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay import rollouts as inputs
-from rlpost.analysis.replay.bundle import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.everywhere import replay_everywhere
@@ -111,7 +111,7 @@ def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
-        from rlpost.analysis.replay import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
 
         found = search.search(
             sample, tolerance=request.tolerance, given=request.given, reporter=request.reporter

@@ -63,8 +63,8 @@ def bundle(
     recipe = settings.recipe
     losses = settings.losses([])
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.replay import bundle_writer as work  # noqa: PLC0415
-    from rlpost.analysis.replay.bundle_rows import Choice  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.render.bundle import show_bundle  # noqa: PLC0415
 

@@ -161,7 +161,7 @@ def _replayed(paths: list[str], request: Json, how: Format, *, metrics: bool = F
         progress(quiet=how is not Format.table) as reporter,
     ):
         if metrics:
-            from rlpost.analysis.replay import metric_run  # noqa: PLC0415
+            from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
             result = metric_run.replay_log(inputs, metric_run.MetricRequest(**request))
         else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.candidates import DETAIL
+from rlpost.analysis.replay.search.candidates import DETAIL
 from rlpost.recipe.estimators import READERS
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
@@ -15,8 +15,8 @@ from rlpost.recipe.presets import differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlpost.analysis.replay.moves import Facts
-    from rlpost.analysis.replay.trials import Trial
+    from rlpost.analysis.replay.search.moves import Facts
+    from rlpost.analysis.replay.search.trials import Trial
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 Json = dict[str, Any]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.causes import causes, value_by_step
-from rlpost.analysis.replay.changes import solvable
 from rlpost.analysis.replay.compute import Replayer, computed
-from rlpost.analysis.replay.evidence import Evidence, finding
-from rlpost.analysis.replay.relations import ROUNDINGS, general_relations, relations
-from rlpost.analysis.replay.sets import set_relations
-from rlpost.analysis.replay.tested import WHOLE, listed
+from rlpost.analysis.replay.findings.causes import causes, value_by_step
+from rlpost.analysis.replay.findings.changes import solvable
+from rlpost.analysis.replay.findings.evidence import Evidence, finding
+from rlpost.analysis.replay.findings.relations import ROUNDINGS, general_relations, relations
+from rlpost.analysis.replay.findings.sets import set_relations
+from rlpost.analysis.replay.findings.tested import WHOLE, listed
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.compute import Replayed
-    from rlpost.analysis.replay.evidence import Json
+    from rlpost.analysis.replay.findings.evidence import Json
     from rlpost.recipe.recipe import Recipe
 
     Mask = NDArray[np.bool_]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from rlpost.analysis.replay.losses import KL_ESTIMATORS, SIDES, Column, Family
-from rlpost.analysis.replay.metrics import Logged
+from rlpost.analysis.replay.metrics.logs import Logged
+from rlpost.analysis.replay.metrics.losses import KL_ESTIMATORS, SIDES, Column, Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.measure import Measured
-    from rlpost.analysis.replay.metrics import Recorded
-    from rlpost.analysis.replay.splits import Means, Units
+    from rlpost.analysis.replay.metrics.logs import Recorded
+    from rlpost.analysis.replay.metrics.measure import Measured
+    from rlpost.analysis.replay.metrics.splits import Means, Units
 
     Numbers = NDArray[np.float64]
 

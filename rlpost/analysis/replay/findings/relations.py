@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.evidence import ENOUGH, finding
+from rlpost.analysis.replay.findings.evidence import ENOUGH, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.evidence import Evidence, Json
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]

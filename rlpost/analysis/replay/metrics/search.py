@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import SIDES, Column
-from rlpost.analysis.replay.metric_fit import (
+from rlpost.analysis.replay.metrics.fit import (
     HOWS,
     LOSS_METRICS,
     OF_QUANTITIES,
@@ -19,7 +18,8 @@ from rlpost.analysis.replay.metric_fit import (
     quantity_columns,
     sides_of,
 )
-from rlpost.analysis.replay.splits import LEVELS, Units, all_means
+from rlpost.analysis.replay.metrics.losses import SIDES, Column
+from rlpost.analysis.replay.metrics.splits import LEVELS, Units, all_means
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import DEFAULTS
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metric_fit import Aggregated, Grid, Target
-    from rlpost.analysis.replay.splits import Level, Means, Split
+    from rlpost.analysis.replay.metrics.fit import Aggregated, Grid, Target
+    from rlpost.analysis.replay.metrics.splits import Level, Means, Split
 
     Numbers = NDArray[np.float64]
 

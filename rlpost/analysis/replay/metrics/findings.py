@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import KL_ESTIMATORS, SIDES
-from rlpost.analysis.replay.metric_fit import HOWS, LOSS_METRICS, QUANTITIES
-from rlpost.analysis.replay.metric_search import bounds_of
-from rlpost.analysis.replay.splits import ABOUT_LEVELS
+from rlpost.analysis.replay.metrics.fit import HOWS, LOSS_METRICS, QUANTITIES
+from rlpost.analysis.replay.metrics.losses import KL_ESTIMATORS, SIDES
+from rlpost.analysis.replay.metrics.search import bounds_of
+from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metric_fit import Grid
-    from rlpost.analysis.replay.metric_search import Choice, Place, Reading
+    from rlpost.analysis.replay.metrics.fit import Grid
+    from rlpost.analysis.replay.metrics.search import Choice, Place, Reading
 
     Numbers = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
-from rlpost.analysis.replay.bundle import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
-from rlpost.analysis.replay.bundle_columns import contents_of
-from rlpost.analysis.replay.bundle_rows import choose_rows, read_rows
+from rlpost.analysis.replay.bundle.case import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
+from rlpost.analysis.replay.bundle.columns import contents_of
+from rlpost.analysis.replay.bundle.rows import choose_rows, read_rows
 from rlpost.analysis.replay.rollouts import Maps, recorded_columns
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.analysis.replay.bundle_columns import Contents
-    from rlpost.analysis.replay.bundle_rows import Choice, ChosenRows
+    from rlpost.analysis.replay.bundle.columns import Contents
+    from rlpost.analysis.replay.bundle.rows import Choice, ChosenRows
     from rlpost.io.paths import AnyPath
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.roles import ColumnMap

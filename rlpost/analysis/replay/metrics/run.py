@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from rlpost._version import __version__
 from rlpost.analysis.replay import rollouts as inputs
-from rlpost.analysis.replay.bundle import is_bundle, open_bundle
-from rlpost.analysis.replay.metric_replay import TOLERANCE, replay_metrics
+from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
+from rlpost.analysis.replay.metrics.replay import TOLERANCE, replay_metrics
 from rlpost.analysis.replay.replay import SCHEMA_VERSION
 from rlpost.errors import UsageError
 from rlpost.io.arrow import is_list

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from rlpost.analysis.replay.candidates import DETAIL, value_of
-from rlpost.analysis.replay.trials import saturated
+from rlpost.analysis.replay.search.candidates import DETAIL, value_of
+from rlpost.analysis.replay.search.trials import saturated
 from rlpost.analysis.responses.columns import numbers
 from rlpost.io.arrow import is_list, is_number
 from rlpost.recipe.estimators import READERS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.trials import Trial
+    from rlpost.analysis.replay.search.trials import Trial
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import Candidates, Family
-from rlpost.analysis.replay.measure import measure
-from rlpost.analysis.replay.metric_fit import (
+from rlpost.analysis.replay.metrics.fit import (
     HOWS,
     LOSS_METRICS,
     QUANTITIES,
     Aggregated,
     Fitting,
 )
-from rlpost.analysis.replay.metric_search import (
+from rlpost.analysis.replay.metrics.losses import Candidates, Family
+from rlpost.analysis.replay.metrics.measure import measure
+from rlpost.analysis.replay.metrics.search import (
     Read,
     best_reading,
     bounds_of,
     choose,
     fits_of,
 )
-from rlpost.analysis.replay.metric_steps import simple_values
-from rlpost.analysis.replay.splits import all_splits
+from rlpost.analysis.replay.metrics.splits import all_splits
+from rlpost.analysis.replay.metrics.steps import simple_values
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.engine import single_threaded_torch
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.analysis.replay.losses import Column
-    from rlpost.analysis.replay.measure import Measured
-    from rlpost.analysis.replay.metric_fit import Target
-    from rlpost.analysis.replay.metric_search import Choice, Fits
+    from rlpost.analysis.replay.metrics.fit import Target
+    from rlpost.analysis.replay.metrics.losses import Column
+    from rlpost.analysis.replay.metrics.measure import Measured
+    from rlpost.analysis.replay.metrics.search import Choice, Fits
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.relations import ROUNDINGS
+from rlpost.analysis.replay.findings.relations import ROUNDINGS
 from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.stages import with_column
 from rlpost.recipe.roles import LOG_PROBS

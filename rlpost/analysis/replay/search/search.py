@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.candidates import (
+from rlpost.analysis.replay.search.candidates import (
     DETAIL,
     bases,
     flat,
@@ -22,11 +22,11 @@ from rlpost.analysis.replay.candidates import (
     presets_of,
     value_of,
 )
-from rlpost.analysis.replay.moves import EPSILONS, Facts, moves
-from rlpost.analysis.replay.sample import sampled
-from rlpost.analysis.replay.solve import Problem, problems, solvable, solved
-from rlpost.analysis.replay.ties import ties_of
-from rlpost.analysis.replay.trials import NOISE, Trial, Trials, unexplained
+from rlpost.analysis.replay.search.moves import EPSILONS, Facts, moves
+from rlpost.analysis.replay.search.sample import sampled
+from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
+from rlpost.analysis.replay.search.ties import ties_of
+from rlpost.analysis.replay.search.trials import NOISE, Trial, Trials, unexplained
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
 from rlpost.recipe.estimators import READERS
@@ -34,8 +34,8 @@ from rlpost.recipe.estimators import READERS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlpost.analysis.replay.candidates import Candidate
     from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe
 

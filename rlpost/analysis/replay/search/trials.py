@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.candidates import key_of
 from rlpost.analysis.replay.compute import Replayer, why_not
-from rlpost.analysis.replay.sample import kinds_of
+from rlpost.analysis.replay.search.candidates import key_of
+from rlpost.analysis.replay.search.sample import kinds_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.candidates import Candidate
     from rlpost.analysis.replay.compute import Replayed
     from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.pipeline.resolved import ResolvedRecipe
 
     Numbers = NDArray[np.float64]

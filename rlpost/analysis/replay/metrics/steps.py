@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import Column
-from rlpost.analysis.replay.metric_fit import EXTREMES, StepData, target_of
+from rlpost.analysis.replay.metrics.fit import EXTREMES, StepData, target_of
+from rlpost.analysis.replay.metrics.losses import Column
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.measure import Measured
-    from rlpost.analysis.replay.metric_fit import Aggregated, Target
-    from rlpost.analysis.replay.metrics import Log, Recorded
+    from rlpost.analysis.replay.metrics.fit import Aggregated, Target
+    from rlpost.analysis.replay.metrics.logs import Log, Recorded
+    from rlpost.analysis.replay.metrics.measure import Measured
 
     Numbers = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.evidence import ENOUGH, Evidence, explained, finding
+from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence, explained, finding
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.compute import Replayed, Replayer
-    from rlpost.analysis.replay.evidence import Json
+    from rlpost.analysis.replay.findings.evidence import Json
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.losses import SUMS, CandidateSums, candidates_for
+from rlpost.analysis.replay.metrics.losses import SUMS, CandidateSums, candidates_for
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_number, is_tokens
 from rlpost.losses.config import LossConfig
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.losses import Candidates, Column
+    from rlpost.analysis.replay.metrics.losses import Candidates, Column
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.pipeline.data import Responses
     from rlpost.recipe.recipe import Recipe

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.candidates import DETAIL, as_typed, nested, value_of
-from rlpost.analysis.replay.moves import Facts, changes_of, plain
+from rlpost.analysis.replay.search.candidates import DETAIL, as_typed, nested, value_of
+from rlpost.analysis.replay.search.moves import Facts, changes_of, plain
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.presets import merged

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.moves import KL
-from rlpost.analysis.replay.trials import saturated
+from rlpost.analysis.replay.search.moves import KL
+from rlpost.analysis.replay.search.trials import saturated
 from rlpost.recipe.estimators import READERS
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.differences import Difference
-    from rlpost.analysis.replay.moves import Facts
-    from rlpost.analysis.replay.trials import Trial, Trials
+    from rlpost.analysis.replay.search.moves import Facts
+    from rlpost.analysis.replay.search.trials import Trial, Trials
 
     Numbers = NDArray[np.float64]
 

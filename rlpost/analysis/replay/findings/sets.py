@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.changes import Change
-from rlpost.analysis.replay.evidence import ENOUGH, finding
-from rlpost.analysis.replay.inputs import positions_in
-from rlpost.analysis.replay.tested import numbers_of
+from rlpost.analysis.replay.findings.changes import Change
+from rlpost.analysis.replay.findings.evidence import ENOUGH, finding
+from rlpost.analysis.replay.findings.inputs import positions_in
+from rlpost.analysis.replay.findings.tested import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.evidence import Evidence, Json
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]

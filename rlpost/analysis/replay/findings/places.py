@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.evidence import ENOUGH
-from rlpost.analysis.replay.inputs import other_groups
+from rlpost.analysis.replay.findings.evidence import ENOUGH
+from rlpost.analysis.replay.findings.inputs import other_groups
+from rlpost.analysis.replay.findings.tested import numbers_of
 from rlpost.analysis.replay.stages import late_normalisation
-from rlpost.analysis.replay.tested import numbers_of
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.compute import Replayer
-    from rlpost.analysis.replay.evidence import Evidence
-    from rlpost.analysis.replay.tested import Causes
+    from rlpost.analysis.replay.findings.evidence import Evidence
+    from rlpost.analysis.replay.findings.tested import Causes
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay import places
-from rlpost.analysis.replay.candidates import DETAIL, value_of
-from rlpost.analysis.replay.changes import SOLVED, Change, single_changes, solvable
-from rlpost.analysis.replay.inputs import input_changes
-from rlpost.analysis.replay.moves import plain
-from rlpost.analysis.replay.sets import smallest_deviation
-from rlpost.analysis.replay.tested import Causes, numbers_of
+from rlpost.analysis.replay.findings import places
+from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
+from rlpost.analysis.replay.findings.inputs import input_changes
+from rlpost.analysis.replay.findings.sets import smallest_deviation
+from rlpost.analysis.replay.findings.tested import Causes, numbers_of
+from rlpost.analysis.replay.search.candidates import DETAIL, value_of
+from rlpost.analysis.replay.search.moves import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.evidence import Evidence, Json
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.losses import Column
-from rlpost.analysis.replay.metric_attempts import Inputs, Search
-from rlpost.analysis.replay.metric_findings import (
+from rlpost.analysis.replay.metrics.attempts import Inputs, Search
+from rlpost.analysis.replay.metrics.findings import (
     about_reading,
     description,
     findings,
     relation,
     ties,
 )
-from rlpost.analysis.replay.metric_fit import (
+from rlpost.analysis.replay.metrics.fit import (
     HOWS,
     LOSS_METRICS,
     QUANTITIES,
     Aggregated,
     quantity_columns,
 )
-from rlpost.analysis.replay.metric_steps import extreme_columns, match_steps, simple_values
-from rlpost.analysis.replay.metrics import METRICS, known_metrics, read_log
+from rlpost.analysis.replay.metrics.logs import METRICS, known_metrics, read_log
+from rlpost.analysis.replay.metrics.losses import Column
+from rlpost.analysis.replay.metrics.steps import extreme_columns, match_steps, simple_values
 from rlpost.errors import DataError
 from rlpost.recipe.recipe import Recipe
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.measure import Measured
-    from rlpost.analysis.replay.metric_attempts import Found
-    from rlpost.analysis.replay.metric_fit import Target
-    from rlpost.analysis.replay.metric_search import Read, Reading
-    from rlpost.analysis.replay.metric_steps import Matched
-    from rlpost.analysis.replay.metrics import Log, Recorded
+    from rlpost.analysis.replay.metrics.attempts import Found
+    from rlpost.analysis.replay.metrics.fit import Target
+    from rlpost.analysis.replay.metrics.logs import Log, Recorded
+    from rlpost.analysis.replay.metrics.measure import Measured
+    from rlpost.analysis.replay.metrics.search import Read, Reading
+    from rlpost.analysis.replay.metrics.steps import Matched
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
 
@@ -82,7 +82,7 @@ def replay_metrics(
 
     Args:
         table: the dump: whole steps, with `step` to match the lines of the log.
-        metrics: file of a logger, see `rlpost.analysis.replay.metrics`.
+        metrics: file of a logger, see `rlpost.analysis.replay.metrics.logs`.
         recipe: names columns (`columns={"advantages": "their_column"}`), and computes the
             advantages if the input has none.
         loss: options of the loss; only those in `fixed` count.

@@ -1,0 +1,1 @@
+"""What a difference looks like, and which change reproduces the recorded numbers."""

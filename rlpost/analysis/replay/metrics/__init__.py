@@ -1,0 +1,1 @@
+"""Replay of the metrics that a trainer logged."""
