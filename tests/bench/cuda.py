@@ -305,7 +305,7 @@ def _run_cells(row: Json, tokens: int) -> str:
     share = limits["compute"] / (seconds["total"] - seconds["start_up"])
     moved = (row["bytes"]["to_device"] + row["bytes"]["to_host"]) / tokens
     return (
-        f"{row['wall']:7.2f}{seconds['start_up']:6.2f}"
+        f"{row['wall']:7.2f}{seconds['start_up']:6.4g}"
         + "".join(f"{limits[name]:8.2f}" for name in LIMITS)
         + f"{share:7.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
     )

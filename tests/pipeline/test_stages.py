@@ -82,6 +82,8 @@ def some_roles(draw):
 def test_the_pipeline_is_the_composition_of_its_stages(rows, options):
     if rows[0].ref is None:
         options = {k: v for k, v in options.items() if k not in ("kl_coef", "kl_target")}
+    if options.get("estimator") == "max_rl":  # divides by a mean, which after normalisation is 0
+        options = {k: v for k, v in options.items() if k not in ("norm_mean", "norm_std")}
     if options.get("numerics", {}).get("batch") == "all":
         # Of rows that are the same turn in several batches, either may be the later one.
         turns = Counter((r.group, r.traj_id, r.turn) for r in rows)
