@@ -342,7 +342,7 @@ def replay(
             compared stage by stage, and everything from the start. None: 4,000,000.
         metrics: a log of the loss and its metrics (JSONL, CSV), which is compared in place of the
             recorded columns; `recipe` then computes the advantages if the input has none.
-        loss: what is known of the loss: the fields that are set; the others are searched for.
+        loss: options of the loss: the fields that are set stay; the others are searched for.
         metric_keys: metric to key of the log, for keys that are not found by their names.
         micro_batch: responses of a micro-batch. None: searched for.
         ranks: data-parallel ranks. None: searched for.

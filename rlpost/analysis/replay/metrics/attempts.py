@@ -98,17 +98,18 @@ class Inputs:
     recipe: Recipe
     loss: LossOptions | None
     fixed: frozenset[str]
-    """The fields of `loss` that are known."""
+    """The fields of `loss` that stay."""
     tolerance: float
     split: Mapping[str, int | None]
-    """`micro`, `ranks` and `updates`, as far as they are known."""
+    """`micro`, `ranks` and `updates`; None: searched for."""
     options: Options | None = None
 
     @property
     def length(self) -> float | None:
-        """The length of seq-mean-token-sum-norm, if it is known."""
-        known = None if self.loss is None or "agg_length" not in self.fixed else self.loss
-        return None if known is None or known.agg_length is None else float(known.agg_length)
+        """The length of seq-mean-token-sum-norm; None: not set."""
+        if self.loss is None or self.loss.agg_length is None or "agg_length" not in self.fixed:
+            return None
+        return float(self.loss.agg_length)
 
     @property
     def hows(self) -> list[int]:

@@ -86,11 +86,11 @@ def replay_metrics(
         recipe: names columns (`columns={"advantages": "their_column"}`), and computes the
             advantages if the input has none.
         loss: options of the loss; only those in `fixed` count.
-        fixed: the fields of `loss` that are known; the others are searched.
+        fixed: the fields of `loss` that stay; the others are searched for.
         keys: keys of the log by metric, for other names than those of the frameworks.
-        micro_batch: responses of a micro-batch, if known.
-        ranks: data-parallel ranks, if known.
-        updates: optimiser updates of a step, if known.
+        micro_batch: responses of a micro-batch; None: searched for.
+        ranks: data-parallel ranks; None: searched for.
+        updates: optimiser updates of a step; None: searched for.
         tolerance: relative tolerance.
         options: how the dump is read.
 

@@ -172,9 +172,9 @@ def all_splits(
 
     Args:
         counts: responses of each step.
-        micro: the responses of a micro-batch, if known.
-        ranks: the data-parallel ranks, if known.
-        updates: the updates of a step, if known.
+        micro: the responses of a micro-batch; None: searched for.
+        ranks: the data-parallel ranks; None: searched for.
+        updates: the updates of a step; None: searched for.
     """
     least = min(counts)
     of_ranks = [ranks] if ranks else _sizes(min(least, MOST_RANKS), least)

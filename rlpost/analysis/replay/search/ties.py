@@ -202,20 +202,20 @@ def _named(one: Trial) -> Json:
 
 
 def lacking(fields: Sequence[str], facts: Facts) -> list[str]:
-    """Return the kinds of data that the sample lacks, and on which recipes that differ part."""
+    """Return the kinds of data that the sample lacks and that such recipes treat differently."""
     wanted = dict.fromkeys(kind for name in fields for kind in DATA.get(name, ()))
     return [kind for kind in wanted if not (kind in _PRESENT and _PRESENT[kind](facts))]
 
 
 def told_apart(fields: Sequence[str], kinds: Sequence[str]) -> str:
-    """Return a sentence that names the data on which recipes that differ in fields part."""
+    """Return a sentence that names the data that recipes with other fields treat differently."""
     if not fields:
         return "They compute the same on all data: no option that differs is read."
     names = ", ".join(f"--numerics {n.removeprefix(DETAIL)}" if n.startswith(DETAIL) else flag_of(n)
                       for n in fields)  # fmt: skip
     if not kinds:
-        return f"They differ in {names}: no other data is known to tell them apart."
-    return f"They differ in {names}: needed to decide is {'; or '.join(kinds)}."
+        return f"They differ in {names}: no data that would tell them apart is listed."
+    return f"They differ in {names}: data that would tell them apart: {'; or '.join(kinds)}."
 
 
 def _distinct(values: Any) -> bool:
