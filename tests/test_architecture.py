@@ -195,6 +195,18 @@ def test_every_module_has_a_room():
     assert PARTS | {"__init__"} == {*ROOMS}, "put new rooms on the list above"
 
 
+def test_the_top_level_has_only_the_project():
+    found = subprocess.run(
+        ["git", "ls-files"], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        pytest.skip("not a git repository")
+    names = {line.partition("/")[0] for line in found.stdout.splitlines()}
+    files = {"LICENSE", "README.md", "pyproject.toml", "requirements.lock"}
+    folders = {"rlpost", "sample_data", "tests"}
+    assert {name for name in names if not name.startswith(".")} == files | folders
+
+
 def test_imports_point_down():
     floor = {room: place for place, room in enumerate(ROOMS)}
     wrong = [
