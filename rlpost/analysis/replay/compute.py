@@ -130,8 +130,12 @@ class Replayer:
         """Return the same as `from_start`, and the recipe resolved for the rollouts."""
         whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
-        for own, stages in parts.runs_of(whole, self._recorded(names)):
-            found, last = computed(self.inputs, own, stages)
+        written = self.rollouts.written_by_rlpost
+        for own, stages in parts.runs_of(whole, self._recorded(names), of_rlpost=written):
+            missing = [name for name in stages if name not in out or not out[name].difference.equal]
+            if not missing:
+                continue
+            found, last = computed(self.inputs, own, missing)
             resolved = last if own is whole else resolved
             out |= {n: self._compared(n, column, last) for n, column in found.items()}
         return [out[name] for name in parts.ordered(recipe, out)], resolved or self.resolved(whole)
@@ -165,6 +169,9 @@ class Replayer:
         resolved = self.resolved(own)
         if not parts.reachable([name], resolved):
             return None
+        if self._in_place(own, name):
+            found, last = computed(self.inputs, own, [name])
+            return found[name], last, ()
         ready, lists = self._with_recorded(resolved), self._lists(resolved)
         changed = parts.substituted(ready, resolved, lists, name)
         found, last = computed(changed.table, changed.recipe, [name])
@@ -193,7 +200,12 @@ class Replayer:
         if resolved.rows_only:
             own = self.rollouts.recorded
             return {n: own[n] for n in ("response_level_rewards",) if n in own}
-        return {name: f"recorded.{name}" for name in parts.CHAIN if name in self.rollouts.recorded}
+        names = [name for name in parts.CHAIN if name in self.rollouts.recorded]
+        return {n: f"recorded.{n}" for n in names if not self._in_place(resolved.recipe, n)}
+
+    def _in_place(self, recipe: Recipe, name: str) -> bool:
+        """Return whether a stage that frameworks record elsewhere is that of rlpost."""
+        return self.rollouts.written_by_rlpost is True and parts.moved(recipe, name)
 
     def _with_recorded(self, resolved: ResolvedRecipe) -> pa.Table:
         """Return the input with the recorded columns of the chain, as the pipeline reads them."""
@@ -247,6 +259,7 @@ def compared(
     """
     recorded = rollouts.column(name)
     size = np.abs(np.nan_to_num(rollouts.reward))
+    slack = np.zeros(len(slack)) if name in _WITHOUT_REWARDS else slack
     if column.offsets is None:
         theirs, ours = _per_response(recorded, rollouts), column.values
         chosen = np.ones(len(ours), np.bool_)
@@ -264,6 +277,8 @@ def compared(
 
 # Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.
 _BEFORE_DROPS = ("kl", "token_level_rewards", "raw_advantages", "returns")
+_WITHOUT_REWARDS = ("sample_mask", "kl", "final_response_mask", "sample_weight", "is_weight")
+"""Stages without rewards, and so without a rounding of their mean."""
 
 
 def _per_response(column: Column, rollouts: Rollouts) -> Numbers:

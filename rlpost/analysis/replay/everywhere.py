@@ -100,7 +100,7 @@ def replay_everywhere(
     roles = {role: name for role, name in roles.items() if role in ROLES}
     own = recipe.model_copy(update={"columns": roles, "emit_only": False, "replace": True})
     found: dict[str, Json] = {}
-    for one, stages in parts.runs_of(own, sample.recorded):
+    for one, stages in parts.runs_of(own, sample.recorded, of_rlpost=sample.written_by_rlpost):
         found |= _compare(source, sample, one, stages, tolerance, options)
     return [found[name] for name in parts.ordered(own, found)]
 

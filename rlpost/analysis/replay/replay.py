@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.findings.evidence import finding
 from rlpost.analysis.replay.findings.findings import findings
-from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.stages import STAGES, moved
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.recipe.presets import toml_lines
@@ -78,6 +79,37 @@ def replay_recipe(
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": [*rollouts.warnings, *missing],
     }
+
+
+def placed(rollouts: Rollouts, recipe: Recipe, tolerance: float, *, late: bool) -> Rollouts:
+    """Return rollouts whose recorded token rewards are known to be of a framework, or of rlpost.
+
+    With a normalisation after KL a framework records token rewards before it, and rlpost after it.
+    The numbers decide.
+
+    Args:
+        rollouts: the input.
+        recipe: as the user sets it.
+        tolerance: relative tolerance.
+        late: rlpost wrote the input with such a recipe. If it is another recipe, whose numbers
+            differ, the token rewards are left out, with a warning.
+    """
+    name = "token_level_rewards"
+    if name not in rollouts.recorded or not moved(recipe, name):
+        return rollouts
+    for origin in (False, True):
+        own = replace(rollouts, written_by_rlpost=origin)
+        found = Replayer(own, tolerance).from_start(recipe, [name])
+        if all(one.difference.equal for one in found):
+            return own
+    if not late:
+        return rollouts
+    text = (
+        f"not compared: `{rollouts.recorded[name]}` of rlpost, which are after normalisation; "
+        "those of the framework are before it"
+    )
+    recorded = {stage: column for stage, column in rollouts.recorded.items() if stage != name}
+    return replace(rollouts, recorded=recorded, warnings=[*rollouts.warnings, text])
 
 
 _NEUTRAL = ("sample_mask", "sample_weight", "is_weight")

@@ -105,6 +105,8 @@ class Rollouts:
     scope: str = "everything"
     """What the rows are: everything, whole steps, or whole prompt groups."""
     warnings: list[str] = field(default_factory=list)
+    written_by_rlpost: bool | None = None
+    """Whether stages that frameworks record elsewhere are those of rlpost; None: unknown."""
     _read: dict[tuple[str, str], Column] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -250,7 +252,7 @@ class Rollouts:
         part = self.table.take(pa.array(rows))
         return Rollouts(
             self.name, part, self.columns, self.recorded, self.rows[rows], self.total, scope,
-            self.warnings,
+            self.warnings, self.written_by_rlpost,
         )  # fmt: skip
 
     def _length_column(self) -> str | None:

@@ -18,6 +18,7 @@ from rlpost.analysis.replay.replay import (
     check_recorded,
     facts_of,
     not_computed,
+    placed,
     recipe_facts,
     replay_recipe,
 )
@@ -98,7 +99,6 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
     computed = ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
     named = None if request.recipe is None else _columns_named(request.recipe)
     sample = inputs.read(source, maps, named, request.sample_tokens, computed)
-    _drop_late_token_rewards(source, sample)
     check_recorded(sample)
     try:
         return _compared(source, sample, request)
@@ -117,6 +117,7 @@ def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
             sample, tolerance=request.tolerance, given=request.given, reporter=request.reporter
         )
         recipe, name = found.recipe, found.named
+    sample = placed(sample, recipe, request.tolerance, late=_late(source))
     options = Options(device="cpu", reporter=request.reporter)
     everywhere = (
         []
@@ -135,20 +136,12 @@ def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
     return result
 
 
-def _drop_late_token_rewards(source: Source, sample: Rollouts) -> None:
-    """Leave out token rewards that rlpost wrote after a normalisation which came after KL.
-
-    The frameworks with such a normalisation record token rewards before it.
-    """
-    late = False
+def _late(source: Source) -> bool:
+    """Return whether rlpost wrote an input with a normalisation that came after KL."""
     with suppress(ValueError, AttributeError):  # damaged metadata
         recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
-        late = recipe.get("numerics", {}).get("kl_credit") == "response"
-    if late and sample.recorded.pop("token_level_rewards", None) == "token_level_rewards":
-        sample.warnings.append(
-            "not compared: `token_level_rewards` of rlpost, which are after normalisation; those "
-            "of the framework are before it"
-        )
+        return bool(recipe.get("numerics", {}).get("kl_credit") == "response")
+    return False
 
 
 def has_whole_batches(sample: Rollouts, recipe: Recipe) -> bool:

@@ -127,12 +127,17 @@ def ordered(recipe: Recipe, names: Collection[str]) -> list[str]:
     return [name for name in order if name in names]
 
 
-def isolated(recipe: Recipe, stage: str) -> Recipe:
-    """Return the recipe that computes a stage whose place in the pipeline a framework moves.
+def moved(recipe: Recipe, stage: str) -> bool:
+    """Return whether frameworks record a stage of a recipe at another place than rlpost."""
+    return stage == "token_level_rewards" and late_normalisation(recipe)
 
-    A framework that normalises rewards after KL records token rewards of raw rewards.
+
+def isolated(recipe: Recipe, stage: str) -> Recipe:
+    """Return the recipe that computes a stage at its place in the frameworks.
+
+    A framework that normalises rewards after KL records token rewards of raw rewards, before that.
     """
-    if stage != "token_level_rewards" or not late_normalisation(recipe):
+    if not moved(recipe, stage):
         return recipe
     return _with_fields(
         recipe,
@@ -144,10 +149,20 @@ def isolated(recipe: Recipe, stage: str) -> Recipe:
     )
 
 
-def runs_of(recipe: Recipe, names: Collection[str]) -> list[tuple[Recipe, list[str]]]:
-    """Return the recipes that compute some stages from the start, each with its stages."""
-    own = [name for name in names if isolated(recipe, name) is recipe]
-    others = [name for name in names if name not in own]
+def runs_of(
+    recipe: Recipe, names: Collection[str], *, of_rlpost: bool | None
+) -> list[tuple[Recipe, list[str]]]:
+    """Return the recipes that compute some stages from the start, each with its stages.
+
+    Args:
+        recipe: of the whole pipeline.
+        names: stages.
+        of_rlpost: whether the stages that frameworks record elsewhere are those of rlpost; None:
+            unknown, so they are in two runs. The last one counts unless an earlier one is equal.
+    """
+    elsewhere = [name for name in names if moved(recipe, name)]
+    own = [name for name in names if of_rlpost is not False or name not in elsewhere]
+    others = [] if of_rlpost else elsewhere
     runs = [(recipe, own), *((isolated(recipe, name), [name]) for name in others)]
     return [(one, stages) for one, stages in runs if stages]
 
