@@ -45,6 +45,9 @@ TRAIN_LISTS = {
 """Field -> column. `log_probs` is of the policy before the update, so it is old_log_probs."""
 
 
+RANK = "data_parallel_rank"
+"""The rank of the trainer that had a response. Advantages are whitened over all ranks."""
+
 _VERSION = 2
 
 
@@ -205,6 +208,7 @@ def _train_row(record: Record, options: ReadOptions, position: int) -> Row:
             "prompt_length": len(prompt),
             "response_length": length,
             "normalised_reward": _number_or_none(record, "rewards"),
+            RANK: record.integer(RANK) if record.has(RANK) else None,
             **tokens,
             "response_mask": mask_list(record, "loss_masks", length),
             **lists,

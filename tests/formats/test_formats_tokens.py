@@ -198,6 +198,7 @@ def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
     given = samples("slime_train")
     assert table["reward"].to_pylist() == [one.reward for one in given]
     assert table["normalised_reward"].to_pylist() == [one.reward / 2 for one in given]
+    assert table["data_parallel_rank"].to_pylist() == [i % 2 for i in range(len(given))]
 
 
 def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
