@@ -85,6 +85,11 @@ ADDED = {
     "rlpost.sample_mask",  # where a written sample mask comes from
 }
 
+# Columns that were added on purpose, likewise.
+ADDED_COLUMNS = {
+    "data_parallel_rank",  # dumps of slime's trainer have the rank of each response
+}
+
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
     "seconds",  # timings
@@ -303,6 +308,7 @@ def _renamed(path: str) -> str:
 def differences(old: Leaves, new: Leaves) -> dict[str, str]:
     """What differs by path, as `old -> new`; columns come first."""
     old = renamed(old)
+    new = _without_added_columns(old, new)
     found = {
         path: f"{_shown(old[path])} -> {_shown(new[path])}"
         for path in old
@@ -315,6 +321,18 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
         if path not in old and not _ON_PURPOSE.search(path)
     }
     return dict(sorted(found.items(), key=lambda item: " column " not in item[0]))
+
+
+def _without_added_columns(old: Leaves, new: Leaves) -> Leaves:
+    """The new leaves without columns that were added on purpose."""
+    added = tuple(f" {kind} {name}" for kind in ("column", "storage") for name in ADDED_COLUMNS)
+    kept = {path: value for path, value in new.items() if path in old or not path.endswith(added)}
+    for path, names in new.items():
+        if path.endswith("columns") and isinstance(names, list) and path in old:
+            kept[path] = [x for x in names if x in old[path] or x not in ADDED_COLUMNS]
+            if f"{path} length" in new:
+                kept[f"{path} length"] -= len(names) - len(kept[path])
+    return kept
 
 
 def general(path: str) -> str:
