@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay import stages as parts
-from rlpost.analysis.replay.differences import TOLERANCE, Difference
+from rlpost.analysis.replay.differences import TOLERANCE, Expected
 from rlpost.analysis.replay.rollouts import SETS, Column
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.errors import DataError, UsageError
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -33,8 +35,16 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 
+class Part(NamedTuple):
+    """Rows of a table that has the whole steps that they are of."""
+
+    table: pa.Table
+    rows: NDArray[np.int64]
+    """[n] positions in the table."""
+
+
 def computed(
-    table: pa.Table, recipe: Recipe, names: Collection[str]
+    table: pa.Table, recipe: Recipe, names: Collection[str], part: Part | None = None
 ) -> tuple[dict[str, Column], ResolvedRecipe]:
     """Return the columns of some stages that a recipe computes, and the resolved recipe.
 
@@ -42,6 +52,7 @@ def computed(
         table: the input, without columns of results.
         recipe: as the user sets it, with `columns`.
         names: stages; those that the recipe does not compute are left out.
+        part: the same rows, for recipes that couple more than prompt groups.
 
     Raises:
         UsageError, DataError: the recipe does not fit the table.
@@ -53,10 +64,15 @@ def computed(
         return {}, resolved
     emit = parts.emitted_names(names, resolved)
     own = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
-    plan = run.bind(source, own)
+    if part is not None and coupling_of(resolved).scope in ("response", "group"):
+        part = None
+    table = table if part is None else part.table
+    plan = run.bind(TableSource(table), own)
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded_torch():
         enriched, _ = run.enrich_table(engine, table, engine.responses(emit))
+    if part is not None:
+        enriched = enriched.select(emit).take(pa.array(part.rows))
     found = {
         name: Column.of(enriched.column(column)) for name, column in zip(names, emit, strict=True)
     }
@@ -101,6 +117,11 @@ class Replayer:
         read = [n for n in rollouts.table.schema.names if not n.startswith(SETS)]
         kept = [n for n in read if n not in results or n in used]
         self.inputs: pa.Table = rollouts.table.select(kept)
+        self.part: Part | None = None
+        """The rows among those of whole steps; None: they are all there is."""
+        if rollouts.around is not None:
+            rows = np.searchsorted(rollouts.around.rows, rollouts.rows)
+            self.part = Part(rollouts.around.table.select(kept), rows)
 
     def bound(self, recipe: Recipe) -> Recipe:
         """Return a recipe that reads the roles of the rollouts, but for those it names itself.
@@ -135,7 +156,7 @@ class Replayer:
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
-            found, last = computed(self.inputs, own, missing)
+            found, last = computed(self.inputs, own, missing, self.part)
             resolved = last if own is whole else resolved
             out |= {n: self._compared(n, column, last) for n, column in found.items()}
         return [out[name] for name in parts.ordered(recipe, out)], resolved or self.resolved(whole)
@@ -180,7 +201,7 @@ class Replayer:
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
         other = Replayer(self.rollouts, self.tolerance)
-        other.inputs = inputs
+        other.inputs, other.part = inputs, None
         return other
 
     def assuming(self, name: str, column: pa.Array) -> Replayer:
@@ -257,22 +278,32 @@ def compared(
         tolerance: relative tolerance.
         used: the recorded stages that it was computed from.
     """
-    recorded = rollouts.column(name)
-    size = np.abs(np.nan_to_num(rollouts.reward))
     slack = np.zeros(len(slack)) if name in _WITHOUT_REWARDS else slack
-    if column.offsets is None:
-        theirs, ours = _per_response(recorded, rollouts), column.values
-        chosen = np.ones(len(ours), np.bool_)
+    by_token = column.offsets is not None
+    key = "expected", name, rollouts.recorded[name], tolerance, by_token
+    expected = rollouts.once(key, partial(_expected, rollouts, name, tolerance, by_token=by_token))
+    if not slack.any():
+        difference, rounding = expected.against(column.values), 0
     else:
-        theirs, ours = recorded.on_tokens(rollouts.offsets), column.values
-        size, slack = (np.repeat(one, rollouts.lengths) for one in (size, slack))
-        chosen = rollouts.mask if name != "final_response_mask" else np.ones(len(ours), np.bool_)
-        chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
-    difference_of = partial(Difference.of, theirs, ours, tolerance=tolerance, size=size)
-    difference = difference_of(chosen, slack=slack)
-    strict = difference_of(chosen).wrong & ~difference.wrong
-    outside = int(difference_of(~chosen, slack=slack).wrong.sum())
-    return Replayed(name, rollouts.recorded[name], used, difference, outside, int(strict.sum()))
+        own = np.repeat(slack, rollouts.lengths) if by_token else slack
+        difference = expected.against(column.values, own)
+        rounding = int((expected.against(column.values).wrong & ~difference.wrong).sum())
+    outside = 0
+    if expected.outside.any():
+        outside = int(replace(difference, chosen=expected.outside).wrong.sum())
+    return Replayed(name, rollouts.recorded[name], used, difference, outside, rounding)
+
+
+def _expected(rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool) -> Expected:
+    """Return the recorded numbers of a stage, for tokens or for responses."""
+    recorded, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
+    if not by_token:
+        every = np.ones(len(rollouts), np.bool_)
+        return Expected.of(_per_response(recorded, rollouts), every, size, tolerance)
+    chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
+    chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
+    size = np.repeat(size, rollouts.lengths)
+    return Expected.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
 
 
 # Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,37 +36,12 @@ class Difference:
     relative: float
     """Relative tolerance."""
 
-    @classmethod
-    def of(
-        cls,
-        recorded: Numbers,
-        computed: Numbers,
-        chosen: Mask,
-        *,
-        tolerance: float = TOLERANCE,
-        size: Numbers | float = 0.0,
-        slack: Numbers | float = 0.0,
-    ) -> Difference:
-        """Return the difference of two columns.
-
-        Args:
-            recorded: [T] or [N]; what is not finite is not compared.
-            computed: the same shape.
-            chosen: the elements that count.
-            tolerance: relative tolerance; one percent of it is the absolute one.
-            size: magnitude of the inputs, whose float32 rounding is an absolute error.
-            slack: absolute tolerance where float32 cannot say more.
-        """
-        near = tolerance * _ABSOLUTE * (1.0 + np.asarray(size)) + np.asarray(slack)
-        near = np.broadcast_to(near, recorded.shape)
-        return cls(recorded, computed, chosen & np.isfinite(recorded), near, tolerance)
-
     @property
     def distance(self) -> Numbers:
         """Absolute differences of all elements."""
         return np.abs(self.recorded - self.computed)
 
-    @property
+    @cached_property
     def wrong(self) -> Mask:
         """The elements that count and differ by more than the tolerance."""
         near = self.distance <= self.slack + self.relative * np.abs(self.computed)
@@ -101,6 +77,41 @@ class Difference:
             "largest_ulps": _finite(steps.max(initial=0.0)),
             "median_ulps": _finite(np.median(steps)) if compared else None,
         }
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The recorded numbers of a stage, which those of recipes are compared with."""
+
+    recorded: Numbers
+    """[T] of tokens or [N] of responses, float64."""
+    chosen: Mask
+    """The elements that count; what is not finite is not compared."""
+    outside: Mask
+    """The other elements that are finite."""
+    slack: Numbers
+    """Absolute tolerance of each element."""
+    relative: float
+    """Relative tolerance."""
+
+    @classmethod
+    def of(cls, recorded: Numbers, chosen: Mask, size: Numbers, tolerance: float) -> Expected:
+        """Return recorded numbers with their tolerance.
+
+        Args:
+            recorded: [T] or [N].
+            chosen: the elements that count, of the same shape.
+            size: magnitude of the inputs, whose float32 rounding is an absolute error.
+            tolerance: relative tolerance; one percent of it is the absolute one.
+        """
+        finite = np.isfinite(recorded)
+        near = tolerance * _ABSOLUTE * (1.0 + size)
+        return cls(recorded, chosen & finite, ~chosen & finite, near, tolerance)
+
+    def against(self, computed: Numbers, slack: Numbers | None = None) -> Difference:
+        """Return the difference from computed numbers, with more absolute tolerance."""
+        near = self.slack if slack is None else self.slack + slack
+        return Difference(self.recorded, computed, self.chosen, near, self.relative)
 
 
 def ulps(left: Numbers, right: Numbers) -> Numbers:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.roles import ROLES, closest, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Json = dict[str, Any]
+Kept = TypeVar("Kept")
 SETS = "rlpost.replay.set."
 """Columns of whole numbers that no recipe reads, such as the rank of a response."""
 _MOST_SETS = 256
@@ -107,10 +108,17 @@ class Rollouts:
     warnings: list[str] = field(default_factory=list)
     written_by_rlpost: bool | None = None
     """Whether stages that frameworks record elsewhere are those of rlpost; None: unknown."""
-    _read: dict[tuple[str, str], Column] = field(default_factory=dict, init=False, repr=False)
+    around: Rollouts | None = None
+    """Whole steps that these groups are of, if recipes that couple a batch are computed on them."""
+    _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    @property
+    def steps(self) -> Rollouts:
+        """The whole steps that these rows are of, or these rows."""
+        return self if self.around is None else self.around
 
     @property
     def whole(self) -> bool:
@@ -205,10 +213,15 @@ class Rollouts:
         Raises:
             DataError: its lists have other lengths than the tokens of the responses.
         """
-        key = stage, self.recorded[stage]
-        if key not in self._read:
-            self._read[key] = self._column(*key)
-        return self._read[key]
+        name = self.recorded[stage]
+        return self.once(("column", stage, name), lambda: self._column(stage, name))
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], Kept]) -> Kept:
+        """Return what belongs to a key; made at the first call, and kept."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        kept: Kept = self._kept[key]
+        return kept
 
     def _column(self, stage: str, name: str) -> Column:
         column = Column.of(self.table.column(name))
@@ -250,10 +263,17 @@ class Rollouts:
     def take(self, rows: NDArray[np.int64], scope: str) -> Rollouts:
         """Return some rows, [n] positions in ascending order."""
         part = self.table.take(pa.array(rows))
-        return Rollouts(
-            self.name, part, self.columns, self.recorded, self.rows[rows], self.total, scope,
-            self.warnings, self.written_by_rlpost,
-        )  # fmt: skip
+        return replace(self, table=part, rows=self.rows[rows], scope=scope, around=None)
+
+    def within(self, steps: Rollouts) -> Rollouts:
+        """Return these rows as some of those of whole steps."""
+        return replace(self, around=steps)
+
+    def without(self, stages: Collection[str]) -> Rollouts:
+        """Return the rows without the recorded columns of some stages."""
+        left = {name: column for name, column in self.recorded.items() if name not in stages}
+        around = None if self.around is None else self.around.without(stages)
+        return replace(self, recorded=left, around=around)
 
     def _length_column(self) -> str | None:
         if self.columns.rows_only:

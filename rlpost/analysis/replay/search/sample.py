@@ -1,4 +1,9 @@
-"""The sample of a search: whole steps, or groups, that tell recipes apart."""
+"""The sample of a search: prompt groups that tell recipes apart, and the whole steps around them.
+
+Recipes are compared on the groups of the sample. One that couples prompt groups at most is computed
+on them alone, and has the same numbers as on the whole step. One that couples a batch, such as by
+whitening, is computed on the whole steps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlpost.display.text import counted
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.rollouts import Rollouts
@@ -16,49 +25,88 @@ if TYPE_CHECKING:
 
 SAMPLE = 50_000
 """Tokens of a sample."""
-LARGEST = 500_000
+LARGEST = 2_000_000
 """Tokens of a step that is taken whole: its batch statistics need all of it."""
-FEW = 3
-"""Steps that a sample has at least, if it has room: recipes can depend on their order."""
+GROUPS = 8
+"""Groups that a sample has at least, if they have room in so many times its tokens."""
+_KINDS = 8
+"""Values of a column that are kinds of rows, at most."""
+OF_STEPS = "prompt groups of whole steps"
 
 
 def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
-    """Return the steps, or groups, of a sample: the first ones, and those with rare rows.
+    """Return the groups of a sample: the first ones, and those with rare rows.
 
     Rare are groups of one, groups of equal rewards, observation tokens, responses without policy
-    tokens, and those that the recorded numbers drop. A step is taken whole up to 500,000 tokens.
+    tokens, truncated and longest ones, those of each domain, and those that recorded masks drop.
     """
     if rollouts.offsets[-1] <= tokens:
         return rollouts
     steps = rollouts.codes("batch")
     sizes = np.bincount(steps, rollouts.lengths)
-    if sizes.min() <= max(tokens, LARGEST):
-        chosen = _covering(rollouts, steps, sizes, tokens)
-        return rollouts.take(np.flatnonzero(chosen[steps]), "whole steps")
+    if sizes.min() > max(tokens, LARGEST):
+        rollouts.warnings.append(
+            f"the smallest step has {counted(int(sizes.min()), 'token')}, more than {LARGEST:,}: "
+            "the search computed recipes on prompt groups alone: one with statistics of a batch, "
+            "such as whitening, is not found; --preset and --estimator compare it"
+        )
+        return _groups(rollouts, tokens)
+    chosen = _covering(steps, sizes, kinds_of(rollouts), tokens)
+    whole = rollouts.take(np.flatnonzero(chosen[steps]), "whole steps")
+    return whole if whole.offsets[-1] <= tokens else _groups(whole, tokens).within(whole)
+
+
+def widened(sample: Rollouts, rows: Codes) -> Rollouts:
+    """Return a sample with more groups: those of some rows, by their positions in its steps."""
+    steps = sample.steps
+    groups = [*steps.groups[np.searchsorted(steps.rows, sample.rows)], *steps.groups[rows]]
+    return steps.take(np.flatnonzero(np.isin(steps.groups, groups)), OF_STEPS).within(steps)
+
+
+def _groups(rollouts: Rollouts, tokens: int) -> Rollouts:
     groups = rollouts.groups
     sizes = np.bincount(groups, rollouts.lengths)
-    chosen = _covering(rollouts, groups, sizes, tokens)
-    return rollouts.take(np.flatnonzero(chosen[groups]), "whole prompt groups")
+    kinds = kinds_of(rollouts) | dict(_rare(rollouts))
+    chosen = _covering(groups, sizes, kinds, tokens, GROUPS)
+    scope = OF_STEPS if rollouts.scope == "whole steps" or rollouts.whole else "whole prompt groups"
+    return rollouts.take(np.flatnonzero(chosen[groups]), scope)
 
 
-def _covering(rollouts: Rollouts, units: Codes, sizes: Codes, tokens: int) -> Flags:
-    """Return which units to take: the first, those that add a rare kind of row, then more."""
-    kinds = kinds_of(rollouts)
-    has = {name: np.bincount(units, flags, len(sizes)) > 0 for name, flags in kinds.items()}
-    first = np.full(len(sizes), len(units))
-    np.minimum.at(first, units, np.arange(len(units)))
-    order = np.argsort(first)
-    chosen, used = np.zeros(len(sizes), np.bool_), 0.0
-    small = order[sizes[order] <= tokens]
-    start = small[:1] if len(small) else np.argsort(sizes)[:1]
-    wanted = [*start]
-    for flags in has.values():
+def _covering(
+    units: Codes, sizes: Codes, kinds: dict[str, Flags], tokens: int, least: int = 1
+) -> Flags:
+    """Return which units to take: the first, those that add a rare kind of row, then more.
+
+    Args:
+        units: [N] codes of steps or groups.
+        sizes: [U] their tokens.
+        kinds: [N] flags of rows by kind.
+        tokens: of the result, but for `least` units of several rows, which may have as many times
+            the tokens.
+        least: units.
+    """
+    has = [np.bincount(units, flags, len(sizes)) > 0 for flags in kinds.values()]
+    order = _by_first(units, len(sizes))
+    room = tokens * least
+    small = order[sizes[order] <= room]
+    wanted = [*(small[:1] if len(small) else np.argsort(sizes)[:1])]
+    for flags in has:
         wanted += [*small[flags[small]][:1]]
-    for unit in (*wanted, *small):
-        if not chosen[unit] and (used + sizes[unit] <= tokens or not chosen.any()):
-            chosen[unit] = True
-            used += sizes[unit]
+    many = small[np.bincount(units, minlength=len(sizes))[small] > 1][:least]
+    chosen, used = np.zeros(len(sizes), np.bool_), 0.0
+    for most, units_of in ((room, wanted), (room if least > 1 else tokens, many), (tokens, small)):
+        for unit in units_of:
+            if not chosen[unit] and (used + sizes[unit] <= most or not chosen.any()):
+                chosen[unit] = True
+                used += sizes[unit]
     return chosen
+
+
+def _by_first(units: Codes, count: int) -> Codes:
+    """Return units in the order of their first rows."""
+    first = np.full(count, len(units))
+    np.minimum.at(first, units, np.arange(len(units)))
+    return np.argsort(first)
 
 
 def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
@@ -77,3 +125,14 @@ def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
         "responses with observation tokens": (policy < rollouts.lengths) & (policy > 0),
         "responses without policy tokens": policy == 0,
     }
+
+
+def _rare(rollouts: Rollouts) -> Iterable[tuple[str, Flags]]:
+    """Yield more kinds of rows that a sample has, [N] each."""
+    yield "longest responses", rollouts.lengths == rollouts.lengths.max(initial=0)
+    kept = np.concatenate([[0], rollouts.kept.cumsum()])[rollouts.offsets]
+    yield "dropped responses", (np.diff(kept) == 0) & (rollouts.lengths > 0)
+    for role in ("truncated", "domain"):
+        codes = rollouts.codes(role)
+        for code in range(min(_KINDS, int(codes.max(initial=0)) + 1)):
+            yield f"{role} {code}", codes == code

@@ -9,10 +9,11 @@ the tolerance, so that a step in the right direction counts before all numbers a
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.search.candidates import (
     DETAIL,
     bases,
@@ -23,10 +24,10 @@ from rlpost.analysis.replay.search.candidates import (
     value_of,
 )
 from rlpost.analysis.replay.search.moves import EPSILONS, Facts, moves
-from rlpost.analysis.replay.search.sample import sampled
+from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.search.ties import ties_of
-from rlpost.analysis.replay.search.trials import NOISE, Trial, Trials, unexplained
+from rlpost.analysis.replay.search.trials import NOISE, Trial, Trials, differing_rows, unexplained
 from rlpost.errors import DataError
 from rlpost.io.progress import SilentReporter
 from rlpost.recipe.estimators import READERS
@@ -48,6 +49,8 @@ ROUNDS = 6
 """Changes that are made one after another."""
 RECIPES = 1500
 """Recipes after which no other start is tried: about 10 seconds of 512 short responses."""
+WIDER = 3
+"""Samples that are searched, if the best recipe of one differs in other groups of its steps."""
 _SPREAD = 1
 """Estimators whose numbers are solved on every preset, before the next ones."""
 _GAIN = 0.98
@@ -152,8 +155,14 @@ def search(
     started = time.perf_counter()
     reports = reporter or SilentReporter()
     reports.start("search", None)
-    run = _Search(sampled(rollouts), tolerance, flat(given or {}), reports)
-    best = run.best()
+    sample, before = sampled(rollouts), None
+    for _ in range(WIDER):
+        run = _Search(sample, tolerance, flat(given or {}), reports, before)
+        best, before = run.best(), run.trials
+        other = run.differing(best)
+        if not len(other):
+            break
+        sample = widened(sample, other[:: -(-len(other) // WIDER)])
     ties = run.ties(best) if best.reproduces else []
     seconds = time.perf_counter() - started
     return Found(best.candidate.recipe, best.candidate.named, run.facts(best, ties, seconds))
@@ -162,14 +171,23 @@ def search(
 class _Search:
     """A search over a sample."""
 
-    def __init__(self, sample: Rollouts, tolerance: float, given: Json, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        sample: Rollouts,
+        tolerance: float,
+        given: Json,
+        reporter: Reporter,
+        before: Trials | None = None,
+    ) -> None:
         self.given = given
         self.tolerance, self.reporter = tolerance, reporter
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
+        self.before = 0 if before is None else before.count
+        """Recipes that were tried on smaller samples."""
         self.starts = self._bases()
         self.missing = self._drop_uncomputed(sample)
         self.stage = self.trials.stages[-1]
-        self.known = Facts(self.trials.rollouts)
+        self.known = Facts(self.trials.rollouts.steps)
 
     def _bases(self) -> list[Trial]:
         found = [self.trials.of(one) for one in bases(self.given)]
@@ -185,9 +203,8 @@ class _Search:
         computed = {one.name for trial in self.starts for one in trial.replayed}
         missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
         if missing and len(missing) < len(sample.recorded):
-            left = {n: column for n, column in sample.recorded.items() if n not in missing}
             before, report = self.trials, lambda: self.reporter.advance(1)
-            self.trials = Trials(replace(sample, recorded=left), self.tolerance, report)
+            self.trials = Trials(sample.without(missing), self.tolerance, report)
             self.starts = self._bases()
             self.trials.count += before.count
             self.trials.skipped = before.skipped
@@ -441,11 +458,22 @@ class _Search:
         Those that differ in no option that is read are one tie.
         """
         found = [one for one in self._equal_ones(best) if one.about_as_exact(best)]
+        found = [one for one in found if one is best or not len(self.differing(one))]
         own = best.resolved.recipe.estimator
         found.sort(key=lambda one: (one.resolved.recipe.estimator != own, one.place))
         named = {one.candidate.named: one for one in found}
         named.pop(best.candidate.named, None)
         return ties_of(best, [*named.values()], self.known, self.trials.stages)
+
+    def differing(self, best: Trial) -> Any:
+        """Return the rows that differ in the steps of the sample, if none of its own differs."""
+        sample = self.trials.rollouts
+        if sample.around is None or not best.reproduces:
+            return ()
+        found = Replayer(sample.steps, self.tolerance).from_start(
+            best.candidate.recipe, self.trials.stages
+        )
+        return differing_rows(found, sample.steps)
 
     def facts(self, best: Trial, ties: list[Json], seconds: float) -> Json:
         """Return the result of the search as plain data."""
@@ -453,7 +481,7 @@ class _Search:
         recorded = trials.rollouts.recorded
         computed = {one.name for one in best.replayed}
         return {
-            "tried": trials.count,
+            "tried": self.before + trials.count,
             "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),
             "seconds": round(seconds, 3),
             "sample": {

@@ -15,7 +15,7 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,8 +40,6 @@ NOISE = 6e-7
 """Differences that float32 arithmetic in another order makes, as a share of the mean size."""
 _AS_EXACT = 4.0
 """Recipes whose differences are so many times the smallest ones are about as exact."""
-_ENOUGH = 3
-"""Different numbers of a batch that an affine map does not always explain."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +241,17 @@ class Trials:
         return score_of(residual, difference)
 
 
+def differing_rows(found: Sequence[Replayed], rollouts: Rollouts) -> Codes:
+    """Return the responses that differ in a stage, [n] positions."""
+    differs = np.zeros(len(rollouts), np.bool_)
+    for one in found:
+        rows = np.flatnonzero(one.difference.wrong)
+        if len(one.difference.wrong) != len(rollouts):
+            rows = np.searchsorted(rollouts.offsets, rows, "right") - 1
+        differs[rows] = True
+    return np.flatnonzero(differs)
+
+
 def unexplained(trial: Trial, rollouts: Rollouts) -> list[dict[str, Any]]:
     """Return what a recipe leaves open: by stage, the share and the rows that differ."""
     found, rows_of_tokens = [], np.repeat(np.arange(len(rollouts)), rollouts.lengths)
@@ -289,10 +298,16 @@ def affine(theirs: Numbers, ours: Numbers, codes: Codes) -> Numbers | None:
 
     x, y = ours - mean(ours), theirs - mean(theirs)
     spread = mean(x * x)
-    if np.max(spread, initial=0.0) < 1e-20 or len(np.unique(ours[inside])) < _ENOUGH:  # noqa: PLR2004
+    if np.max(spread, initial=0.0) < 1e-20 or _few_values(ours[inside]):  # noqa: PLR2004
         return None
     slope = np.divide(mean(x * y), spread, out=np.zeros_like(x), where=spread > 1e-20)  # noqa: PLR2004
     return np.asarray(theirs - y + slope * x)
+
+
+def _few_values(values: Numbers) -> bool:
+    """Return whether there are fewer than three different numbers."""
+    rest = values[values != values[0]] if len(values) else values
+    return not len(rest) or not (rest != rest[0]).any()
 
 
 def saturated(values: Numbers) -> NDArray[np.bool_]:
