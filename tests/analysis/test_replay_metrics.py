@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.metrics.replay import replay_metrics
+from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.errors import DataError
 
 FLOATS = pa.list_(pa.float32())
@@ -285,3 +287,19 @@ def test_kinds_of_logs(kind, tmp_path):
     found = replay_metrics(table, path)
     assert found["reproduced"]
     assert found["steps"]["matched"] == 3
+
+
+def test_files_are_read_in_chunks_with_the_numbers_of_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlpost.analysis.replay.metrics.replay.SAMPLE_RESPONSES", 32)
+    table = dump(steps=5, seed=9)
+    log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.2, high=0.2, micro=4)
+    split = {"micro_batch": 4, "ranks": 1, "updates": 1}
+    expected = replay_metrics(table, log, **split)
+    numbers = [max(row, key=abs) for row in table["advantages"].to_pylist()]
+    columns = table.drop_columns(["advantages"]).append_column("advantages", pa.array(numbers))
+    for file, part in enumerate((columns.slice(0, 30), columns.slice(30))):
+        pq.write_table(part, tmp_path / f"{file}.parquet", row_group_size=7)
+    found = replay_log([str(tmp_path / "*.parquet")], MetricRequest(log, **split))
+    assert found["reproduced"]
+    assert found["metrics"] == expected["metrics"]
+    assert found["description"] == expected["description"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.parquet.source import TableSource
-from rlpost.recipe.roles import ROLES, closest, resolve
+from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import RowKeys
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.roles import ColumnMap
 
     Numbers = NDArray[np.float64]
     Mask = NDArray[np.bool_]
@@ -133,7 +132,8 @@ class Rollouts:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """[N+1] of the tokens of responses; each has one if the input has no tokens."""
-        column = self._length_column()
+        found = InputColumns(self.columns, self.recorded)
+        column = found.length_column(self.table.schema)
         if column is None:
             return np.arange(len(self) + 1)
         return lists.flat(self.table.column(column).combine_chunks())[0]
@@ -275,16 +275,6 @@ class Rollouts:
         around = None if self.around is None else self.around.without(stages)
         return replace(self, recorded=left, around=around)
 
-    def _length_column(self) -> str | None:
-        if self.columns.rows_only:
-            return None
-        roles = ("mask", *(role.name for role in ROLES.values() if role.kind == "tokens"))
-        found = next((self.columns.column(role) for role in roles if role in self.columns), None)
-        own = (name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens")
-        return found or next(
-            (name for name in own if is_list(self.table.schema.field(name).type)), None
-        )
-
 
 def _filled(column: Column, offsets: NDArray[np.int64]) -> Column:
     """Return a column of tokens with NaN for the tokens of rows that are null."""
@@ -356,6 +346,57 @@ def usable(schema: pa.Schema, name: str) -> bool:
     return is_number(kind) or lists.holds_numbers(kind) or pa.types.is_boolean(kind)
 
 
+class InputColumns(NamedTuple):
+    """The columns of an input that a replay reads."""
+
+    roles: ColumnMap
+    recorded: dict[str, str]
+    """Stage to column."""
+
+    @property
+    def used(self) -> list[str]:
+        """The columns of roles."""
+        return [self.roles.column(role) for role in self.roles.columns]
+
+    def read(self, schema: pa.Schema, needed: Collection[str] | None) -> list[str]:
+        """Return the columns to read.
+
+        Args:
+            schema: of the input.
+            needed: other columns that recipes name; None: every column of numbers.
+        """
+        own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ())])]
+        more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
+        return [*dict.fromkeys([*own, *more, *self.whole_numbers(schema)])]
+
+    def whole_numbers(self, schema: pa.Schema) -> list[str]:
+        """Return columns of a whole number for each response."""
+        return [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+
+    def length_column(self, schema: pa.Schema) -> str | None:
+        """Return a column of lists with a number for each token; None without tokens."""
+        if self.roles.rows_only:
+            return None
+        roles = ("mask", *(role.name for role in ROLES.values() if role.kind == "tokens"))
+        found = next((self.roles.column(role) for role in roles if role in self.roles), None)
+        own = (name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens")
+        return found or next((name for name in own if is_list(schema.field(name).type)), None)
+
+
+def columns_of(
+    source: Source | TableSource, maps: Maps, mask_results: Collection[str] = ()
+) -> InputColumns:
+    """Return the roles and the recorded columns of an input; arguments and errors as `read`."""
+    if not source.rows:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
+    roles = roles_of(source.columns, maps, source.name, mask_results)
+    used = {roles.column(role) for role in roles.columns}
+    recorded = recorded_columns(source.columns, maps, source.name, used)
+    schema = source.schemas[0]
+    own = {s: n for s, n in recorded.items() if n in schema.names and usable(schema, n)}
+    return InputColumns(roles, own)
+
+
 def read(
     source: Source | TableSource,
     maps: Maps,
@@ -375,30 +416,14 @@ def read(
     Raises:
         DataError: there are no rows, or no recorded column.
     """
-    if not source.rows:
-        raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
-    columns = roles_of(source.columns, maps, source.name, mask_results)
-    used = {columns.column(role) for role in columns.columns}
-    recorded = recorded_columns(source.columns, maps, source.name, used)
-    schema = source.schemas[0]
-    partitions = {name for name in source.columns if name not in schema.names}
-    recorded = {
-        stage: name
-        for stage, name in recorded.items()
-        if name not in partitions and usable(schema, name)
-    }
-    names = [*dict.fromkeys([*used, *recorded.values(), *(needed or ())])]
-    if needed is None:
-        names += [n for n in schema.names if n not in names and _may_matter(schema, n)]
-    whole = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
-    names += [name for name in whole if name not in names]
-    rows, scope = chosen_rows(source, columns, recorded, most_tokens)
-    table = _read_rows(source, names, rows)
-    read_alone = {n: f"{SETS}{n}" for n in whole if n not in used and n not in recorded.values()}
+    found, schema = columns_of(source, maps, mask_results), source.schemas[0]
+    names = found.read(schema, needed)
+    rows, scope = chosen_rows(source, found.roles, found.recorded, most_tokens)
+    table = read_rows(source, names, rows)
     if needed is not None:
-        read_alone = {n: own for n, own in read_alone.items() if n not in needed}
-        table = table.rename_columns([read_alone.get(n, n) for n in table.schema.names])
-    return Rollouts(source.name, table, columns, recorded, rows, source.rows, scope)
+        alone = {*found.whole_numbers(schema)} - {*found.used, *found.recorded.values(), *needed}
+        table = table.rename_columns([f"{SETS}{n}" if n in alone else n for n in names])
+    return Rollouts(source.name, table, found.roles, found.recorded, rows, source.rows, scope)
 
 
 def _may_matter(schema: pa.Schema, name: str) -> bool:
@@ -442,7 +467,7 @@ def _codes(keys: RowKeys, *names: str) -> NDArray[np.int64]:
     return np.asarray(np.argsort(np.argsort(first))[inverse])
 
 
-def _read_rows(
+def read_rows(
     source: Source | TableSource, names: Sequence[str], rows: NDArray[np.int64]
 ) -> pa.Table:
     """Read some rows, in ascending order; stops after the last one."""

@@ -27,7 +27,7 @@ from rlpost.analysis.replay.metrics.search import (
 )
 from rlpost.analysis.replay.metrics.splits import all_splits
 from rlpost.analysis.replay.metrics.steps import simple_values
-from rlpost.io.parquet.source import TableSource
+from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.engine import single_threaded_torch
 
 if TYPE_CHECKING:
@@ -120,14 +120,15 @@ class Inputs:
 
     def measured(
         self,
-        table: pa.Table,
+        table: pa.Table | Source,
         *,
         candidates: Candidates | None = None,
         wanted: Collection[Column] | None = None,
     ) -> Measured:
-        """Return the responses of a table with the sums of candidates, see `measure`."""
+        """Return the responses of an input with the sums of candidates, see `measure`."""
+        source = table if isinstance(table, Source) else TableSource(table)
         return measure(
-            TableSource(table), self.recipe, self.loss, self.fixed,
+            source, self.recipe, self.loss, self.fixed,
             candidates=candidates, wanted=wanted, options=self.options,
         )  # fmt: skip
 
@@ -137,7 +138,7 @@ class Search:
     """The search on a sample of whole steps."""
 
     inputs: Inputs
-    table: pa.Table
+    table: pa.Table | Source
     steps: list[str]
     losses: bool
     """Whether a metric of a loss was recorded."""

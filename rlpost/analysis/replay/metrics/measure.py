@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rlpost.errors import DataError
 from rlpost.io.arrow import is_number, is_tokens
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import Plan
@@ -70,10 +72,18 @@ class Measured:
     """The losses; None if the input lacks what they need."""
     lacks: dict[str, str]
     """Roles that losses need and that the input lacks, and why they are needed."""
+    apart: bool
+    """The numbers of a step do not depend on other steps."""
 
     def rows_of(self, step: str) -> Indices:
         """Return the rows of a step, in the order of the input."""
-        return np.flatnonzero(self.step == self.steps.index(step))
+        return self._rows[step]
+
+    @cached_property
+    def _rows(self) -> dict[str, Indices]:
+        order = np.argsort(self.step, kind="stable")
+        ends = np.bincount(self.step, minlength=len(self.steps)).cumsum()
+        return dict(zip(self.steps, np.split(order, ends[:-1]), strict=True))
 
 
 def measure(
@@ -214,4 +224,16 @@ def _measured(
         plan.columns,
         losses,
         lacks,
+        _apart(plan),
+    )
+
+
+def _apart(plan: Plan) -> bool:
+    """Return whether no advantage of a step depends on other steps: those recorded do not."""
+    scope = coupling_of(plan.resolved).scope
+    by_step = plan.resolved.recipe.numerics.batch != "all"
+    return (
+        "advantages" in plan.columns
+        or scope not in ("batch", "run")
+        or (scope == "batch" and by_step)
     )

@@ -26,7 +26,9 @@ from rlpost.analysis.replay.metrics.fit import (
 from rlpost.analysis.replay.metrics.logs import METRICS, known_metrics, read_log
 from rlpost.analysis.replay.metrics.losses import Column
 from rlpost.analysis.replay.metrics.steps import extreme_columns, match_steps, simple_values
+from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.errors import DataError
+from rlpost.io.parquet.source import Source
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ _NEEDS = {
 
 
 def replay_metrics(
-    table: pa.Table,
+    table: pa.Table | Source,
     metrics: str | Path,
     recipe: Recipe | None = None,
     loss: LossOptions | None = None,
@@ -81,7 +83,8 @@ def replay_metrics(
     """Find the loss, the aggregation and the split that reproduce a trainer's metrics.
 
     Args:
-        table: the dump: whole steps, with `step` to match the lines of the log.
+        table: the dump: whole steps, with `step` to match the lines of the log. Files are read in
+            chunks, and the steps that are searched are in memory.
         metrics: file of a logger, see `rlpost.analysis.replay.metrics.logs`.
         recipe: names columns (`columns={"advantages": "their_column"}`), and computes the
             advantages if the input has none.
@@ -178,7 +181,7 @@ def _targets(
 
 
 def _measured_whole(
-    table: pa.Table,
+    table: pa.Table | Source,
     inputs: Inputs,
     found: Found,
     targets: Sequence[Target],
@@ -204,14 +207,18 @@ def _is_proxy(row: Json, reading: Reading | None, data: Aggregated) -> bool:
     return row["metric"] == "entropy" and missing and estimated and not row["reproduced"]
 
 
-def _rows_of(table: pa.Table, measured: Measured, steps: Sequence[str]) -> pa.Table:
-    """Return the rows of some steps; the whole table if they have all rows.
+def _rows_of(
+    table: pa.Table | Source, measured: Measured, steps: Sequence[str]
+) -> pa.Table | Source:
+    """Return the rows of some steps; the whole input if they have all rows.
 
-    Advantages that are computed may depend on other steps, so the table stays whole then.
+    Advantages that are computed may depend on other steps, so the input stays whole then.
     """
     rows = np.sort(np.concatenate([measured.rows_of(step) for step in steps]))
-    if len(rows) == len(table) or "advantages" not in measured.roles:
+    if len(rows) == len(measured.step) or not measured.apart:
         return table
+    if isinstance(table, Source):
+        return read_rows(table, table.columns, rows)
     return table.take(pa.array(rows))
 
 

@@ -5,29 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from rlpost._version import __version__
 from rlpost.analysis.replay import rollouts as inputs
 from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
 from rlpost.analysis.replay.metrics.replay import TOLERANCE, replay_metrics
+from rlpost.analysis.replay.metrics.source import ADVANTAGES, ColumnsSource, columns_of_log
 from rlpost.analysis.replay.replay import SCHEMA_VERSION
 from rlpost.errors import UsageError
-from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import Source
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.recipe.loss import LossOptions
 
 Json = dict[str, Any]
-ADVANTAGES = "advantages"
 
 
 @dataclass(frozen=True)
@@ -73,13 +67,13 @@ def replay_log(paths: Sequence[str], request: MetricRequest) -> Json:
 
 
 def _replay(paths: Sequence[str], request: MetricRequest, others: Mapping[str, str]) -> Json:
-    source = Source(find_inputs(list(paths)))
+    source = ColumnsSource(find_inputs(list(paths)))
     recipe = request.recipe or Recipe()
-    maps = inputs.Maps.of({**recipe.columns, **others, **request.columns_map})
-    rollouts = inputs.read(source, maps, None, int(1e18))
-    table, roles = with_advantages(rollouts)
+    roles = columns_of_log(
+        source, inputs.Maps.of({**recipe.columns, **others, **request.columns_map})
+    )
     found = replay_metrics(
-        table,
+        source,
         request.metrics,
         recipe.model_copy(update={"columns": roles}),
         request.loss,
@@ -95,24 +89,5 @@ def _replay(paths: Sequence[str], request: MetricRequest, others: Mapping[str, s
             f"the input has no recorded advantages: {recipe.estimator} computed them; --preset and "
             "--estimator choose others, --map advantages=COLUMN names recorded ones"
         )
-    found["warnings"] = [*rollouts.warnings, *found["warnings"]]
     facts = {"schema_version": SCHEMA_VERSION, "rlpost_version": __version__}
     return {**facts, "input": source.name, **found}
-
-
-def with_advantages(rollouts: Rollouts) -> tuple[pa.Table, dict[str, str]]:
-    """Return the table with a list of recorded advantages for each response, and columns by role.
-
-    One number for each response becomes a list, with that number for each token.
-    """
-    table = rollouts.table
-    columns = {role: name for role, name in rollouts.columns.columns.items() if role in ROLES}
-    name = rollouts.recorded.get(ADVANTAGES)
-    if name is None:
-        return table, columns
-    if not is_list(table.schema.field(name).type):
-        values = rollouts.column(ADVANTAGES).on_tokens(rollouts.offsets)
-        lists = pa.LargeListArray.from_arrays(pa.array(rollouts.offsets), pa.array(values))
-        own = f"{name} of tokens"
-        table, name = table.append_column(own, lists), own
-    return table, {**columns, ADVANTAGES: name}
