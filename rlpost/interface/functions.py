@@ -406,6 +406,7 @@ def report(
     rollout_reward: RolloutReward = "equal",
     examples: int = 6,
     seed: int = 0,
+    recipe: Recipe | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> Report:
@@ -420,6 +421,8 @@ def report(
         rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
         examples: number of the best, of the worst and of random responses.
         seed: of the random responses.
+        recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
+            in the metadata of enriched files.
         overwrite: replace an existing page.
         progress: show a progress bar, as of `advantages`.
 
@@ -428,7 +431,8 @@ def report(
 
     Raises:
         UsageError: the output exists, or is an input; a role is unknown.
-        DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
+        DataError: a file is not Parquet or has no rows, or a column has a type it can't have;
+            there is no recorded column to compare with `recipe`.
         ReadWriteError: reading or writing failed. No output is left behind.
         UnavailableError: the extra `report` is not installed.
     """
@@ -447,6 +451,7 @@ def report(
             rollout_reward=rollout_reward,
             examples=examples,
             seed=seed,
+            recipe=recipe,
             reporter=run.reporter,
             shown=partial(_of_inputs, paths=paths, inputs=inputs),
         )
@@ -594,6 +599,7 @@ def bundle(
         ReadWriteError: reading or writing failed; no output is left behind.
     """
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
 
     ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
@@ -602,7 +608,7 @@ def bundle(
             paths,
             output,
             Choice(rows, groups, ids),
-            work.Computation(recipe, loss),
+            Computation(recipe, loss),
             columns_map,
             groups_only=groups_only,
             with_texts=with_texts,

@@ -147,6 +147,7 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
     [
         ({}, DataError, "no recorded column"),
         ({"advantages": "advantage"}, DataError, "--map advantages=advantage: no such column"),
+        ({"advantages": "response"}, DataError, "`response` is text; a number, or a list"),
         ({"advantage": "values"}, UsageError, "did you mean advantages"),
         ({"advantages": "response_tokens"}, DataError, None),
         ({"advantages": "prompt_tokens"}, DataError, "one for each token is needed"),

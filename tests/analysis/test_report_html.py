@@ -37,6 +37,7 @@ from rlpost.analysis.report.examples import (
     Limits,
     chosen,
 )
+from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
@@ -44,6 +45,7 @@ from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.io.progress import SilentReporter
 from rlpost.io.text import printable
 from rlpost.recipe.roles import resolve
 
@@ -190,6 +192,47 @@ def test_tables_of_charts_equal_those_of_inspect(browser, made):
         listed = seen.locator(".finding").evaluate_all("all => all.map(one => one.dataset.name)")
     assert listed == [finding.name for finding in facts.findings]
     assert "engine_mismatch" in listed
+
+
+def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
+    """`advantage_clip` and `difficulty_mask` are in the metadata, and in no preset."""
+    (section,) = [one for one in data["sections"] if one["name"] == "replay"]
+    verdict = section["tiles"][0]
+    assert (verdict["value"], verdict["note"]) == (
+        "Reproduced", "4 of 4 recorded stages equal within 0.0001",
+    )  # fmt: skip
+    assert "the recipe in the metadata" in section["lines"][0]
+
+
+def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
+    table = pq.read_table(SAMPLE / "arithmetic.parquet").slice(0, 128)
+    emit = ("kl", "token_level_rewards", "advantages")
+    gae = rlpost.preset("verl", estimator="gae", emit=emit)
+    path = str(tmp_path / "in.parquet")
+    pq.write_table(rlpost.enrich(table, gae)[0].replace_schema_metadata(), path)
+    facts, source = inspect([path]), Source(find_inputs([path]))
+
+    def section_of(recipe, named):
+        return section(recorded(source, {}, recipe, named, SilentReporter()), facts)
+
+    without = section_of(None, "")
+    assert f"rlpost replay {path} finds the recipe" in without.lines[-1]
+    assert [row[1] for row in without.tables[0].rows] == [*emit]
+    other = gae.model_copy(update={"lam": 0.5})
+    found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --lam 0.5")
+    assert [(one.label, one.value) for one in shown.tiles[:2]] == [
+        ("Verdict", "Differs"), ("First stage that differs", "advantages"),
+    ]  # fmt: skip
+    stages, findings, *strips, _ = shown.tables
+    assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
+    assert "--lam" in findings.rows[0][0]
+    for strip, example in zip(strips, found.examples, strict=True):
+        assert int(strip.headings[1].strip("()")) == example["first_token"]
+        for row, side in zip(strip.rows, ("recorded", "computed"), strict=False):
+            assert row[0] == side
+            np.testing.assert_allclose([*map(float, row[1:])], example[side], rtol=1e-3)
+    with pytest.raises(DataError, match="no recorded column"):
+        report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)
 
 
 def test_groups_open_to_responses_and_responses_to_tokens(browser, made, data):
@@ -814,10 +857,12 @@ def test_without_the_extra_the_error_has_the_install_command(missing, made, tmp_
     assert "pip install 'rlpost[report]'" in str(done.exception)
 
 
-def test_reporting_does_not_import_torch(made, tmp_path):
+def test_reporting_without_a_recipe_does_not_import_torch(made, tmp_path):
+    path = tmp_path / "recorded.parquet"
+    pq.write_table(pq.read_table(made[0]).replace_schema_metadata(), path)
     code = (
         "import sys; from rlpost.analysis.report.run import report;"
-        f"report([{str(made[0])!r}], {str(tmp_path / 'page.html')!r});"
+        f"report([{str(path)!r}], {str(tmp_path / 'page.html')!r});"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -36,7 +36,7 @@ def show(result: Json, how: str, out: Console | None = None) -> None:
     if how == "json":
         show_json(result)
     elif how == "markdown":
-        lines = [verdict_line(result), input_line(result), *_warnings(result)]
+        lines = [verdict_line(result), input_line(result), *warning_lines(result)]
         head = "".join(f"{_plain(line)}\n\n" for line in lines)
         parts = [_block_markdown(one) for one in blocks(result, MARKDOWN_WIDTH)]
         sys.stdout.write(head + "\n".join(parts))
@@ -53,7 +53,7 @@ def _print(result: Json, out: Console) -> None:
     line(f"rlpost replay · {_named(result)}", "bold")
     line(input_line(result))
     line(verdict_line(result), "bold green" if result["reproduced"] else "bold red")
-    for text in _warnings(result):
+    for text in warning_lines(result):
         line(text, "yellow")
     for one in blocks(result, out.width):
         out.print()
@@ -84,7 +84,8 @@ def _plain(line: str) -> str:
     return printable_line(line).replace("<", "&lt;")
 
 
-def _warnings(result: Json) -> list[str]:
+def warning_lines(result: Json) -> list[str]:
+    """Return the warnings of a result, a line each."""
     texts = list(result["warnings"])
     if "metrics" in result:
         return [f"! {text}" for text in texts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number
+from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
 
@@ -340,10 +342,37 @@ def check_tolerance(tolerance: float) -> None:
         raise UsageError(f"--tolerance {tolerance}: a number from 0 on is needed")
 
 
-def usable(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column can be recorded numbers."""
+def masks_of_rlpost(source: Source) -> list[str]:
+    """Return the names of masks of an input that rlpost computed, which are no inputs."""
+    return ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
+
+
+def _has_numbers(source: Source | TableSource, name: str) -> bool:
+    """Return whether a column has numbers, or lists of them; names of folders have none."""
+    schema = source.schemas[0]
+    if name not in schema.names:
+        return False
     kind = schema.field(name).type
     return is_number(kind) or lists.holds_numbers(kind) or pa.types.is_boolean(kind)
+
+
+def _warnings(source: Source | TableSource, maps: Maps, found: InputColumns) -> list[str]:
+    """Return warnings of recorded columns without numbers.
+
+    Raises:
+        DataError: the user named one of them, or there is no other.
+    """
+    texts = []
+    for stage, name in found.others.items():
+        kind = _type(source, name)
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        what = "text" if is_text else f"of type {kind}"
+        text = f"`{name}` is {what}; a number, or a list of numbers, is needed"
+        if not found.recorded or stage in maps.recorded:
+            hint = f"choose the recorded column with --map {stage}=COLUMN"
+            raise DataError(f"{source.name}: {text}: {hint}")
+        texts.append(f"not compared: {text}")
+    return texts
 
 
 class InputColumns(NamedTuple):
@@ -352,6 +381,8 @@ class InputColumns(NamedTuple):
     roles: ColumnMap
     recorded: dict[str, str]
     """Stage to column."""
+    others: Mapping[str, str] = MappingProxyType({})
+    """Stage to a column of its name that has no numbers."""
 
     @property
     def used(self) -> list[str]:
@@ -386,15 +417,19 @@ class InputColumns(NamedTuple):
 def columns_of(
     source: Source | TableSource, maps: Maps, mask_results: Collection[str] = ()
 ) -> InputColumns:
-    """Return the roles and the recorded columns of an input; arguments and errors as `read`."""
+    """Return the roles and the recorded columns of an input; arguments as `read`.
+
+    Raises:
+        DataError: there are no rows, or a column that the user named does not exist.
+    """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
     roles = roles_of(source.columns, maps, source.name, mask_results)
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, maps, source.name, used)
-    schema = source.schemas[0]
-    own = {s: n for s, n in recorded.items() if n in schema.names and usable(schema, n)}
-    return InputColumns(roles, own)
+    own = {stage: name for stage, name in recorded.items() if _has_numbers(source, name)}
+    others = {stage: name for stage, name in recorded.items() if stage not in own}
+    return InputColumns(roles, own, others)
 
 
 def read(
@@ -414,16 +449,19 @@ def read(
         mask_results: columns that a run computed, and that are no inputs.
 
     Raises:
-        DataError: there are no rows, or no recorded column.
+        DataError: there are no rows, or recorded columns have no numbers.
     """
     found, schema = columns_of(source, maps, mask_results), source.schemas[0]
+    warnings = _warnings(source, maps, found)
     names = found.read(schema, needed)
     rows, scope = chosen_rows(source, found.roles, found.recorded, most_tokens)
     table = read_rows(source, names, rows)
     if needed is not None:
         alone = {*found.whole_numbers(schema)} - {*found.used, *found.recorded.values(), *needed}
         table = table.rename_columns([f"{SETS}{n}" if n in alone else n for n in names])
-    return Rollouts(source.name, table, found.roles, found.recorded, rows, source.rows, scope)
+    return Rollouts(
+        source.name, table, found.roles, found.recorded, rows, source.rows, scope, warnings
+    )
 
 
 def _may_matter(schema: pa.Schema, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,14 @@ from rlpost.analysis.replay.replay import (
 )
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.inputs import COMPUTED, find_inputs
+from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.io.progress import Reporter
@@ -94,17 +94,48 @@ def replay(paths: Sequence[str], request: Request) -> Json:
 def _replay(paths: Sequence[str], request: Request) -> Json:
     """Compare the recorded columns of Parquet files with a recipe."""
     source = Source(find_inputs(list(paths)))
+    sample = _sample(source, request)
+    with _named(source):
+        return _compared(source, sample, request)
+
+
+def replay_sample(source: Source, request: Request) -> Json | None:
+    """Compare the recorded columns of a sample of an input with the recipe of a request.
+
+    Returns:
+        The result, as of `replay`; None if the recipe couples more responses than the sample has.
+
+    Raises:
+        DataError, UsageError: as `replay`.
+    """
+    recipe = request.recipe
+    assert recipe is not None
+    sample = _sample(source, request)
+    with _named(source):
+        sample = placed(sample, recipe, request.tolerance, late=_late(source))
+        if not has_whole_batches(sample, recipe):
+            return None
+        return replay_recipe(sample, recipe, request.named, request.tolerance)
+
+
+@contextmanager
+def _named(source: Source) -> Iterator[None]:
+    """Name the input in errors about the sample, which is a table in memory."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        text = re.sub(f"^{TableSource.name}:", f"{source.name}:", str(error), flags=re.MULTILINE)
+        raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
+
+
+def _sample(source: Source, request: Request) -> Rollouts:
+    """Read as many whole steps, or prompt groups, as the request has room for."""
     own = {} if request.recipe is None else request.recipe.columns
     maps = inputs.Maps.of({**own, **request.columns_map})
-    computed = ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
     named = None if request.recipe is None else _columns_named(request.recipe)
-    sample = inputs.read(source, maps, named, request.sample_tokens, computed)
+    sample = inputs.read(source, maps, named, request.sample_tokens, inputs.masks_of_rlpost(source))
     check_recorded(sample)
-    try:
-        return _compared(source, sample, request)
-    except (DataError, UsageError) as error:  # of a table in memory
-        text = re.sub(f"^{TableSource.name}:", f"{sample.name}:", str(error), flags=re.MULTILINE)
-        raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
+    return sample
 
 
 def _compared(source: Source, sample: Rollouts, request: Request) -> Json:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rlpost._version import __version__
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.inspect.render import checks_ran
+from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of
+from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -20,6 +22,7 @@ from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
+from rlpost.io.progress import SilentReporter
 from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import ROLES
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.responses.index import Index
     from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
-    from rlpost.recipe.recipe import RolloutReward
+    from rlpost.recipe.recipe import Recipe, RolloutReward
 
 
 _MOST_INPUTS = 5
@@ -57,16 +60,22 @@ def build(
     inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal", examples: int = 6, seed: int = 0,
+    recipe: Recipe | None = None, named: str = "the recipe",
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
-    page does not grow with the input. `shown` returns the statistics with the names of inputs in
-    place of temporary files.
+    page does not grow with the input. Before that, a sample of recorded columns is compared with
+    the recipe; `named` is how the user typed it. `shown` returns the statistics with the names of
+    inputs in place of temporary files.
     """
-    columns_map = columns_map or {}
+    every = columns_map or {}
+    columns_map = {
+        name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
+    }
     source = Source(find_inputs(inputs))
+    found = recorded(source, every, recipe, named, reporter or SilentReporter())
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(
@@ -81,9 +90,11 @@ def build(
     )
     if not facts.responses:
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
-    index, named = builder.finish(), shown(facts)
-    data = data_of(facts, named, index, clips.counts, count=examples, seed=seed)
-    return named, page_of(data)
+    index, names = builder.finish(), shown(facts)
+    data = data_of(
+        facts, names, index, clips.counts, section(found, names), count=examples, seed=seed
+    )
+    return names, page_of(data)
 
 
 def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[str, str]:
@@ -112,8 +123,9 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
 
 
 def data_of(
-    facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts, *, count: int, seed: int
-) -> Json:
+    facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts,
+    replayed: Section | None = None, *, count: int, seed: int,
+) -> Json:  # fmt: skip
     """Return the content of the page as plain data: sections, findings, examples.
 
     Args:
@@ -121,6 +133,7 @@ def data_of(
         named: the same with the names that the page has.
         index: of the responses.
         clips: counts of clipped values.
+        replayed: the section about recorded columns.
         count: number of the best, of the worst and of random responses.
         seed: of the random responses.
     """
@@ -133,6 +146,7 @@ def data_of(
         sections.groups(facts),
         sections.engine(facts),
         clipping.section(index.source, clips),
+        replayed,
         sections.checks(facts),
         sections.storage(named),
     ]

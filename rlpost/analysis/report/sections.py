@@ -12,8 +12,6 @@ from rlpost.analysis.inspect.render import (
     not_run_lines,
     without_tokens_lines,
 )
-from rlpost.analysis.replay.rollouts import Maps, recorded_columns
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number, percent, size
@@ -286,17 +284,7 @@ def storage(facts: Facts) -> Section:
     tables = [Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3))]
     if facts.input.columns:  # tables in memory have none
         tables.append(Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)))
-        recorded = _recorded([column.name for column in facts.input.columns])
-        tables += [recorded] if recorded.rows else []
     return Section("storage", "Files and columns", ignored_lines(facts), tables=tables)
-
-
-def _recorded(columns: Sequence[str]) -> Table:
-    """Return the columns with numbers that a trainer recorded, by stage."""
-    found = recorded_columns(columns, Maps({}, {}), "")
-    rows = [(STAGES[stage].title, name) for stage, name in found.items() if stage != "sample_mask"]
-    title = "Recorded columns; rlpost replay compares them with a recipe, or finds it"
-    return Table(title, ("stage", "column"), rows, (0, 1))
 
 
 def _writer(rlpost: dict[str, object] | None, writer: str) -> str:

@@ -64,14 +64,15 @@ def bundle(
     losses = settings.losses([])
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.render.bundle import show_bundle  # noqa: PLC0415
 
-    computation = work.Computation()
+    computation = Computation()
     if settings.sets_recipe:
         requested = settings.requested
-        computation = work.Computation(
+        computation = Computation(
             recipe, losses[0][0], requested["preset"], requested["asked_estimator"]
         )
     with canonical_inputs(paths, report=None if quiet else echo) as inputs:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import name_values
-from rlpost.cli.help_screen import command
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import RolloutRewards, option
 from rlpost.cli.output import echo
+from rlpost.errors import UsageError
 from rlpost.optional import need
 
 app = typer.Typer(add_completion=False)
@@ -21,6 +24,8 @@ EPILOG = """Examples:
   rlpost report rollouts.parquet -o report.html
 
   rlpost report 'dumps/*.parquet' --map reward=score --examples 12 -o report.html
+
+  rlpost report dump.parquet --preset verl --estimator grpo -o report.html
 """
 
 
@@ -47,6 +52,30 @@ def report(
     seed: Annotated[
         int, option("--seed", metavar="INT", min=0, help="Seed of the random examples.")
     ] = 0,
+    preset: Annotated[
+        str | None,
+        option(
+            "--preset",
+            metavar="NAME",
+            panel=ESTIMATOR,
+            complete=completion.presets,
+            help="Framework whose numbers recorded columns should be.",
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        option(
+            "--estimator",
+            metavar="NAME",
+            panel=ESTIMATOR,
+            complete=completion.estimators,
+            help="Estimator of --preset or --config.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        option("--config", metavar="PATH", panel=ESTIMATOR, help="Recipe of recorded columns."),
+    ] = None,
     overwrite: Annotated[
         bool, option("--overwrite", help="Replace the report if it exists.")
     ] = False,
@@ -55,9 +84,17 @@ def report(
     """Write an HTML report about rollout files, one file that needs no network.
 
     It has an overview, findings, trends over steps, distributions, groups, engine against trainer,
-    clipping, and example responses with their tokens.
+    clipping, and example responses with their tokens. Numbers that a trainer recorded are compared
+    with the recipe of --preset or --config, or with that in the metadata of an enriched file.
     """
     columns_map = name_values(roles or [], "--map")
+    settings = Settings({"estimator": estimator}, config, preset)
+    if estimator is not None and not settings.has_base:
+        raise UsageError(
+            f"--estimator {estimator}: recorded numbers are compared with a whole recipe; add "
+            "--preset NAME or --config PATH, or leave it out"
+        )
+    recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
     from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
@@ -80,6 +117,8 @@ def report(
             rollout_reward=rollout_reward.value,
             examples=examples,
             seed=seed,
+            recipe=recipe,
+            named=shlex.join(settings.words),
             reporter=reporter,
         )
         run.write(without_paths(page, names_of(inputs, paths)), Path(output))

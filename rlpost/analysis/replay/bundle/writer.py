@@ -6,7 +6,6 @@ import json
 import platform
 import zipfile
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from rlpost._version import __version__
 from rlpost.analysis.replay.bundle.case import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
 from rlpost.analysis.replay.bundle.columns import contents_of
+from rlpost.analysis.replay.bundle.recipes import recipe_of_files
 from rlpost.analysis.replay.bundle.rows import choose_rows, read_rows
 from rlpost.analysis.replay.rollouts import Maps, recorded_columns
 from rlpost.display.text import counted
@@ -30,9 +30,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.uploads import stage_file
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.coupling import Coupling, coupling_of
-from rlpost.pipeline.file_metadata import PRESET_KEY, FileMetadata
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.recipe.presets import toml_lines
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
@@ -43,9 +41,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.analysis.replay.bundle.columns import Contents
+    from rlpost.analysis.replay.bundle.recipes import Computation
     from rlpost.analysis.replay.bundle.rows import Choice, ChosenRows
     from rlpost.io.paths import AnyPath
-    from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -53,28 +51,6 @@ Json = dict[str, Any]
 FORMAT_KEY = b"rlpost.format"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first date of the zip format: equal input, equal bytes
 _LIBRARIES = ("torch", "pyarrow", "numpy")
-
-
-@dataclass(frozen=True)
-class Computation:
-    """The recipe of a bundle, and its origin."""
-
-    recipe: Recipe | None = None
-    loss: LossOptions | None = None
-    preset: str | None = None
-    estimator: str | None = None
-    """By the name that was requested, which may be the framework's."""
-    of_file: bool = False
-    """It is the recipe in the metadata of the input."""
-    warnings: tuple[str, ...] = ()
-
-    def text(self, recipe: Recipe) -> str:
-        """Return the recipe of the bundle's columns as a file for `--config`."""
-        flags = {"--preset": self.preset, "--estimator": self.estimator}
-        named = " ".join(f"{flag} {value}" for flag, value in flags.items() if value)
-        origin = "the metadata of the input" if self.of_file else "the options of rlpost bundle"
-        head = f"# The recipe of {origin}{f' ({named})' if named else ''}."
-        return "\n".join([head, *toml_lines(recipe, self.loss)]) + "\n"
 
 
 def bundle(
@@ -179,36 +155,6 @@ def _with_columns(recipe: Recipe, columns_map: Mapping[str, str]) -> Recipe:
     """Return a recipe with the columns of roles alone: recorded columns are none of its options."""
     both = {**recipe.columns, **columns_map}
     return recipe.model_copy(update={"columns": {k: x for k, x in both.items() if k in ROLES}})
-
-
-def recipe_of_files(source: Source) -> Computation:
-    """Return the recipe in the metadata of enriched files, if all have the same."""
-    recipes: dict[str, Computation] = {}
-    for file, footer in zip(source.files, source.footers, strict=True):
-        stored = footer.metadata or {}
-        if b"rlpost.recipe" not in stored:
-            return Computation()
-        try:
-            metadata = FileMetadata.read(str(file.path), stored)
-        except DataError:  # its text may name files of this machine
-            text = "no recipe: that in the metadata cannot be used; choose one with --config"
-            return Computation(warnings=(text,))
-        asked: Json = {}
-        with suppress(ValueError, TypeError):
-            asked = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
-        carried = bool(metadata.running) or metadata.kl_coef is not None
-        why = "the run began with the statistics of a --state file, which the bundle has not"
-        recipes[metadata.recipe.model_dump_json()] = Computation(
-            metadata.recipe,
-            preset=asked.get("preset"),
-            estimator=asked.get("asked_estimator"),
-            of_file=True,
-            warnings=(why,) if carried else (),
-        )
-    if len(recipes) > 1:
-        text = "no recipe: those in the metadata of the files differ; choose one with --config"
-        return Computation(warnings=(text,))
-    return next(iter(recipes.values()))
 
 
 def _metadata(source: Source, *, with_texts: bool) -> dict[bytes, bytes]:

@@ -1,0 +1,74 @@
+"""The recipe of a bundle: that of the options, or that in the metadata of enriched files."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlpost.errors import DataError
+from rlpost.pipeline.file_metadata import PRESET_KEY, FileMetadata
+from rlpost.recipe.presets import toml_lines
+
+if TYPE_CHECKING:
+    from rlpost.io.parquet.source import Source
+    from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """The recipe of a bundle, and its origin."""
+
+    recipe: Recipe | None = None
+    loss: LossOptions | None = None
+    preset: str | None = None
+    estimator: str | None = None
+    """By the name that was requested, which may be the framework's."""
+    of_file: bool = False
+    """It is the recipe in the metadata of the input."""
+    rows: int = -1
+    """Rows of the run, according to the metadata; -1 if unknown."""
+    warnings: tuple[str, ...] = ()
+
+    def text(self, recipe: Recipe) -> str:
+        """Return the recipe of the bundle's columns as a file for `--config`."""
+        flags = {"--preset": self.preset, "--estimator": self.estimator}
+        named = " ".join(f"{flag} {value}" for flag, value in flags.items() if value)
+        origin = "the metadata of the input" if self.of_file else "the options of rlpost bundle"
+        head = f"# The recipe of {origin}{f' ({named})' if named else ''}."
+        return "\n".join([head, *toml_lines(recipe, self.loss)]) + "\n"
+
+
+def recipe_of_files(source: Source) -> Computation:
+    """Return the recipe in the metadata of enriched files, if all have the same."""
+    recipes: dict[str, Computation] = {}
+    for file, footer in zip(source.files, source.footers, strict=True):
+        stored = footer.metadata or {}
+        if b"rlpost.recipe" not in stored:
+            return Computation()
+        try:
+            metadata = FileMetadata.read(str(file.path), stored)
+        except DataError:  # its text may name files of this machine
+            text = "no recipe: that in the metadata cannot be used; choose one with --config"
+            return Computation(warnings=(text,))
+        asked: Json = {}
+        with suppress(ValueError, TypeError):
+            asked = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
+        carried = bool(metadata.running) or metadata.kl_coef is not None
+        why = "the run began with the statistics of a --state file, which the input has not"
+        recipes[metadata.recipe.model_dump_json()] = Computation(
+            metadata.recipe,
+            preset=asked.get("preset"),
+            estimator=asked.get("asked_estimator"),
+            of_file=True,
+            rows=metadata.rows,
+            warnings=(why,) if carried else (),
+        )
+    if len(recipes) > 1:
+        text = "no recipe: those in the metadata of the files differ; choose one with --config"
+        return Computation(warnings=(text,))
+    return next(iter(recipes.values()))

@@ -1,0 +1,211 @@
+"""The section about recorded columns: their replay by a recipe, or the command that finds one."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlpost.analysis.replay.rollouts import Maps, columns_of, masks_of_rlpost
+from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.report.page import Section, Table, Tile
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, number
+from rlpost.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rlpost.analysis.inspect.model import Facts
+    from rlpost.io.parquet.source import Source
+    from rlpost.io.progress import Reporter
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+SAMPLE_TOKENS = 400_000
+"""Tokens that are compared at most, in whole steps or prompt groups."""
+_PURPOSE = "compare recorded columns"
+_NAME, _TITLE = "replay", "Replay of recorded columns"
+_MOST_INPUTS = 3
+_WIDTH = 10_000
+"""Characters of a strip of tokens: the page scrolls it."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded columns of an input, and what a recipe makes of them."""
+
+    columns: Mapping[str, str]
+    """By stage."""
+    result: Json | None = None
+    """Of `replay`, of a sample; None: they were compared with no recipe."""
+    named: str = ""
+    """The recipe as the user typed it; empty for that in the metadata."""
+    origin: str = ""
+    """The preset and the estimator of the recipe in the metadata."""
+    why_not: str = ""
+    """Why a recipe was not compared."""
+
+
+def recorded(
+    source: Source,
+    columns_map: Mapping[str, str],
+    recipe: Recipe | None,
+    named: str,
+    reporter: Reporter,
+) -> Recorded | None:
+    """Compare the recorded columns of an input with a recipe, or with that in its metadata.
+
+    Args:
+        source: the input.
+        columns_map: role, or stage, to column.
+        recipe: as the user sets it; None: that in the metadata of enriched files.
+        named: the recipe as typed.
+        reporter: receives the start of a comparison.
+
+    Returns:
+        The columns, and the comparison of a sample if there is a recipe; None without columns.
+
+    Raises:
+        DataError, UsageError: the user's recipe cannot be compared.
+    """
+    if recipe is not None:
+        reporter.start(_PURPOSE, None)
+        return _compared(source, columns_map, recipe, named)
+    columns = _columns(source, columns_map) if source.rows else {}
+    if not columns:
+        return None
+    reporter.start(_PURPOSE, None)
+    return _of_metadata(source, columns_map, columns)
+
+
+def _of_metadata(
+    source: Source, columns_map: Mapping[str, str], columns: Mapping[str, str]
+) -> Recorded:
+    """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
+    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
+
+    found = recipe_of_files(source)
+    why_not = next(iter(found.warnings), "")
+    if found.recipe is None or why_not:
+        return Recorded(columns, why_not=why_not)
+    if found.rows not in (-1, source.rows):
+        text = f"that in the metadata is of a run of {counted(found.rows, 'response')}"
+        return Recorded(columns, why_not=text)
+    names = {"preset": found.preset, "estimator": found.estimator}
+    origin = ", ".join(f"{name} {value}" for name, value in names.items() if value)
+    try:
+        return _compared(source, columns_map, found.recipe, "", origin)
+    except (DataError, UsageError) as error:
+        return Recorded(columns, why_not=str(error).splitlines()[0])
+
+
+def _compared(
+    source: Source, columns_map: Mapping[str, str], recipe: Recipe, named: str, origin: str = ""
+) -> Recorded:
+    from rlpost.analysis.replay.run import Request, replay_sample  # noqa: PLC0415 - it imports torch
+
+    columns = {**recipe.columns, **columns_map}
+    request = Request(recipe, named, columns_map=columns, sample_tokens=SAMPLE_TOKENS)
+    result = replay_sample(source, request)
+    if result is None:
+        why = "it couples more responses than a sample has"
+        return Recorded(_columns(source, columns), named=named, why_not=why)
+    return Recorded(result["recorded"], result, named, origin)
+
+
+def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
+    return columns_of(source, Maps.of(columns_map), masks_of_rlpost(source)).recorded
+
+
+def section(found: Recorded | None, facts: Facts) -> Section | None:
+    """Return the section; None without recorded columns.
+
+    Args:
+        found: the recorded columns.
+        facts: with the names of the inputs, for commands.
+    """
+    if found is None:
+        return None
+    if found.result is not None:
+        return _of_result(found, found.result, facts)
+    rows = [(STAGES[stage].title, column) for stage, column in found.columns.items()]
+    table = Table("Recorded columns", ("stage", "column"), rows, (0, 1))
+    return Section(_NAME, _TITLE, [*_why_not(found, facts)], tables=[table])
+
+
+def _of_result(found: Recorded, result: Json, facts: Facts) -> Section:
+    """Return the verdict as tiles, and the tables of `rlpost replay`."""
+    from rlpost.analysis.replay.render import blocks  # noqa: PLC0415 - it imports torch
+
+    printed = [one for one in blocks(result, _WIDTH) if isinstance(one, TextTable)]
+    notes = [(_plain(note),) for one in printed for note in one.notes]
+    tables = [*map(_table, printed), Table("", ("What the numbers mean",), notes)]
+    lines = [*map(_plain, _lines(found, result, facts))]
+    return Section(_NAME, _TITLE, lines, _tiles(result), tables=tables)
+
+
+def _why_not(found: Recorded, facts: Facts) -> Iterator[str]:
+    """Yield why there is no comparison, and how to get one."""
+    if found.why_not:
+        yield f"Not compared with {found.named or 'a recipe'}: {found.why_not}."
+    if found.named:
+        yield f"{_command(found, facts)} compares all responses."
+    else:
+        yield (
+            f"{_command(found, facts)} finds the recipe that computes these columns; rlpost report "
+            "--preset NAME, or --config PATH, compares them with one."
+        )
+
+
+def _command(found: Recorded, facts: Facts) -> str:
+    """Return the command that compares the input, or the function if it is a table."""
+    if not facts.input.columns:
+        return "rlpost.replay(...)"
+    inputs = shlex.join(facts.inputs) if len(facts.inputs) <= _MOST_INPUTS else "IN..."
+    return f"rlpost replay {inputs} {found.named}".strip()
+
+
+def _tiles(result: Json) -> list[Tile]:
+    stages = result["stages"]
+    equal = sum(one["verdict"] != "differs" for one in stages)
+    note = f"{equal} of {counted(len(stages), 'recorded stage')} equal within "
+    note += f"{result['tolerance']:g}"
+    tiles = [Tile("Verdict", "Reproduced" if result["reproduced"] else "Differs", note)]
+    first = next((one for one in stages if one["stage"] == result["first"]), None)
+    if first is not None:
+        count = counted(first["compared"], first["unit"].removesuffix("s"))
+        note = f"{first['differing']:,} of {count}, by {number(first['largest'])} at most"
+        tiles.append(Tile("First stage that differs", first["title"], note))
+    whole = result["responses"] == result["of_responses"]
+    note = "all responses" if whole else f"of {result['of_responses']:,}, {result['scope']}"
+    return [*tiles, Tile("Compared responses", f"{result['responses']:,}", note)]
+
+
+def _lines(found: Recorded, result: Json, facts: Facts) -> Iterator[str]:
+    """Yield which recipe was compared, what compares all responses, and warnings."""
+    from rlpost.analysis.replay.render import warning_lines  # noqa: PLC0415 - it imports torch
+
+    of_file = f"the recipe in the metadata{f' ({found.origin})' if found.origin else ''}"
+    yield f"Each stage is computed from what was recorded before it, by {found.named or of_file}."
+    if result["responses"] < result["of_responses"]:
+        check = "rlpost verify" if not found.named else _command(found, facts)
+        yield f"{check} compares all responses."
+    yield from warning_lines(result)
+
+
+def _table(one: TextTable) -> Table:
+    """Return a table of the page; a column of verdicts is the second, which a phone shows."""
+    if not one.rows:
+        return Table("", (one.title,), [(_plain(line),) for line in one.lines])
+    order = [*range(len(one.headings))]
+    if one.headings[-1] == "verdict":
+        order.insert(1, order.pop())
+    headings, *rows = (tuple(str(row[i]) for i in order) for row in (one.headings, *one.rows))
+    words = tuple(at for at, own in enumerate(order) if own in one.text)
+    return Table(_plain(one.title), headings, rows, words)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks of code, which a page shows as they are."""
+    return text.replace("`", "")
