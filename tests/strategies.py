@@ -8,6 +8,7 @@ rewards and other scalars ones that float32 holds, so no table layout rounds the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +63,10 @@ MASKS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
 _FINE = st.floats(-4, 4, width=32)
 _EXTREME = st.sampled_from([-1e8, -1e-8, 0.0, 1e-8, 1.0, 1e8])
 
+# Strategies are made once: Hypothesis validates each one that it has not met.
 
+
+@cache
 def rewards(kind: str, size: int) -> st.SearchStrategy[list[float]]:
     """The rewards of one group; `near` differ in their last bits only."""
     several = {
@@ -109,14 +113,22 @@ def _token_columns(rng: np.random.Generator, n: int, *, extreme: bool) -> dict[s
 # Rollouts
 
 
-@st.composite
-def responses(
-    draw: st.DrawFn, *, reward: float, max_tokens: int = 12, extreme: bool = False
-) -> Response:
+_MASKS = st.sampled_from(["ones", "ones", *MASKS])
+_SEEDS = st.integers(0, 2**32 - 1)
+_up_to = cache(partial(st.integers, 1))
+_one_of = cache(st.sampled_from)
+
+
+@cache
+def _lengths(max_tokens: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([0, 1, 1, 2, *range(3, max_tokens + 1)])
+
+
+def response(draw: st.DrawFn, reward: float, max_tokens: int, *, extreme: bool) -> Response:
     """One response with every role filled; its group, batch and turn are the caller's."""
-    n = draw(st.sampled_from([0, 1, 1, 2, *range(3, max_tokens + 1)]))
-    mask = draw(st.sampled_from(["ones", "ones", *MASKS]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = draw(_lengths(max_tokens))
+    mask = draw(_MASKS)
+    rng = np.random.default_rng(draw(_SEEDS))
     difficulty, baseline, step, episode = (_single(x) for x in rng.normal(0.5, 0.5, 4))
     return Response(
         group="",
@@ -134,18 +146,17 @@ def responses(
     )
 
 
-@st.composite
-def groups_of(
+def group_of(
     draw: st.DrawFn, *, max_group_size: int, max_tokens: int, extreme: bool
 ) -> list[Response]:
     """One group; its rows are turns of trajectories, whose rows share an episode score."""
-    size = draw(st.integers(1, max_group_size))
-    kinds = ["binary", "real", "constant", "near", *(["extreme"] if extreme else [])]
-    drawn = draw(st.sampled_from(kinds).flatmap(lambda kind: rewards(kind, size)))
-    turns = draw(st.integers(1, 3))
+    size = draw(_up_to(max_group_size))
+    kinds = ("binary", "real", "constant", "near", *(["extreme"] if extreme else []))
+    drawn = draw(rewards(draw(_one_of(kinds)), size))
+    turns = draw(_up_to(3))
     rows: list[Response] = []
     for i, reward in enumerate(drawn):
-        row = draw(responses(reward=reward, max_tokens=max_tokens, extreme=extreme))
+        row = response(draw, reward, max_tokens, extreme=extreme)
         episode = rows[i - i % turns].episode_score if i % turns else row.episode_score
         row = replace(row, traj_id=f"t{i // turns}", turn=i % turns, episode_score=episode)
         rows.append(row)
@@ -168,15 +179,15 @@ def rollouts(
     The same prompt may appear in several batches, as several groups. A group has one domain.
     """
     rows: list[Response] = []
-    for batch in range(draw(st.integers(1, max_batches))):
-        for prompt in range(draw(st.integers(1, max_groups))):
-            domain = draw(st.sampled_from(domains))
-            members = draw(
-                groups_of(max_group_size=max_group_size, max_tokens=max_tokens, extreme=extreme)
+    for batch in range(draw(_up_to(max_batches))):
+        for prompt in range(draw(_up_to(max_groups))):
+            domain = draw(_one_of((*domains,)))
+            members = group_of(
+                draw, max_group_size=max_group_size, max_tokens=max_tokens, extreme=extreme
             )
             rows += [replace(r, group=f"p{prompt}", batch=batch, domain=domain) for r in members]
     if draw(st.booleans()):
-        rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        rng = np.random.default_rng(draw(_SEEDS))
         rows = [rows[i] for i in rng.permutation(len(rows))]
     return rows
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -142,21 +143,18 @@ class Import(NamedTuple):
 class Module(NamedTuple):
     name: str
     tree: ast.Module
+    imports: list[Import]
 
     @property
     def part(self) -> str:
         return room_of(self.name)
 
     @property
-    def imports(self) -> list[Import]:
-        return list(imports_of(self.tree, typing=False))
-
-    @property
     def own_imports(self) -> list[Import]:
         """Of this package, by names below it."""
         found = []
         for module, name, typing in self.imports:
-            if module == "rlpost" and name in PARTS:
+            if module == "rlpost" and name in parts():
                 found.append(Import(str(name), None, typing))
             elif module.startswith("rlpost."):
                 found.append(Import(module.removeprefix("rlpost."), name, typing))
@@ -180,11 +178,19 @@ def imports_of(node: ast.AST, *, typing: bool) -> Iterator[Import]:
 def read(path: Path) -> Module:
     name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
     text = path.read_text(encoding="utf-8")
-    return Module(name, ast.parse(text))
+    tree = ast.parse(text)
+    return Module(name, tree, [*imports_of(tree, typing=False)])
 
 
-MODULES = [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
-PARTS = {module.part for module in MODULES} - {"__init__"}
+@cache
+def modules() -> list[Module]:
+    """Read only by the workers that run these tests, not where they are collected."""
+    return [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+@cache
+def parts() -> set[str]:
+    return {module.part for module in modules()} - {"__init__"}
 
 
 def inside(module: str, places: Iterable[str]) -> bool:
@@ -193,7 +199,7 @@ def inside(module: str, places: Iterable[str]) -> bool:
 
 
 def test_every_module_has_a_room():
-    assert PARTS | {"__init__"} == {*ROOMS}, "put new rooms on the list above"
+    assert parts() | {"__init__"} == {*ROOMS}, "put new rooms on the list above"
 
 
 def test_the_top_level_has_only_the_project():
@@ -217,7 +223,7 @@ def test_imports_point_down():
     floor = {room: place for place, room in enumerate(ROOMS)}
     wrong = [
         f"{module.name} imports {other}"
-        for module in MODULES
+        for module in modules()
         for other, _, _ in module.own_imports
         if floor[room_of(other)] < floor[module.part]
     ]
@@ -225,13 +231,13 @@ def test_imports_point_down():
 
 
 def test_no_files_import_each_other_in_a_circle():
-    names = {module.name for module in MODULES}
+    names = {module.name for module in modules()}
     below = {
         module.name: {
             full if (full := f"{other}.{name}") in names else other
             for other, name, _ in module.own_imports
         }
-        for module in MODULES
+        for module in modules()
     }
     while leaves := [name for name, others in below.items() if not others & {*below}]:
         for name in leaves:
@@ -243,7 +249,7 @@ def test_no_files_import_each_other_in_a_circle():
 def test_a_library_is_imported_only_where_it_belongs(library):
     wrong = {
         module.name
-        for module in MODULES
+        for module in modules()
         for name, _, typing in module.imports
         if name.split(".")[0] == library and not typing and not inside(module.name, HOMES[library])
     }
@@ -262,7 +268,7 @@ def test_the_types_of_what_is_imported_are_checked():
     assert "torch.nn" in skipped
     imported = {
         full
-        for module in MODULES
+        for module in modules()
         for name, part, _ in module.imports
         for full in (name, f"{name}.{part}")
     }
@@ -294,7 +300,7 @@ def private_names(tree: ast.Module) -> set[str]:
 
 
 def test_no_private_name_of_typer_or_click_is_used():
-    private = {module.name: names for module in MODULES if (names := private_names(module.tree))}
+    private = {module.name: names for module in modules() if (names := private_names(module.tree))}
     assert private == {}
 
 
@@ -318,7 +324,7 @@ def test_a_planted_private_name_is_found(planted):
 def test_the_lowest_rooms_import_little(room):
     wrong = {
         f"{module.name} imports {name}"
-        for module in MODULES
+        for module in modules()
         if module.part == room
         for name in (
             *(name.split(".")[0] for name, _, typing in module.imports if not typing),
@@ -375,12 +381,12 @@ def public(node: ast.AST) -> Iterator[Definition]:
 def test_everything_public_is_documented():
     missing = [
         f"{module.name}.{node.name}"
-        for module in MODULES
+        for module in modules()
         for node in public(module.tree)
         if not ast.get_docstring(node)
     ]
     assert missing == []
-    assert [module.name for module in MODULES if not ast.get_docstring(module.tree)] == []
+    assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
 
 
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -392,7 +398,7 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_are_short():
     long = {
         f"{module.name}.{node.name}": body_lines(node)
-        for module in MODULES
+        for module in modules()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and body_lines(node) > MOST_BODY_LINES

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_cli import run
 
 import rlpost
 from rlpost.analysis.compare import matching
@@ -467,14 +466,9 @@ def test_piped_tables_are_whole(pair, capsys):
 
 
 def test_the_command_line():
-    argv = [sys.executable, "-c", "from rlpost.cli.app import main; main()", "compare"]
-    done = subprocess.run(
-        [*argv, str(ARITHMETIC), "--estimator", "grpo", "--estimator", "rloo"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "grpo · rloo" in done.stdout
-    alone = subprocess.run([*argv, str(ARITHMETIC)], capture_output=True, text=True, check=False)
-    assert (alone.returncode, alone.stdout) == (2, "")
-    assert "a comparison needs another input" in alone.stderr
+    done = run("compare", ARITHMETIC, "--estimator", "grpo", "--estimator", "rloo")
+    assert done.code == 0
+    assert "grpo · rloo" in done.out
+    alone = run("compare", ARITHMETIC)
+    assert (alone.code, alone.out) == (2, "")
+    assert "a comparison needs another input" in alone.err

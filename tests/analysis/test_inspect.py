@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_cli import run
 from typer.testing import CliRunner
 
 import rlpost
@@ -33,7 +34,6 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 FILES = [SAMPLES / "arithmetic.parquet", SAMPLES / "calculator.parquet"]
 RUN = CliRunner()
-RLPOST = Path(sys.executable).with_name("rlpost")
 
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
@@ -528,12 +528,9 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
 
 
 def test_a_map_to_a_missing_column_is_an_error(sample):
-    done = subprocess.run(
-        [RLPOST, "inspect", sample, "--map", "reward=rewards"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "did you mean reward" in done.stderr
+    done = run("inspect", sample, "--map", "reward=rewards")
+    assert done.code == 3
+    assert "did you mean reward" in done.err
 
 
 def test_keys_may_be_fractions(tmp_path):
@@ -618,14 +615,14 @@ def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     assert "mask: masks are not dumped" in shown
 
 
-def test_inspecting_does_not_import_torch(sample):
+def test_inspecting_does_not_import_torch():
     code = (
-        "import sys; from rlpost.analysis.inspect.facts import inspect;"
-        "from rlpost.analysis.inspect import render;"
-        f"render.show(inspect([{str(sample)!r}]), 'table');"
+        "import sys; from rlpost.analysis.inspect.facts import inspect\n"
+        "from rlpost.analysis.inspect import render\n"
+        "for sample in sys.argv[1:]: render.show(inspect([sample]), 'table')\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code, *FILES], check=True, capture_output=True)
 
 
 @given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.integers(1, 59))
@@ -691,19 +688,23 @@ def test_markdown_has_headings_and_tables(sample):
         assert len({row.count(" | ") for row in table.splitlines()}) == 1
 
 
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self):
+        return True
+
+
 @pytest.mark.parametrize(("width", "colour"), [(40, True), (80, False), (120, True), (200, False)])
-def test_a_terminal_gets_lines_of_its_width(width, colour, sample):
-    environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
+def test_a_terminal_gets_lines_of_its_width(width, colour, sample, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     if not colour:
-        environment["NO_COLOR"] = "1"
-    command = f"{RLPOST} inspect {sample} 2>/dev/null"  # without the progress bar
-    shown = subprocess.run(
-        ["script", "-qec", command, "/dev/null"],
-        capture_output=True, text=True, check=True, env=environment,
-    ).stdout  # fmt: skip
+        monkeypatch.setenv("NO_COLOR", "1")
+    shown = run("inspect", sample, out=Terminal()).out
     assert ("\x1b[34m" in shown) is colour
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.replace("\r", "").splitlines()]
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
     assert {len(line) for line in lines if line} == {width}
     assert not [line for line in lines if "…" in re.sub("… [0-9]+ more", "", line)]
 

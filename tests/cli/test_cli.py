@@ -37,9 +37,9 @@ class Ran(NamedTuple):
     err: str
 
 
-def run(*words: object) -> Ran:
+def run(*words: object, out: io.StringIO | None = None) -> Ran:
     """`rlpost WORDS` in this process; what `main` does not translate to an exit code is raised."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = out or io.StringIO(), io.StringIO()
     argv = ["rlpost", *map(str, words)]
     with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
         try:

@@ -11,12 +11,15 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from importlib.metadata import entry_points
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_cli import run
 
 from rlpost.cli.app import COMMANDS
 from rlpost.cli.completion import names
@@ -44,8 +47,8 @@ def rollouts(tmp_path):
 
 
 def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
-    """What the program offers for the last word."""
-    given = {**os.environ, "_RLPOST_COMPLETE": f"complete_{by}"}
+    """What the program offers for the last word; real shells, below, ask a process."""
+    given = {"_RLPOST_COMPLETE": f"complete_{by}"}
     if by == "bash":  # which makes words of its own of = and :
         split = [part for word in words for part in re.split("([=:]+)", word) if part or not word]
         split += [""] if words[-1].endswith("=") else []
@@ -53,9 +56,10 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
     else:
         line = " ".join(["rlpost", *words])
         given |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    done = subprocess.run([PROGRAM], env=given, cwd=cwd, capture_output=True, text=True, check=True)
-    assert not done.stderr
-    return [line for line in done.stdout.splitlines() if line]
+    with mock.patch.dict(os.environ, given), mock.patch.dict(sys.modules), chdir(cwd):
+        code, out, err = run()  # which hides rich
+    assert (code, err) == (0, "")
+    return [line for line in out.splitlines() if line]
 
 
 def test_names_are_read_without_torch():
@@ -81,10 +85,8 @@ def test_estimators(tmp_path):
 
 def test_the_estimators_that_are_listed(tmp_path):
     assert asked("estimators", "gae", "rl", cwd=tmp_path) == ["rloo"]
-    listed = subprocess.run(
-        [PROGRAM, "estimators", "rloo", "gae", "--format", "json"], capture_output=True, check=True
-    )
-    assert [one["estimator"] for one in json.loads(listed.stdout)] == ["rloo", "gae"]
+    listed = run("estimators", "rloo", "gae", "--format", "json")
+    assert [one["estimator"] for one in json.loads(listed.out)] == ["rloo", "gae"]
 
 
 def test_formats_and_layouts_of_dumps(tmp_path):
@@ -100,9 +102,9 @@ def test_formats_and_layouts_of_dumps(tmp_path):
     ("shell", "begins"), [("zsh", "#compdef rlpost"), ("bash", "_rlpost_"), ("fish", "complete ")]
 )
 def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
-    words = [PROGRAM, "--show-completion", shell]
-    ran = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith(begins)
+    ran = run("--show-completion", shell)
+    assert ran.code == 0
+    assert ran.out.startswith(begins)
 
 
 def test_a_shell_is_set_up_by_its_name(tmp_path):
@@ -114,10 +116,10 @@ def test_a_shell_is_set_up_by_its_name(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
 def test_an_unknown_shell_is_an_error_that_lists_the_others(flag):
-    ran = subprocess.run([PROGRAM, flag, "tcsh"], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert ran.stderr.startswith(f"rlpost: {flag} 'tcsh': ")
-    assert "bash, zsh, fish" in ran.stderr
+    ran = run(flag, "tcsh")
+    assert ran.code == 2
+    assert ran.err.startswith(f"rlpost: {flag} 'tcsh': ")
+    assert "bash, zsh, fish" in ran.err
 
 
 def test_estimators_of_a_preset(tmp_path):
