@@ -39,6 +39,11 @@ def pytest_collection_finish():
     gc.set_threshold(20_000)
 
 
+def pytest_sessionfinish():
+    """Let the interpreter free at its end what was left out."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module")
 def uninitialised_is_nan():
     """Fill uninitialised torch memory with NaN, so that reading it changes a result."""

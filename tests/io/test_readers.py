@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,40 +114,17 @@ def test_hugging_face_datasets(enriched, wanted, tmp_path):
 
 
 SPARK = """
-import sys
-from pyspark.sql import SparkSession
-
-session = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.warehouse.dir", sys.argv[2])
-    .getOrCreate()
-)
-frame = session.read.parquet(sys.argv[1])
-print(dict(frame.dtypes))
-frame.coalesce(1).write.json(sys.argv[2])
-session.stop()
+frame = session.read.parquet(words[0])
+frame.coalesce(1).write.json(words[1])
+answer = dict(frame.dtypes)
 """
 
 
-def test_pyspark(enriched, wanted, tmp_path):
-    library("pyspark")
-    if shutil.which("java") is None:
-        assert os.environ.get("CI") != "true", "CI installs a Java runtime"
-        pytest.skip("Spark needs a Java runtime: apt-get install default-jre-headless")
-    done = subprocess.run(
-        [sys.executable, "-c", SPARK, enriched, tmp_path / "rows"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "'advantages': 'array<float>'" in done.stdout
-    assert "'sample_mask': 'boolean'" in done.stdout
-    assert "'response_level_rewards': 'float'" in done.stdout
+def test_pyspark(spark, enriched, wanted, tmp_path):
+    types = spark.run(SPARK, enriched, tmp_path / "rows")
+    assert types["advantages"] == "array<float>"
+    assert types["sample_mask"] == "boolean"
+    assert types["response_level_rewards"] == "float"
     (part,) = (tmp_path / "rows").glob("part-*.json")
     rows = library("polars").read_ndjson(part, infer_schema_length=None).to_dicts()
     for row in rows:  # JSON has the shortest digits that give the same float

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 
 import duckdb
 import numpy as np
@@ -382,50 +378,14 @@ def test_a_huge_index_is_dropped(tmp_path, monkeypatch):
 # Readers that use page indexes
 
 
-SPARK = """
-import json, sys
-from pyspark.sql import SparkSession
-
-session = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .getOrCreate()
-)
-task = json.loads(sys.argv[1])
-if task["write"]:
-    frame = session.read.parquet(task["write"])
-    frame.coalesce(1).write.option("parquet.page.row.count.limit", 100).parquet(task["to"])
-for path, where in task["queries"]:
-    rows = session.read.parquet(path).filter(where).select("row", "score", "advantages").collect()
-    print("ROWS", json.dumps([[row[0], row[1], list(row[2])] for row in rows]))
-session.stop()
+WRITE = """
+frame = session.read.parquet(words[0])
+frame.coalesce(1).write.option("parquet.page.row.count.limit", 100).parquet(words[1])
 """
-
-
-def by_spark(task):
-    """Return the rows of each query by Spark; skip without Spark."""
-    optional = os.environ.get("CI") != "true"
-    try:
-        import pyspark  # noqa: F401, PLC0415 - tests only
-    except ImportError as error:
-        assert optional
-        pytest.skip(f"{error}; pip install 'rlpost[readers]'")
-    if shutil.which("java") is None:
-        assert optional, "CI installs a Java runtime"
-        pytest.skip("Spark needs a Java runtime: apt-get install default-jre-headless")
-    done = subprocess.run(
-        [sys.executable, "-c", SPARK, json.dumps(task)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Unable to read" not in done.stderr
-    lines = [line[5:] for line in done.stdout.splitlines() if line.startswith("ROWS ")]
-    return [json.loads(line) for line in lines]
+QUERY = """
+rows = session.read.parquet(words[0]).filter(words[1]).select("row", "score", "advantages")
+answer = [[row[0], row[1], list(row[2])] for row in rows.collect()]
+"""
 
 
 def ordered(rows):
@@ -456,7 +416,7 @@ def chosen(path, where):
     return [list(one.values()) for one in found.to_pylist()]
 
 
-def test_readers_with_filters_find_the_rows(tmp_path):
+def test_readers_with_filters_find_the_rows(spark, tmp_path):
     table, new = ordered(2000)
     source = tmp_path / "source.parquet"
     options = {"write_page_index": True, "data_page_size": 512, "write_batch_size": 64}
@@ -480,19 +440,19 @@ def test_readers_with_filters_find_the_rows(tmp_path):
         assert [list(row) for row in found] == rows
         lazy = pl.scan_parquet(path).filter(pl.sql_expr(where)).select(names.split(", "))
         assert [list(row) for row in lazy.collect().rows()] == rows
-    assert by_spark({"write": None, "queries": queries}) == wanted
+    assert [spark.run(QUERY, *query) for query in queries] == wanted
 
 
-def test_page_indexes_by_spark_are_kept(tmp_path):
+def test_page_indexes_by_spark_are_kept(spark, tmp_path):
     table, new = ordered(1000)
     plain, folder = tmp_path / "plain.parquet", tmp_path / "by_spark"
     pq.write_table(table, plain)
-    by_spark({"write": str(plain), "to": str(folder), "queries": []})
+    spark.run(WRITE, plain, folder)
     (source,) = folder.glob("part-*.parquet")
     assert all(len(found.begins) == 10 for found in indexes_of(source)[0].values())
     target = tmp_path / "target.parquet"
     for columns in ({}, {"drop": ["low"]}):
         assert readable(by_polars, check_indexes(source, tmp_path, **columns))
         assert enrich(source, target, sub_rows=100, new=new, drop=columns.get("drop", ())) is None
-    (rows,) = by_spark({"write": None, "queries": [(str(target), "row = 77 or score > 330")]})
+    rows = spark.run(QUERY, target, "row = 77 or score > 330")
     assert [row[0] for row in rows] == [77, *range(991, 1000)]
