@@ -163,6 +163,7 @@ def group_of(
     return rows
 
 
+@cache
 @st.composite
 def rollouts(
     draw: st.DrawFn,
@@ -216,6 +217,7 @@ SCOPES = (
 )  # fmt: skip
 
 
+@cache
 def recipes(
     estimators: Sequence[str] = ESTIMATORS, *, gammas: Sequence[float] = (1.0, 0.9, 0.0)
 ) -> st.SearchStrategy[dict[str, object]]:
@@ -297,6 +299,7 @@ class Layout:
     masks: pa.DataType = pa.uint8()  # noqa: RUF009
 
 
+@cache
 def layouts() -> st.SearchStrategy[Layout]:
     """Every supported combination of list, float and mask type."""
     return st.builds(

@@ -280,12 +280,12 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
 
 @pytest.fixture
 def divided(tmp_path, monkeypatch):
-    """A folder with one file of 20 row groups, planned in parts of one, and a small file."""
+    """A folder with one file of 12 row groups, planned in parts of one, and a small file."""
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    write_files(steps_table(), tmp_path / "in", 1)
+    write_files(steps_table(36), tmp_path / "in", 1)
     found = plan(tmp_path)
-    assert found["lots"] > 15
+    assert found["lots"] > 9
     return tmp_path
 
 
@@ -298,15 +298,15 @@ def parts_of(top):
 def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, options):
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    table = steps_table()
+    table = steps_table(36)
     if "replace" in options:
-        table = table.append_column("advantages", [[0.5]] * 60)
+        table = table.append_column("advantages", [[0.5]] * 36)
     write_files(table, tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae", length_weight=True, **options)
-    assert plan(tmp_path, recipe)["lots"] > 15
+    assert plan(tmp_path, recipe)["lots"] > 9
     assert shard(tmp_path, 1, 2, replace(PIECES, verify=True)) is None
     assert parts_of(tmp_path)
-    assert shard(tmp_path, 0, 2, replace(PIECES, verify=True))["responses"] == 60
+    assert shard(tmp_path, 0, 2, replace(PIECES, verify=True))["responses"] == 36
     assert parts_of(tmp_path) == []
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
     same_files(tmp_path / "out", tmp_path / "local")
@@ -341,16 +341,16 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
 def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(partitions, "PART_BYTES", 1)
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    table = steps_table()
+    table = steps_table(36)
     values = table["values"].to_pylist()
-    values[47] = values[47][:-1]
+    values[29] = values[29][:-1]
     place = table.schema.get_field_index("values")
     write_files(table.set_column(place, "values", [values]), tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae")
     with pytest.raises(rlpost.errors.DataError) as caught:
         rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
     told = str(caught.value)
-    assert "part-0.parquet, row 47: " in told
+    assert "part-0.parquet, row 29: " in told
     plan(tmp_path, recipe)
     with pytest.raises(rlpost.errors.DataError, match=re.escape(told)):
         shard(tmp_path, 0, 1)
@@ -360,7 +360,7 @@ def test_a_shard_that_ends_where_parts_are_missing_leaves_them_to_the_last(divid
     for index in range(4):
         assert shard(divided, index, 5) is None
         assert [path.name for path in (divided / "out").glob("*.parquet")] == []
-    assert shard(divided, 4, 5)["responses"] == 60
+    assert shard(divided, 4, 5)["responses"] == 36
     assert verify([divided / "out"])["ok"]
 
 
@@ -372,9 +372,9 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
     with pytest.raises(KeyboardInterrupt):
         shard(divided, 0, 1)
     monkeypatch.undo()
-    assert len(parts_of(divided)) > 15
+    assert len(parts_of(divided)) > 9
     counted = mock.Mock()
-    assert shard(divided, 3, 9, replace(PIECES, reporter=counted))["responses"] == 60
+    assert shard(divided, 3, 9, replace(PIECES, reporter=counted))["responses"] == 36
     assert counted.advance.mock_calls == []
     rlpost.advantages(divided / "in", divided / "local", None, PIECES)
     same_files(divided / "out", divided / "local")
@@ -385,4 +385,4 @@ def test_a_file_that_is_being_joined_is_left_to_that_shard(divided):
     done = divided / "state" / shards.planned(divided / "state").run / "done"
     with FileLock([done / f"{own.start:06d}-{own.stop:06d}.json"]):
         assert shard(divided, 0, 1) is None
-    assert shard(divided, 0, 1)["responses"] == 60
+    assert shard(divided, 0, 1)["responses"] == 36
