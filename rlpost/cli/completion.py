@@ -25,6 +25,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+_COMPARE_STAGES = ("replay", "bundle", "report")
 Offers = Iterable[tuple[str, str]]
 Completer = Callable[..., Offers]
 
@@ -94,8 +95,11 @@ def teachers(context: typer.Context) -> Offers:
 
 
 def roles(context: typer.Context, incomplete: str) -> Offers:
-    """Return ROLE=COLUMN, the columns from the input."""
+    """Return ROLE=COLUMN, the columns from the input; also stages if the command compares them."""
     about = {name: f"{role.kind}: {', '.join(role.aliases[:3])}" for name, role in ROLES.items()}
+    if context.info_name in _COMPARE_STAGES:
+        stages = manual.table("recorded", "replay")
+        about = {row["column"]: f"recorded: {row['stage']}" for row in stages} | about
     return _pairs(incomplete, about, lambda _: column(context))
 
 

@@ -39,6 +39,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.presets import ALL_PRESETS
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def advantages(
     """
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
+    _check_recipe(recipe)
     options = options or Options()
     if options.update:
         with _reporting(options, progress=progress) as run:
@@ -161,6 +163,7 @@ def enrich(
     """
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
+    _check_recipe(recipe)
     with _reporting(options, progress=progress) as run:
         enriched, summary = api.enrich(table, recipe, run)
     return enriched, Summary(summary)
@@ -245,6 +248,7 @@ def loss(
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - it imports torch
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
+    _check_recipe(recipe)
     if sweep and output is not None:
         raise UsageError("sweep and output exclude each other: a file has the loss of one setting")
     own, axes = loss or LossOptions(), dict(sweep or {})
@@ -361,6 +365,7 @@ def replay(
             known metric.
         ReadWriteError: an input cannot be read.
     """
+    _check_recipe(recipe)
     request: dict[str, Any] = {
         "recipe": recipe, "columns_map": columns_map or {}, "tolerance": tolerance,
         "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "loss": loss,
@@ -389,6 +394,15 @@ def replay(
             found = metric_run.replay_log(paths, metric_run.MetricRequest(**request))
     names = input_names(inputs)
     return Replay(found if paths == names else found | {"input": ", ".join(names)})
+
+
+def _check_recipe(recipe: object) -> None:
+    """Raise UsageError for a recipe that is none, such as the name of a preset."""
+    if recipe is None or isinstance(recipe, Recipe):
+        return
+    name = recipe if isinstance(recipe, str) and recipe in ALL_PRESETS else "verl"
+    came = f"the text {recipe!r}" if isinstance(recipe, str) else f"of type {type(recipe).__name__}"
+    raise UsageError(f'recipe is {came}: a Recipe is needed, such as rlpost.preset("{name}")')
 
 
 _OF_METRICS = ("metrics", "loss", "keys", "micro_batch", "ranks", "updates")
@@ -436,6 +450,7 @@ def report(
         ReadWriteError: reading or writing failed. No output is left behind.
         UnavailableError: the extra `report` is not installed.
     """
+    _check_recipe(recipe)
     need("the report", "report", "altair", "vl_convert")
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
 
@@ -598,6 +613,7 @@ def bundle(
         DataError: the input has no rows, or lacks a column that is named.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
+    _check_recipe(recipe)
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - it imports torch
     from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415

@@ -71,13 +71,13 @@ def page(topic: str) -> str:
     return (files(__name__) / f"{topic}.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[dict[str, str]]:
-    r"""Return the rows of a generated table, by heading, from the page of the same name.
+def table(name: str, topic: str = "") -> list[dict[str, str]]:
+    r"""Return the rows of a generated table, by heading, from a page: that of the same name.
 
     >>> table("estimators")[0]["formula"]
     'δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁'
     """
-    _, _, text = page(name).partition(f"<!-- generated: {name} -->")
+    _, _, text = page(topic or name).partition(f"<!-- generated: {name} -->")
     lines = [
         [unescape(cell).strip().strip("`").replace(r"\|", "|") for cell in _CELL.split(line)[1:-1]]
         for line in text.partition("<!-- end -->")[0].splitlines()

@@ -186,6 +186,8 @@ def test_roles_then_columns_of_the_file(rollouts, words):
 def test_a_single_role_comes_with_the_columns(rollouts):
     offered = asked("inspect", "in.parquet", "--map", "diffic", cwd=rollouts.parent)
     assert offered[2:4] == ["difficulty=score", "difficulty=scores_b"]
+    offered = asked("replay", "in.parquet", "--map", "raw_adv", cwd=rollouts.parent)
+    assert offered[2:4] == ["raw_advantages=score", "raw_advantages=scores_b"]
 
 
 @pytest.mark.parametrize("flag", ["--rollout-id", "--reward-components"])

@@ -189,6 +189,8 @@ def test_a_table_in_memory_is_an_input_like_its_file(folder):
     assert own.to_dict() | {"input": ""} == other.to_dict() | {"input": ""}
     with pytest.raises(UsageError, match="recipe and fixed exclude each other"):
         rlpost.replay(path, recipe, fixed={"lam": 1})
+    with pytest.raises(UsageError, match=r"recipe is the text 'trl': .* rlpost.preset\(\"trl\"\)"):
+        rlpost.replay(path, "trl")
     with pytest.raises(DataError, match=r"^Table: no recorded column"):
         rlpost.replay(pq.read_table(path, columns=["reward", "prompt_id"]), recipe)
 

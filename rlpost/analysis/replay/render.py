@@ -125,7 +125,9 @@ def verdict_line(result: Json) -> str:
         equal = sum(one["reproduced"] for one in result["metrics"])
         count = counted(len(result["metrics"]), "metric")
         word = "Reproduced" if result["reproduced"] else "Differs"
-        return f"{word}: {equal} of {count} equal within {result['tolerance']:g}"
+        digits = any(one["rounding"] for one in result["metrics"])
+        rounded = ", or half of the log's last digit" if digits else ""
+        return f"{word}: {equal} of {count} equal within {result['tolerance']:g}{rounded}"
     stages = result["stages"]
     if result["reproduced"]:
         columns = counted(len(stages), "recorded column")

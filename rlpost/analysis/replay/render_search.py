@@ -12,7 +12,7 @@ from rlpost.display.text import counted, number, percent
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Json = dict[str, Any]
 _MOST_TIES = 6
@@ -54,7 +54,7 @@ def _tried(found: Json) -> str:
 def _ties(found: Json) -> Iterator[TextTable]:
     """Yield the recipes with the same numbers, and the data that would tell them apart."""
     shown = found["ties"][:_MOST_TIES]
-    rows = [(one["named"], ", ".join(map(_flag, one["differs"])) or "nothing") for one in shown]
+    rows = [(one["named"], _flags(one["differs"]) or "nothing") for one in shown]
     more = found["tie_count"] - len(rows)
     yield TextTable(
         ("recipe", "differs in"),
@@ -66,8 +66,7 @@ def _ties(found: Json) -> Iterator[TextTable]:
     kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
     fields = dict.fromkeys(name for one in shown for name in one["differs"])
     rows = [
-        (", ".join(_flag(name) for name in fields if kind in DATA.get(name, ())), kind)
-        for kind in kinds
+        (_flags([name for name in fields if kind in DATA.get(name, ())]), kind) for kind in kinds
     ]
     if rows:
         yield TextTable(
@@ -78,10 +77,11 @@ def _ties(found: Json) -> Iterator[TextTable]:
         )
 
 
-def _flag(name: str) -> str:
-    """Return the option of a field, or of `numerics.NAME`, as typed."""
-    table, _, detail = name.rpartition(".")
-    return f"--numerics {detail}" if table else flag_of(name)
+def _flags(names: Sequence[str]) -> str:
+    """Return the options of fields, with one `--numerics` before all `numerics.NAME`."""
+    flags = [flag_of(name) for name in names if "." not in name]
+    details = [name.rpartition(".")[2] for name in names if "." in name]
+    return ", ".join(flags + ([f"--numerics {', '.join(details)}"] if details else []))
 
 
 def _unexplained(found: Json) -> TextTable:

@@ -458,7 +458,8 @@ def read(
     table = read_rows(source, names, rows)
     if needed is not None:
         alone = {*found.whole_numbers(schema)} - {*found.used, *found.recorded.values(), *needed}
-        table = table.rename_columns([f"{SETS}{n}" if n in alone else n for n in names])
+        own = table.schema.names
+        table = table.rename_columns([f"{SETS}{n}" if n in alone else n for n in own])
     return Rollouts(
         source.name, table, found.roles, found.recorded, rows, source.rows, scope, warnings
     )

@@ -163,7 +163,7 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
         return []
     for side, values in choice.tied_bounds.items():
         if values and side in SIDES:
-            names = [word(_bound(one)) for one in values]
+            names = [word(_bound(one)) for one in sorted(values)]
             text = f"{_FIELDS[side]} {', '.join(names)} reproduce the same numbers"
             found.append((_FIELDS[side], names, text, _WHAT_TELLS[side]))
     for row, reading in zip(rows, used, strict=True):

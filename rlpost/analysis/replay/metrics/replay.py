@@ -272,6 +272,7 @@ def _replayed(
         "key": full.key,
         "reproduced": reproduced,
         "informative": full.informative,
+        "rounding": _float(np.max(full.rounding)),
         "computed_as": about,
         "max_difference": _float(np.max(differences[present])),
         "median_difference": _float(np.median(differences[present])),
