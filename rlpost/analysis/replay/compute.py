@@ -20,15 +20,18 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.totals import Counted, ExactTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.errors import DataError, UsageError
+    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
@@ -67,16 +70,28 @@ def computed(
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
     table = table if part is None else part.table
-    plan = run.bind(TableSource(table), own)
+    plan = replace(run.bind(TableSource(table), own), count=_uncounted, observe=lambda _: {})
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded_torch():
-        enriched, _ = run.enrich_table(engine, table, engine.responses(emit))
+        batches = [*new_columns(engine, 0, engine.responses(emit), emit)]
+    columns = pa.Table.from_batches(batches)
     if part is not None:
-        enriched = enriched.select(emit).take(pa.array(part.rows))
-    found = {
-        name: Column.of(enriched.column(column)) for name, column in zip(names, emit, strict=True)
-    }
+        columns = columns.take(pa.array(part.rows))
+    found = {name: Column.of(columns.column(own)) for name, own in zip(names, emit, strict=True)}
     return found, resolved
+
+
+def new_columns(
+    engine: Engine, file: int, responses: Responses, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns that the last pass computes for a file, in the order of its rows."""
+    for result in engine.last_pass(file, responses, names, lambda columns: columns):
+        yield from (columns for _, columns in result.parts)
+
+
+def _uncounted(_: Batch) -> Counted:
+    """Return no totals: a replay prints no summary of a run."""
+    return Counted({}, lambda _: ExactTotals())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay import stages as parts
-from rlpost.analysis.replay.compute import compared, rounding_of_mean
+from rlpost.analysis.replay.compute import compared, new_columns, rounding_of_mean
 from rlpost.analysis.replay.rollouts import Column, Rollouts
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline import run
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.compute import Replayed
     from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
@@ -127,7 +126,7 @@ def _compare(
         responses = engine.responses(names)
         engine.reporter.start("compare", source.rows)
         for file in range(len(source.files)):
-            computed = _batches(engine, file, responses, names)
+            computed = new_columns(engine, file, responses, names)
             theirs_of = _recorded(plan, sample, file)
             start = int(source.first_rows[file])
             for theirs, ours in _aligned(theirs_of, computed):
@@ -140,13 +139,6 @@ def _compare(
                     totals[stage].add(compared(part, stage, found, slack, tolerance), part)
                 start += len(ours)
     return {stage: one.facts() for stage, one in totals.items()}
-
-
-def _batches(
-    engine: Engine, file: int, responses: Any, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    for result in engine.last_pass(file, responses, names, lambda columns: columns):
-        yield from (columns for _, columns in result.parts)
 
 
 def _recorded(plan: Plan, sample: Rollouts, file: int) -> Iterator[pa.RecordBatch]:
