@@ -38,6 +38,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"estimator": "reinforce", "norm_mean": "running", "norm_std": "running"},
     {"estimator": "reinforce", "gamma": 0.9},
     {"estimator": "grpo", "numerics": {"terminal_reward": "last_token"}},
+    {
+        "estimator": "reinforce",
+        "numerics": {"terminal_reward": "last_token", "observations": "cut"},
+    },
 ]
 
 

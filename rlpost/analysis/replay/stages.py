@@ -129,20 +129,24 @@ def ordered(recipe: Recipe, names: Collection[str]) -> list[str]:
 
 def moved(recipe: Recipe, stage: str) -> bool:
     """Return whether frameworks record a stage of a recipe at another place than rlpost."""
-    return stage == "token_level_rewards" and late_normalisation(recipe)
+    elsewhere = late_normalisation(recipe) or bool(recipe.reward_components)
+    return stage == "token_level_rewards" and elsewhere
 
 
 def isolated(recipe: Recipe, stage: str) -> Recipe:
     """Return the recipe that computes a stage at its place in the frameworks.
 
     A framework that normalises rewards after KL records token rewards of raw rewards, before that.
+    One that normalises components of the reward records those of the reward beside them.
     """
-    if not moved(recipe, stage):
+    if not moved(recipe, stage) or (recipe.reward_components and "reward" not in recipe.columns):
         return recipe
     return _with_fields(
         recipe,
         norm_mean="none",
         norm_std="none",
+        reward_components=None,
+        component_weights=None,
         estimator="reinforce",
         whiten_advantages=False,
         numerics={"kl_credit": "return"},

@@ -251,6 +251,8 @@ def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[
 def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Tensor:
     """Return the tokens whose rewards an estimator of tokens gets, [T] bool."""
     how, mask = recipe.numerics.observations, batch.mask
+    if not mask.numel():  # an input without tokens
+        return mask
     if reads_segment_ends(recipe, estimator):
         following = torch.cat([mask[1:], mask.new_zeros(1)])[: mask.numel()]
         return mask & ~following.index_fill(0, ends_of(batch.offsets), value=False)
