@@ -70,7 +70,8 @@ def verdict(entry, one, found) -> str:
     named = [found.facts["best"], *ties, *(same for one in ties for same in one["same"])]
     if not found.facts["reproduces"]:
         return "wrong"
-    estimators = {one.recipe.estimator, one.recipe.estimator_name}
+    own = [entry["config"].get(key) for key in ("adv_estimator", "advantage_estimator")]
+    estimators = {one.recipe.estimator, one.recipe.estimator_name, *own}
 
     def right(which) -> bool:
         name = base_recipe(which["preset"], which["estimator"]).estimator

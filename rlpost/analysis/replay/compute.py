@@ -317,7 +317,7 @@ def _expected(rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool
         return Expected.of(_per_response(recorded, rollouts), every, size, tolerance)
     chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
     chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
-    size = np.repeat(size, rollouts.lengths)
+    size = np.repeat(size + rollouts.largest_values, rollouts.lengths)
     return Expected.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
 
 

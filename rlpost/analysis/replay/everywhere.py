@@ -142,8 +142,9 @@ def _compare(
 
 
 def _recorded(plan: Plan, sample: Rollouts, file: int) -> Iterator[pa.RecordBatch]:
-    """Yield the recorded columns of a file, with its mask and rewards."""
-    names = [plan.columns.column(role) for role in ("mask", "reward") if role in plan.columns]
+    """Yield the recorded columns of a file, with its mask, rewards and critic values."""
+    roles = ("mask", "reward", "values")
+    names = [plan.columns.column(role) for role in roles if role in plan.columns]
     names = [*dict.fromkeys([*sample.recorded.values(), *names])]
     for chunk in plan.source.read_file(file, names, CHUNK_TOKENS, plan.sized_by):
         yield chunk.table

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import numpy as np
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
-from rlpost.analysis.replay.search.trials import saturated
 from rlpost.analysis.responses.columns import numbers
 from rlpost.io.arrow import is_list, is_number
 from rlpost.recipe.estimators import READERS
@@ -39,6 +38,11 @@ _OTHER_COLUMNS = {
 """Roles whose columns other estimators, or agentic trainers, read in their place."""
 _LEVELS = ("token", "segment", "geometric", "sequence")
 _CLAMPS = (10.0, 20.0, 40.0, math.inf)
+_BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_SHARED = 3
+"""Equal numbers that can be those of a clip."""
+_LEAST_LIMIT = 8
+"""Tokens of a limit with a buffer before it."""
 _SOME = 5
 """Columns of components, or domains, that are tried at most."""
 
@@ -125,13 +129,49 @@ class Facts:
         return sorted(found)
 
     def extremes(self, stage: str) -> tuple[float, float] | None:
-        """Return the least and largest recorded number, if several share one of them."""
+        """Return the least and largest recorded number, if several share the larger one."""
         if stage not in self.rollouts.recorded:
             return None
         values = self.rollouts.column(stage).values
         values = values[np.isfinite(values)]
-        shared = len(values) and saturated(values).any()
+        size = np.abs(values)
+        shared = (size >= size.max(initial=0.0) * (1 - 1e-6)).sum() >= _SHARED
         return (float(values.min()), float(values.max())) if shared else None
+
+    @cached_property
+    def bounds(self) -> list[float]:
+        """Usual bounds of rewards that some rewards exceed."""
+        largest = float(np.abs(np.nan_to_num(self.rollouts.reward)).max(initial=0.0))
+        return [one for one in _BOUNDS if one < largest]
+
+
+def needed(estimator: str, facts: Facts) -> list[Changes]:
+    """Return the options without which an estimator is an error, by the columns of the input."""
+    components = tuple(facts.components)
+    if estimator == "gdpo" and len(components) > 1:
+        return [{"reward_components": some} for some in dict.fromkeys((components, components[:2]))]
+    return [{"teachers": {name: 1.0}} for name in facts.teachers] if estimator == "opd" else []
+
+
+def shapes(facts: Facts) -> list[Changes]:
+    """Return changes of rewards whose numbers are solved, and bounds, to begin a search with."""
+    found: list[Changes] = [{"reward_clip": one} for one in facts.bounds]
+    stops: list[Changes] = []
+    if facts.has("truncated"):
+        stops = [{"truncation_penalty": one} for one in (0.5, -0.5)]
+    limits = [limit for limit in facts.limits if limit >= _LEAST_LIMIT]
+    long: list[Changes] = [{"overlong_penalty": (one, one // 4, 1.0)} for one in limits]
+    found += [*stops, *long, *({**one, **stop} for one in long for stop in stops[:1])]
+    return found + needed("gdpo", facts) + needed("opd", facts)
+
+
+def students(facts: Facts) -> list[Changes]:
+    """Return the policies whose log-probs distillation can compare, each with every KL."""
+    columns = facts.rollouts.columns
+    names = [columns.column(role) for role in LOG_PROBS if role in columns]
+    names = [name for name in names if name not in facts.teachers]
+    own = [{"columns": {"old_log_probs": name}} for name in names]
+    return [{**one, "kl_estimator": kind} for one in own for kind in KL]
 
 
 def moves(trial: Trial, facts: Facts) -> Iterator[Changes]:
@@ -182,7 +222,7 @@ def choices(detail: str) -> tuple[Any, ...]:
 
 def _rewards(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     recipe = resolved.recipe
-    yield from _scopes(resolved)
+    yield from _scopes(resolved, facts)
     if resolved.norm[1] != "none":
         yield {f"{DETAIL}norm_ddof": 1 - recipe.numerics.norm_ddof}
         yield from ({f"{DETAIL}norm_eps": one} for one in EPSILONS)
@@ -201,8 +241,9 @@ def _batches(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
         yield from _details(resolved.recipe, "batch")
 
 
-def _scopes(resolved: ResolvedRecipe) -> Iterator[Changes]:
+def _scopes(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     """Yield other scopes of mean and deviation: the deviation's is the mean's, batch or none."""
+    batches = [*_batches(resolved, facts)]
     own = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     for one in _SCOPES if resolved.grouped else ("batch", "running", "none"):
         for other in dict.fromkeys((one, "batch", "none")):
@@ -210,6 +251,7 @@ def _scopes(resolved: ResolvedRecipe) -> Iterator[Changes]:
             changes = {name: scope for name, scope in both.items() if own[name] != scope}
             if changes:
                 yield changes
+                yield from ({**changes, **batch} for batch in batches if "batch" in both.values())
 
 
 def _tokens(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
@@ -303,15 +345,14 @@ def _whitening(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
 def _shaping(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     yield from _clips(resolved.recipe, facts)
     recipe, columns = resolved.recipe, facts.rollouts.columns
-    names = tuple(facts.components)
-    if len(names) > 1 and not recipe.reward_components:
-        yield from ({"reward_components": some} for some in dict.fromkeys((names, names[:2])))
+    if not recipe.reward_components:
+        yield from needed("gdpo", facts)
     if facts.has("truncated"):
         yield from ({"truncation_penalty": one} for one in (0.0, 0.5, -1.0))
     if not recipe.teachers:
-        yield from ({"teachers": {name: 1.0}} for name in facts.teachers)
+        yield from needed("opd", facts)
     for role, others in _OTHER_COLUMNS.items():
-        if role != "old_log_probs" or recipe.estimator == "opd":
+        if role != "old_log_probs" or recipe.teachers:
             own = (columns.column(name) for name in others if name in columns)
             yield from ({"columns": {role: column}} for column in own)
 
@@ -328,10 +369,10 @@ def _clips(recipe: Recipe, facts: Facts) -> Iterator[Changes]:
         extremes = facts.extremes(stage)
         if extremes and extremes[1] > 0:
             low, high = map(plain, extremes)
-            yield {"reward_clip": high}
+            yield {"reward_clip": max(high, -low)}
             if low < high and low != -high:
                 yield {"reward_clip": high, "reward_clip_low": low}
-    yield from ({"reward_clip": one} for one in (0.5, 1.0, 2.0, 3.0, 5.0, 10.0))
+    yield from ({"reward_clip": one} for one in facts.bounds)
     if recipe.reward_clip is not None:
         yield {"reward_clip": 1e9}
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.search.alike import alike, carried, pruned, smallest
 from rlpost.analysis.replay.search.candidates import (
     DETAIL,
     bases,
@@ -21,9 +22,8 @@ from rlpost.analysis.replay.search.candidates import (
     key_of,
     nested,
     presets_of,
-    value_of,
 )
-from rlpost.analysis.replay.search.moves import EPSILONS, Facts, moves
+from rlpost.analysis.replay.search.moves import EPSILONS, Facts, moves, needed, shapes
 from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.search.ties import ties_of
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
 SOLVED = 12
 """Estimators whose numbers are solved before changes are tried."""
+_SHAPED = 4
+"""Estimators whose numbers are solved with other rewards."""
 STARTS = 5
 """Estimators around which changes are tried."""
 ROUNDS = 6
@@ -51,8 +52,8 @@ RECIPES = 1500
 """Recipes after which no other start is tried: about 10 seconds of 512 short responses."""
 WIDER = 3
 """Samples that are searched, if the best recipe of one differs in other groups of its steps."""
-_SPREAD = 1
-"""Estimators whose numbers are solved on every preset, before the next ones."""
+_SPREAD = 5
+"""Estimators whose numbers are solved on every preset."""
 _GAIN = 0.98
 """A change is kept if it brings the score below this share."""
 _NEAR_SCORE = 0.06
@@ -79,8 +80,6 @@ _NEAR_SHARE = 0.45
 """Share of the numbers that are equal, or nothing is near."""
 _FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
 """Details that differ by little, tried on a recipe that is not exact."""
-_CARRIED = ("gamma", "lam", "kl_coef", "kl_estimator", "whiten_advantages")
-"""Options for which presets have values of their own, set with a recipe that has changes."""
 _CONSTANTS = (
     "reward_clip", "reward_clip_low", "advantage_clip", "max_len_mask", "max_response_length",
     "kl_coef", "gamma", "lam", "f_norm", "step_gamma", "ema_decay", "length_adaptive_alpha",
@@ -187,10 +186,14 @@ class _Search:
         self.starts = self._bases()
         self.missing = self._drop_uncomputed(sample)
         self.stage = self.trials.stages[-1]
-        self.known = Facts(self.trials.rollouts.steps)
+        self.alike: list[Trial] = []
 
     def _bases(self) -> list[Trial]:
-        found = [self.trials.of(one) for one in bases(self.given)]
+        self.known = Facts(self.trials.rollouts.steps)
+        found = []
+        for one in bases(self.given):
+            extra = needed(one.recipe.estimator, self.known)
+            found += [self.trials.of(one.changed(changes)) for changes in extra or [{}]]
         fitting = sorted((one for one in found if one is not None), key=_place)
         if not fitting:
             skipped = self.trials.skipped
@@ -235,11 +238,15 @@ class _Search:
         if before.reproduces:
             return before
         changes = before.candidate.changes
-        tried = [self.trials.of(one.candidate.changed(changes)) for one in self.starts]
-        tried += [self.trials.of(one.candidate) for one in self.starts] if changes else []
+        *earlier, _ = self.trials.focus
+        further = earlier and all(before.wrong.get(name) == 0 for name in earlier)
+        sets = [{}, changes, *([carried(before) | changes] if further else [])]
+        tried = [self.trials.of(one.candidate.changed(s)) for s in sets for one in self.starts]
         tried.append(before)
         fitting = sorted((one for one in tried if one is not None), key=_place)
         best = fitting[0]
+        if not best.reproduces and further:
+            best = self._descent(best)
         if not best.reproduces:
             best, starts = self._estimated(fitting)
             for start in starts:
@@ -264,14 +271,14 @@ class _Search:
         names = [
             *dict.fromkeys(one.start.resolved.recipe.estimator for one in _by_residual(nearest))
         ]
-        for first in range(0, len(names) if self.stage not in _SHARED else 0, _SPREAD):
+        for name in names[:_SPREAD] if self.stage not in _SHARED else []:
             if best.score < _NEAR_SCORE or self.late:
                 break
-            found = self._problems(
-                self._everywhere(names[first : first + _SPREAD], changes), whitened=True
-            )
+            found = self._problems(self._everywhere([name], changes), whitened=True)
             best = solved(best, found, self.trials)
             nearest += found
+        if best.score >= _NEAR_SCORE and not self.late:
+            best = solved(best, self._shaped(nearest), self.trials)
         return best, self._best_of_each(
             [best, *starts, *(one.start for one in _by_residual(nearest))]
         )
@@ -287,7 +294,7 @@ class _Search:
 
     def _problems(self, starts: list[Trial], *, whitened: bool) -> list[Problem]:
         """Return linear problems of trials as they are, at γ = 0.9, and with whitened rewards."""
-        variants: list[Json] = [{}, {"gamma": 0.9}, {"whiten_rewards": True}]
+        variants: list[Json] = [{}, {"gamma": 0.9}, {"lam": 0.0}, {"whiten_rewards": True}]
         if "token_level_rewards" in self.trials.focus[:-1] or not whitened:
             del variants[-1]
         if self.stage in (*_SHARED, "token_level_rewards"):
@@ -296,9 +303,21 @@ class _Search:
         for one in starts:
             reads = one.resolved.recipe.estimator in READERS["gamma"]
             for changes in variants if reads and not one.resolved.rows_only else variants[:1]:
-                if not any(name in self.given for name in changes):
+                unread = "lam" in changes and one.resolved.recipe.estimator not in READERS["lam"]
+                if not unread and not any(name in self.given for name in changes):
                     start = self.trials.of(one.candidate.changed(changes))
                     found += [] if start is None else problems(start, self.known, self.trials)
+        return found
+
+    def _shaped(self, nearest: list[Problem]) -> list[Problem]:
+        """Return linear problems with other rewards, of the estimators that come nearest."""
+        starts = self._best_of_each([one.start for one in _by_residual(nearest)], _SHAPED)
+        found: list[Problem] = []
+        for changes, start in product(shapes(self.known), starts):
+            if self.late or any(name in self.given for name in changes):
+                continue
+            one = self.trials.of(start.candidate.changed(changes))
+            found += [] if one is None else problems(one, self.known, self.trials)
         return found
 
     def _everywhere(self, names: list[str], changes: Json) -> list[Trial]:
@@ -378,13 +397,16 @@ class _Search:
 
     def _smallest(self, best: Trial) -> Trial:
         """Return the plainest recipe of those about as exact as the most exact, on any preset."""
-        found = self._equal_ones(self._solved_again(self._pruned(best)))
-        best = _plainest(found)
+        best = self._solved_again(pruned(best, self.trials))
+        self.alike = alike(best, self.starts, self.given, self.trials)
+        best = _plainest(self.alike)
         finer = [{name: one} for name in _FINE for one in EPSILONS if name not in self.given]
         if not _exact(best):
             tried = [self.trials.of(best.candidate.changed(changes)) for changes in finer]
             found = [best, *(one for one in tried if one is not None and one.reproduces)]
-            best = _plainest(found)
+            if (finest := _plainest(found)) is not best:
+                self.alike = alike(finest, self.starts, self.given, self.trials)
+            best = finest
         return best
 
     def _solved_again(self, best: Trial) -> Trial:
@@ -396,18 +418,9 @@ class _Search:
             one = self.trials.of(best.candidate.without([name]))
             if name in best.candidate.changes and one is not None:
                 one = self._solved(one)
-                best = self._pruned(one) if one.reproduces and one.place < best.place else best
+                if one.reproduces and one.place < best.place:
+                    best = pruned(one, self.trials)
         return best
-
-    def _equal_ones(self, best: Trial) -> list[Trial]:
-        """Return a trial and those of other presets and estimators that give the numbers too."""
-        found = [best]
-        for candidate in self._others(best):
-            if len(candidate.changes) <= len(best.candidate.changes) + 1:
-                one = self.trials.of(candidate)
-                if one is not None and one.reproduces:
-                    found.append(self._pruned(one))
-        return found
 
     def _justified(self, best: Trial) -> Trial:
         """Return the nearest recipe if nothing reproduces, with the changes that explain much.
@@ -432,38 +445,15 @@ class _Search:
                 trial = one
         return trial
 
-    def _others(self, best: Trial) -> list[Candidate]:
-        """Return the same changes with other presets and estimators."""
-        own = presets_of(best.resolved.recipe.estimator, self.given)
-        every = {
-            **{one.named: one for one in own},
-            **{s.candidate.named: s.candidate for s in self.starts},
-        }
-        changes = best.candidate.changes
-        carried = {n: value_of(best.candidate.recipe, n) for n in _CARRIED} | changes
-        found = [one.changed(changes) for one in every.values()]
-        return found + [one.changed(carried) for one in own if changes]
-
-    def _pruned(self, trial: Trial) -> Trial:
-        """Return a trial without the changes that the recorded numbers do not need."""
-        for name in sorted(trial.candidate.changes, key=lambda n: not n.startswith(DETAIL)):
-            one = self.trials.of(trial.candidate.without([name]))
-            if one is not None and one.reproduces and one.about_as_exact(trial):
-                trial = one
-        return trial
-
     def ties(self, best: Trial) -> list[Json]:
-        """Return the other presets and estimators, with the same changes, that are as exact.
+        """Return the plainest recipes of other frameworks and estimators that are as exact.
 
         Those that differ in no option that is read are one tie.
         """
-        found = [one for one in self._equal_ones(best) if one.about_as_exact(best)]
-        found = [one for one in found if one is best or not len(self.differing(one))]
-        own = best.resolved.recipe.estimator
-        found.sort(key=lambda one: (one.resolved.recipe.estimator != own, one.place))
-        named = {one.candidate.named: one for one in found}
-        named.pop(best.candidate.named, None)
-        return ties_of(best, [*named.values()], self.known, self.trials.stages)
+        found = smallest([one for one in self.alike if one.about_as_exact(best)])
+        found = [one for one in found if one.candidate.named != best.candidate.named]
+        found = [one for one in found if not len(self.differing(one))]
+        return ties_of(best, found, self.known, self.trials.stages)
 
     def differing(self, best: Trial) -> Any:
         """Return the rows that differ in the steps of the sample, if none of its own differs."""

@@ -8,11 +8,12 @@ an unknown affine map of each batch beside them, they are found below whitening 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.search.moves import KL
+from rlpost.analysis.replay.search.moves import KL, students
 from rlpost.analysis.replay.search.trials import saturated
 from rlpost.recipe.estimators import READERS
 
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 Changes = dict[str, Any]
 _STEPS = 4
 _UNITS = ("gamma", "lam", "lambda_policy", "lambda_value", "step_gamma", "ema_decay")
-_PROBES = {"kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
+_PROBES = {"overlong_penalty.1": 2.0, "kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
 _DIGITS = (1, 2, 3, 4)
 _AT_BOUND = 2e-3
 """Discounts so near to 1 are probably 1."""
 _FURTHER = 3
 """Linear problems that are solved further."""
 _REWARDS = (
+    "overlong_penalty",
     "truncation_penalty",
     "component_weights",
     "step_gamma",
@@ -52,7 +54,10 @@ _ONLY: dict[str, tuple[str, ...]] = {
 _EARLIER = {
     "response_level_rewards": _REWARDS,
     "token_level_rewards": ("kl_coef",),
-    "raw_advantages": ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm", "teachers"),
+    **dict.fromkeys(
+        ("raw_advantages", "returns"),
+        ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm", "teachers"),
+    ),
 }
 """By stage: numbers that are known once it is equal."""
 _MAPPED = ("advantages", "returns")
@@ -72,6 +77,8 @@ def solvable(trial: Trial, facts: Facts) -> list[str]:
         names.append("f_norm")
     if recipe.truncation_penalty is not None:
         names.append("truncation_penalty")
+    if recipe.overlong_penalty is not None:
+        names += ["overlong_penalty.1", "overlong_penalty.2"]
     if resolved.kl and recipe.numerics.kl_credit != "none":
         names.append("kl_coef")
     names += [f"teachers.{name}" for name in recipe.teachers]
@@ -106,21 +113,23 @@ class Problem:
 def problems(trial: Trial, facts: Facts, trials: Trials) -> list[Problem]:
     """Return the linear problems of a candidate, with and without an affine map of each batch.
 
-    Without a KL penalty there is one for every KL estimator.
+    Without a KL penalty there is one for every KL estimator, with teachers one for every student.
     """
     names = solvable(trial, facts)
     if not names or trial.reproduces:
         return []
-    kinds: list[Changes] = [{}]
-    if "kl_coef" in names and trial.resolved.recipe.kl_coef == 0:
-        own = trial.candidate.given.get("kl_estimator")
-        kinds = [{"kl_estimator": kind} for kind in ((own,) if own else KL)]
+    recipe, kinds, starts = trial.resolved.recipe, [dict[str, Any]()], [trial]
+    if recipe.teachers:
+        own = (trials.of(trial.candidate.changed(one)) for one in students(facts))
+        starts = [one for one in own if one is not None]
+    elif "kl_coef" in names and recipe.kl_coef == 0:
+        typed = trial.candidate.given.get("kl_estimator")
+        kinds = [{"kl_estimator": kind} for kind in ((typed,) if typed else KL)]
     found = []
-    for changes in kinds:
-        for mapped in (False, True):
-            step = _step(trial, names, trials, changes, mapped=mapped)
-            if step is not None:
-                found.append(Problem(trial, changes, names, mapped, step))
+    for start, changes, mapped in product(starts, kinds, (False, True)):
+        step = _step(start, names, trials, changes, mapped=mapped)
+        if step is not None:
+            found.append(Problem(start, changes, names, mapped, step))
     return found
 
 
@@ -307,7 +316,7 @@ def _bounded(name: str, value: float, step: float) -> float:
     """Return a step that stays in the range of a number."""
     if name in _UNITS:
         return min(max(value + step, 0.0), 1.0) - value
-    if name in ("kl_coef", "length_adaptive_alpha"):
+    if name in ("kl_coef", "length_adaptive_alpha", "overlong_penalty.2"):
         return max(value + step, 0.0) - value
     if name == "f_norm":
         return max(value + step, value / 10) - value
@@ -327,6 +336,8 @@ def _value(trial: Trial, name: str) -> float:
         return recipe.teachers[part]
     if field == "component_weights":
         return [*recipe.component_weight.values()][int(part)]
+    if field == "overlong_penalty" and recipe.overlong_penalty is not None:
+        return float(recipe.overlong_penalty[int(part)])
     return float(getattr(recipe, field))
 
 
@@ -341,6 +352,11 @@ def _with(trial: Trial, names: Sequence[str], values: Sequence[float]) -> Any:
             weights = list(changes.get(field, [*recipe.component_weight.values()]))
             weights[int(part)] = value
             changes[field] = tuple(weights)
+        elif field == "overlong_penalty" and recipe.overlong_penalty is not None:
+            penalty = [*changes.get(field, recipe.overlong_penalty)]
+            most = penalty[0] - 1
+            penalty[int(part)] = value if part == "2" else min(max(round(value), 1), most)
+            changes[field] = tuple(penalty)
         else:
             changes[field] = value
     return trial.candidate.changed(changes)

@@ -106,7 +106,8 @@ DATA: dict[str, tuple[str, ...]] = {
 _NORM = ("norm_eps", "norm_ddof", "norm_floor", "constant")
 _WHITENING = ("whiten_eps", "whiten_floor", "whiten_ddof", "whiten_scale")
 _KL = ("log_ratio_clamp", "log_ratio_clamps", "kl_clamp", "kl_clamps", "kl_policy")
-_NEVER = ("estimator_name", "emit", "emit_only", "replace", "columns", "pass_threshold")
+NEVER = ("estimator_name", "emit", "emit_only", "replace", "columns", "pass_threshold")
+"""Fields that change no number."""
 
 
 def matters(resolved: ResolvedRecipe, name: str, recorded: Any = ()) -> bool:
@@ -145,7 +146,7 @@ def matters(resolved: ResolvedRecipe, name: str, recorded: Any = ()) -> bool:
         "correction": recipe.corrects,
         "is_filter_clamp": bool(recipe.is_filter),
     }
-    if own in _NEVER:
+    if own in NEVER:
         return False
     if own.startswith("otb_"):
         return recipe.estimator == "optimal_token_baseline"

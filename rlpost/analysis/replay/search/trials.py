@@ -34,6 +34,10 @@ _DECADES = 5.0
 """Factors of ten beyond the tolerance at which the score of an element is 1."""
 _RELAXED = 0.15
 """What is added to the score of numbers that are equal after whitening only."""
+_CLIPPED = 0.05
+"""What is added to the score of numbers that are equal after a clip only."""
+_DIRECT = 0.1
+"""The part of a score that counts beside a smaller one after whitening or a clip."""
 _KEPT, _FEWEST = 10_000_000, 32
 """Tokens of all trials that are kept, and their least number; older ones are computed again."""
 NOISE = 6e-7
@@ -52,7 +56,7 @@ class Trial:
     scores: dict[str, float]
     """By stage: 0 if equal, about 1 if unrelated."""
     relaxed: dict[str, float]
-    """The same, after the best affine map of each batch."""
+    """The same, after a clip or the best affine map of each batch, with what these cost."""
     wrong: dict[str, int]
     """By stage: recorded values that differ by more than the tolerance."""
     focus: tuple[str, ...]
@@ -61,9 +65,10 @@ class Trial:
     @cached_property
     def score(self) -> float:
         """The mean score of stages, those that whitening would explain counted as near."""
-        near = [
-            min(self.scores[name], self.relaxed.get(name, _FAR) + _RELAXED) for name in self.focus
-        ]
+        near = []
+        for name in self.focus:
+            own = self.scores[name]
+            near.append(min(own, self.relaxed.get(name, _FAR) + _DIRECT * own))
         return float(np.mean(near)) if near else _FAR
 
     @property
@@ -226,19 +231,23 @@ class Trials:
         return np.asarray(self._batches[level][difference.chosen])
 
     def _relaxed(self, difference: Difference) -> float:
-        """Return the score after the best affine map of each batch."""
+        """Return the score after a clip or the best affine map of each batch, with its cost."""
         theirs, ours = (
             difference.recorded[difference.chosen],
             difference.computed[difference.chosen],
         )
         if not len(ours) or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
             return _FAR
-        codes = self.batches_of(difference)
-        mapped, inside = affine(theirs, ours, codes), ~saturated(theirs)
+        bound, found = saturated(theirs), _FAR
+        if bound.any():
+            beyond = bound & (np.sign(theirs) * (ours - theirs) > 0)
+            residual = np.where(beyond, 0.0, np.abs(theirs - ours))
+            found = score_of(residual, difference) + _CLIPPED
+        mapped = affine(theirs, ours, self.batches_of(difference))
         if mapped is None:
-            return _FAR
-        residual = np.where(inside, np.abs(theirs - mapped), 0.0)
-        return score_of(residual, difference)
+            return found
+        residual = np.where(bound, 0.0, np.abs(theirs - mapped))
+        return min(found, score_of(residual, difference) + _RELAXED)
 
 
 def differing_rows(found: Sequence[Replayed], rollouts: Rollouts) -> Codes:
