@@ -317,8 +317,19 @@ def _expected(rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool
         return Expected.of(_per_response(recorded, rollouts), every, size, tolerance)
     chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
     chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
-    size = np.repeat(size + rollouts.largest_values, rollouts.lengths)
+    size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)
     return Expected.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
+
+
+def _largest_values(rollouts: Rollouts) -> Numbers:
+    """Return the largest critic value of each response, [N]: scans add and subtract them."""
+    found, columns = np.zeros(len(rollouts)), rollouts.columns
+    filled = rollouts.lengths > 0
+    if "values" in columns and not columns.rows_only and filled.any():
+        column = Column.of(rollouts.table.column(columns.column("values")))
+        size = np.abs(np.nan_to_num(column.values))
+        found[filled] = np.maximum.reduceat(size, rollouts.offsets[:-1][filled])
+    return found
 
 
 # Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.

@@ -143,8 +143,8 @@ def _compare(
 
 def _recorded(plan: Plan, sample: Rollouts, file: int) -> Iterator[pa.RecordBatch]:
     """Yield the recorded columns of a file, with its mask, rewards and critic values."""
-    roles = ("mask", "reward", "values")
-    names = [plan.columns.column(role) for role in roles if role in plan.columns]
+    names = [plan.columns.column(role) for role in ("mask", "reward") if role in plan.columns]
+    names += [sample.columns.column(role) for role in ("values",) if role in sample.columns]
     names = [*dict.fromkeys([*sample.recorded.values(), *names])]
     for chunk in plan.source.read_file(file, names, CHUNK_TOKENS, plan.sized_by):
         yield chunk.table

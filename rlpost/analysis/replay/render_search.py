@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Json = dict[str, Any]
-_MOST_TIES = 6
+_MOST_TIES = 8
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,16 @@ def _tried(found: Json) -> str:
 def _ties(found: Json) -> Iterator[TextTable]:
     """Yield the recipes with the same numbers, and the data that would tell them apart."""
     shown = found["ties"][:_MOST_TIES]
-    rows = [(one["named"], _flags(one["differs"]) or "nothing") for one in shown]
+    rows: list[tuple[str, ...]] = [
+        (one["named"], str(one["changes"]), _flags(one["differs"]) or "nothing") for one in shown
+    ]
     more = found["tie_count"] - len(rows)
     yield TextTable(
-        ("recipe", "differs in"),
+        ("recipe", "changes", "differs in"),
         rows,
         title="Ties: other recipes with the same numbers",
         notes=[f"… {more} more, see --format json"] if more else [],
-        text=(0, 1),
+        text=(0, 2),
     )
     kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
     fields = dict.fromkeys(name for one in shown for name in one["differs"])

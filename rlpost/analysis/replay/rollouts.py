@@ -148,17 +148,6 @@ class Rollouts:
         return Column.of(self.table.column(self.columns.column("mask"))).values > 0
 
     @cached_property
-    def largest_values(self) -> Numbers:
-        """[N]: the largest critic value of each response; 0 without values."""
-        found = np.zeros(len(self))
-        if "values" in self.columns and not self.columns.rows_only:
-            column = Column.of(self.table.column(self.columns.column("values")))
-            size, filled = np.abs(np.nan_to_num(column.values)), self.lengths > 0
-            if filled.any():
-                found[filled] = np.maximum.reduceat(size, self.offsets[:-1][filled])
-        return found
-
-    @cached_property
     def kept(self) -> Mask:
         """[T]: tokens that no recorded mask drops."""
         kept = np.ones(int(self.offsets[-1]), np.bool_)

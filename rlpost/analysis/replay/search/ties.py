@@ -175,8 +175,9 @@ def differing(best: Trial, other: Trial, recorded: Any) -> list[str]:
 def ties_of(best: Trial, others: Sequence[Trial], facts: Facts, recorded: Any) -> list[Json]:
     """Return the ties of a recipe as plain data; recipes that differ in nothing are one.
 
-    Each has `named`, `preset`, `estimator`, `differs` (fields), `kinds` (the data that would tell
-    it apart and that the sample lacks), `data` (a sentence) and `same` (recipes that are the same).
+    Each has `named`, `preset`, `estimator`, `changes` (their number), `differs` (fields), `kinds`
+    (the data that would tell it apart and that the sample lacks), `data` (a sentence) and `same`
+    (recipes that are the same).
     """
     kept: list[Trial] = []
     same: list[list[Json]] = []
@@ -199,7 +200,12 @@ def ties_of(best: Trial, others: Sequence[Trial], facts: Facts, recorded: Any) -
 
 def _named(one: Trial) -> Json:
     own = one.candidate
-    return {"named": own.named, "preset": own.preset, "estimator": own.estimator}
+    return {
+        "named": own.named,
+        "preset": own.preset,
+        "estimator": own.estimator,
+        "changes": len(own.changes),
+    }
 
 
 def lacking(fields: Sequence[str], facts: Facts) -> list[str]:
