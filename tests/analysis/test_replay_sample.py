@@ -62,6 +62,14 @@ def test_sample_has_rows_of_every_kind():
     assert sample.lengths.max() == sample.steps.lengths.max()
 
 
+def test_part_of_a_step_has_a_warning():
+    table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
+    part = read(TableSource(table), Maps.of({}), None, TOKENS // 2)
+    assert part.scope == "whole prompt groups"
+    assert sampled(part, TOKENS // 4).around is None
+    assert "statistics of a batch" in part.warnings[0]
+
+
 def test_search_adds_the_groups_in_which_its_recipe_differs(monkeypatch: pytest.MonkeyPatch):
     rewards = np.tile([0.0, 1.0, 0.2, 0.9, 0.1, 0.8, 0.0, 1.0], 60).astype(np.float32)
     rewards[-48:] = np.tile([1.0, 0, 0, 0, 0, 0, 0, 0], 6)  # beyond the bound of advantages

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.display.text import counted
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -31,7 +29,6 @@ GROUPS = 8
 """Groups that a sample has at least, if they have room in so many times its tokens."""
 _KINDS = 8
 """Values of a column that are kinds of rows, at most."""
-OF_STEPS = "prompt groups of whole steps"
 
 
 def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
@@ -44,11 +41,11 @@ def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
         return rollouts
     steps = rollouts.codes("batch")
     sizes = np.bincount(steps, rollouts.lengths)
-    if sizes.min() > max(tokens, LARGEST):
+    if rollouts.scope not in ("everything", "whole steps") or sizes.min() > max(tokens, LARGEST):
         rollouts.warnings.append(
-            f"the smallest step has {counted(int(sizes.min()), 'token')}, more than {LARGEST:,}: "
-            "the search computed recipes on prompt groups alone: one with statistics of a batch, "
-            "such as whitening, is not found; --preset and --estimator compare it"
+            f"every step has more tokens than --sample, or than {LARGEST:,}: the search computed "
+            "recipes on prompt groups alone, so one with statistics of a batch, such as whitening, "
+            "is not found; --preset and --estimator compare it"
         )
         return _groups(rollouts, tokens)
     chosen = _covering(steps, sizes, kinds_of(rollouts), tokens)
@@ -60,7 +57,8 @@ def widened(sample: Rollouts, rows: Codes) -> Rollouts:
     """Return a sample with more groups: those of some rows, by their positions in its steps."""
     steps = sample.steps
     groups = [*steps.groups[np.searchsorted(steps.rows, sample.rows)], *steps.groups[rows]]
-    return steps.take(np.flatnonzero(np.isin(steps.groups, groups)), OF_STEPS).within(steps)
+    rows = np.flatnonzero(np.isin(steps.groups, groups))
+    return steps.take(rows, sample.scope).within(steps)
 
 
 def _groups(rollouts: Rollouts, tokens: int) -> Rollouts:
@@ -68,8 +66,7 @@ def _groups(rollouts: Rollouts, tokens: int) -> Rollouts:
     sizes = np.bincount(groups, rollouts.lengths)
     kinds = kinds_of(rollouts) | dict(_rare(rollouts))
     chosen = _covering(groups, sizes, kinds, tokens, GROUPS)
-    scope = OF_STEPS if rollouts.scope == "whole steps" or rollouts.whole else "whole prompt groups"
-    return rollouts.take(np.flatnonzero(chosen[groups]), scope)
+    return rollouts.take(np.flatnonzero(chosen[groups]), "whole prompt groups")
 
 
 def _covering(

@@ -478,6 +478,8 @@ class _Search:
                 "responses": len(trials.rollouts),
                 "tokens": int(trials.rollouts.offsets[-1]),
                 "scope": trials.rollouts.scope,
+                "of_responses": len(trials.rollouts.steps),
+                "of_tokens": int(trials.rollouts.steps.offsets[-1]),
             },
             "reproduces": best.reproduces,
             "near": best.reproduces or is_near(best),
