@@ -55,11 +55,21 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
-def test_a_run_does_not_import_pandas(told, options, tmp_path):
-    out = tmp_path / "out.parquet"
-    assert told("advantages", "--quiet", SAMPLE, out, *options.split()) == ""
-    assert out.exists()
+SEVERAL = """
+import sys
+from contextlib import suppress
+from rlpost.cli.app import main
+_, source, folder, *runs = sys.argv
+for place, options in enumerate(runs):
+    sys.argv = ["rlpost", "advantages", "-q", source, f"{folder}/{place}.parquet", *options.split()]
+    with suppress(SystemExit):
+        main()
+"""
+
+
+def test_a_run_does_not_import_pandas(told, tmp_path):
+    assert told(SAMPLE, tmp_path, *RUNS.values(), code=SEVERAL) == ""
+    assert len([*tmp_path.iterdir()]) == len(RUNS)
 
 
 def test_hive_columns_do_not_import_pandas(told, tmp_path):

@@ -131,7 +131,7 @@ def test_kills_at_random_moments_and_resumes_come_to_the_same(forked_runs, input
     """At every call that touches a file it is killed, and goes on to the next."""
     chance, out = Random(3), tmp_path / "out"  # noqa: S311
     done = 0
-    for _ in range(60 if CI else 20):
+    for _ in range(30 if CI else 20):
         ended = forked_runs.run(
             *command(inputs, out, "--resume", "--overwrite"),
             call=chance.randrange(5, 90), fault="kill",
