@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import format_writers as writers
@@ -22,7 +23,7 @@ from test_cli import rollout, run, save
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.io import paths, ranges, staged, stores, transfers, uploads
+from rlpost.io import cloud, paths, ranges, staged, stores, transfers, uploads
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.sink import open_sink
@@ -70,7 +71,7 @@ def s3(server, aws):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Small parts and ranges, so that each loop has several iterations with little data."""
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", 3000)
+    monkeypatch.setattr(ranges, "REQUEST_BYTES", 9000)
     monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
     monkeypatch.setattr(staged, "READ_BYTES", 7000)
     monkeypatch.setattr(uploads, "READ_BYTES", 7000)
@@ -448,6 +449,8 @@ def test_other_missing_clients_are_named_by_fsspec(monkeypatch):
 def cut(s3, aws):
     """Start a proxy of the server; a function selects the connections that it cuts."""
     made = []
+    for name, seconds in (("init_backoff", 0.02), ("max_backoff", 0.1)):
+        aws.setitem(cloud._BACKOFF, name, timedelta(seconds=seconds))
 
     def put(rule):
         proxy = Proxy(s3.port, rule)
