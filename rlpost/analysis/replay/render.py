@@ -36,8 +36,8 @@ def show(result: Json, how: str, out: Console | None = None) -> None:
     if how == "json":
         show_json(result)
     elif how == "markdown":
-        lines = [verdict_line(result), input_line(result), *warning_lines(result)]
-        head = "".join(f"{_plain(line)}\n\n" for line in lines)
+        lines = [_title(result), verdict_line(result), input_line(result), *warning_lines(result)]
+        head = "## " + "".join(f"{_plain(line)}\n\n" for line in lines)
         parts = [_block_markdown(one) for one in blocks(result, MARKDOWN_WIDTH)]
         sys.stdout.write(head + "\n".join(parts))
     else:
@@ -50,7 +50,7 @@ def _print(result: Json, out: Console) -> None:
     def line(text: str, style: str = "") -> None:
         out.print(Text(printable_line(text), style), soft_wrap=not out.is_terminal)
 
-    line(f"rlpost replay · {_named(result)}", "bold")
+    line(_title(result), "bold")
     line(input_line(result))
     line(verdict_line(result), "bold green" if result["reproduced"] else "bold red")
     for text in warning_lines(result):
@@ -67,10 +67,10 @@ def _print(result: Json, out: Console) -> None:
             line(text, "dim")
 
 
-def _named(result: Json) -> str:
+def _title(result: Json) -> str:
     if "metrics" in result:
-        return f"metrics of {result['file']}"
-    return "search" if "search" in result else str(result["recipe"]["named"])
+        return f"rlpost replay · metrics of {result['file']}"
+    return f"rlpost replay · {'search' if 'search' in result else result['recipe']['named']}"
 
 
 def _block_markdown(one: Block) -> str:
@@ -111,7 +111,8 @@ def _names(names: list[str]) -> str:
 def input_line(result: Json) -> str:
     """Return the name of the input and how much of it was compared."""
     if "metrics" in result:
-        return f"{result['input']}: {counted(result['responses'], 'response')} of the steps"
+        steps = counted(result["steps"]["matched"], "step")
+        return f"{result['input']}: {counted(result['responses'], 'response')} of {steps}"
     tokens = "" if result["tokens"] is None else f", {counted(result['tokens'], 'token')}"
     if result["responses"] == result["of_responses"]:
         return f"{result['input']}: {counted(result['responses'], 'response')}{tokens}"
@@ -210,8 +211,8 @@ def _notes(result: Json) -> Iterator[str]:
     """Yield what the numbers of the stages mean, as far as they occur."""
     tolerance = result["tolerance"]
     yield (
-        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}; of tokens, policy tokens "
-        "count. Median: of |Δ|; ulps: the same in float32 numbers."
+        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}. Only policy tokens count. "
+        "Median: of |Δ|; ulps: of the float32 numbers between both."
     )
     if any(one["verdict"] == "follows" for one in result["stages"]):
         yield (

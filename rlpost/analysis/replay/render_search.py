@@ -32,7 +32,11 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
     """Yield the recipe of a search as options and as a file, ties, and what it leaves open."""
     found = result["search"]
     best, reproduced = found["best"], result["reproduced"]
-    title = "Nearest recipe" if found["near"] else "No recipe is near; equal for the most stages"
+    title = (
+        "Nearest recipe"
+        if found["near"]
+        else "No recipe is near; this one has the most equal stages"
+    )
     yield Code("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
     yield Code("As a recipe file, for --config", best["toml"], "toml")
     if reproduced and found["ties"]:
@@ -43,7 +47,8 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
 
 def _tried(found: Json) -> str:
     sample = found["sample"]
-    rows = f"{counted(sample['responses'], 'response')} ({sample['scope']})"
+    scope = "" if sample["scope"] == "everything" else f" ({sample['scope']})"
+    rows = f"{counted(sample['responses'], 'response')}{scope}"
     return (
         f"{counted(found['tried'], 'recipe')} tried in {found['seconds']:.1f} s on {rows}; "
         f"{percent(found['share_equal'])} of the numbers equal, largest difference "

@@ -223,25 +223,36 @@ def stage_facts(
 
 
 def examples(one: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[Json]:
-    """Return the responses that differ the most, with both sides' numbers side by side."""
+    """Return the responses that differ the most, of different prompt groups if there are several.
+
+    Both sides' numbers are side by side.
+    """
     difference = one.difference
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
     if len(wrong) == len(rollouts) and not _is_tokens(one, rollouts):
-        order = np.argsort(-wrong, kind="stable")[:count]
-        return [
-            _example(one, rollouts, int(row), slice(row, row + 1)) for row in order if wrong[row]
-        ]
+        order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:count]
+        return [_example(one, rollouts, int(row), slice(row, row + 1)) for row in order]
     starts, worst = rollouts.offsets, np.zeros(len(rollouts))
     rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
     np.maximum.at(worst, rows, wrong)
-    order = np.argsort(-worst, kind="stable")[:count]
+    order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:count]
     found = []
-    for row in (int(row) for row in order if worst[row]):
+    for row in map(int, order):
         begin, end = int(starts[row]), int(starts[row + 1])
         largest = begin + int(np.argmax(wrong[begin:end]))
         first = max(begin, min(largest - _STRIP // 2, end - _STRIP))
         found.append(_example(one, rollouts, row, slice(first, min(end, first + _STRIP))))
     return found
+
+
+def _of_groups(
+    order: NDArray[np.int64], wrong: NDArray[np.float64], rollouts: Rollouts
+) -> NDArray[np.int64]:
+    """Return rows in order, the first that differs of each prompt group before the others."""
+    order = order[wrong[order] > 0]
+    first = np.zeros(len(order), np.bool_)
+    first[np.unique(rollouts.groups[order], return_index=True)[1]] = True
+    return np.concatenate([order[first], order[~first]])
 
 
 def _is_tokens(one: Replayed, rollouts: Rollouts) -> bool:

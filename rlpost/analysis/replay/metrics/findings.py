@@ -11,6 +11,7 @@ from rlpost.analysis.replay.metrics.fit import HOWS, LOSS_METRICS, QUANTITIES
 from rlpost.analysis.replay.metrics.losses import KL_ESTIMATORS, SIDES
 from rlpost.analysis.replay.metrics.search import bounds_of
 from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
+from rlpost.display.text import percent
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
@@ -228,7 +229,7 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
         elif name == "offset":
             text = f"{row['key']} is the computed one plus {found['value']:.6g}"
         elif name == "some-steps":
-            text = f"{row['key']} is reproduced at {found['value']:.0%} of the steps"
+            text = f"{row['key']} is reproduced at {percent(found['value'], 0)} of the steps"
         share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
         findings.append({"finding": name, "text": text, "options": [], "explains": share})
     return findings

@@ -46,7 +46,7 @@ def _lines(result: Json) -> Iterator[str]:
     key = "" if steps["key"] is None else f" (`{steps['key']}`)"
     yield f"{counted(steps['matched'], 'step')} of the log matched {by}{key}"
     if description["options"]:
-        yield f"smallest description: {options_as_typed(description['options'])}"
+        yield f"simplest description: {options_as_typed(description['options'])}"
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
     for one in result["findings"]:
