@@ -131,7 +131,9 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
         r"^Recipe\n  --\S+ .*\n\d+ recipes tried in .* s on 80 responses", ran.out, re.MULTILINE
     )
     assert "As a recipe file, for --config" in ran.out
-    assert "Ties: other recipes with the same numbers" in ran.out
+    ties = ran.out.partition("Ties: other recipes with the same numbers")[2].partition("\n\n")[0]
+    assert "\n  differs in --numerics" in ties
+    assert max(map(len, ties.splitlines())) <= 120
     assert "Data that would tell them apart" in ran.out
     pq.write_table(rollouts, folder / "in.parquet")
     config = ["--config", "found.toml"]
@@ -164,6 +166,7 @@ def test_markdown_has_tables_and_nothing_else_for_a_terminal(parted, capsys):
     assert "\n### Stages\n\n| stage | recorded column |" in text
     assert "\n### What the difference looks like\n\n- " in text
     assert "| recorded |" in text
+    assert text.startswith("## rlpost replay · --preset verl --estimator gae")
     assert "─" not in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -75,9 +76,18 @@ def _title(result: Json) -> str:
 
 def _block_markdown(one: Block) -> str:
     if isinstance(one, TextTable):
-        return one.markdown(level=3)
+        return _with_note_column(one).markdown(level=3)
     notes = "".join(f"\n{_plain(note)}\n" for note in one.notes)
     return f"### {one.title}\n\n```{one.language}\n{one.text}\n```\n{notes}"
+
+
+def _with_note_column(one: TextTable) -> TextTable:
+    """Return a table whose notes of rows are a column."""
+    if not one.row_notes:
+        return one
+    rows = [(*row, one.row_notes.get(i, "")) for i, row in enumerate(one.rows)]
+    text = {*one.text, len(one.headings)}
+    return replace(one, headings=(*one.headings, "note"), rows=rows, text=text, row_notes={})
 
 
 def _plain(line: str) -> str:

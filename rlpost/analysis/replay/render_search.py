@@ -59,16 +59,15 @@ def _tried(found: Json) -> str:
 def _ties(found: Json) -> Iterator[TextTable]:
     """Yield the recipes with the same numbers, and the data that would tell them apart."""
     shown = found["ties"][:_MOST_TIES]
-    rows: list[tuple[str, ...]] = [
-        (one["named"], str(one["changes"]), _flags(one["differs"]) or "nothing") for one in shown
-    ]
+    rows = [(one["named"], str(one["changes"])) for one in shown]
+    differs = [_flags(one["differs"]) or "nothing" for one in shown]
     more = found["tie_count"] - len(rows)
     yield TextTable(
-        ("recipe", "changes", "differs in"),
+        ("recipe", "changes"),
         rows,
         title="Ties: other recipes with the same numbers",
         notes=[f"… {more} more, see --format json"] if more else [],
-        text=(0, 2),
+        row_notes={i: f"differs in {one}" for i, one in enumerate(differs)},
     )
     kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
     fields = dict.fromkeys(name for one in shown for name in one["differs"])
