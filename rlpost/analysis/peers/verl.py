@@ -148,6 +148,13 @@ def batch_of(data: Rollouts) -> Any:
 
 def their_step(step: Step) -> Numbers:
     """Return verl's advantages and returns, 0 on tokens that its mask leaves out."""
+    batch = their_batch(step).batch
+    mask = batch["response_mask"] > 0
+    return {name: batch[name].where(mask, 0.0) for name in ("advantages", "returns")}
+
+
+def their_batch(step: Step) -> Any:
+    """Return verl's DataProto as its trainer has it after `compute_advantage`."""
     trainer, core = import_module(TRAINER), import_module(CORE)
     batch = batch_of(step.data)
     batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]
@@ -161,7 +168,7 @@ def their_step(step: Step) -> Numbers:
     estimator = RLPOST_NAMES.get(step.estimator, step.estimator)
     components = {"gdpo_reward_keys": [*COMPONENTS]} if estimator == "gdpo" else {}
     config = import_module(CONFIG).AlgoConfig(adv_estimator=estimator, **components, **step.config)
-    batch = trainer.compute_advantage(
+    return trainer.compute_advantage(
         batch,
         adv_estimator=estimator,
         gamma=config.gamma,
@@ -169,8 +176,6 @@ def their_step(step: Step) -> Numbers:
         norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
         config=config,
     )
-    mask = batch.batch["response_mask"] > 0
-    return {name: batch.batch[name].where(mask, 0.0) for name in ("advantages", "returns")}
 
 
 def corrected(batch: Any, options: Json) -> Any:
