@@ -1,4 +1,4 @@
-"""Replays of what frameworks recorded: verl, by the function of the manual, and TRL's completions."""
+"""Replays of what verl recorded by the function of the manual, and of completions of TRL."""
 
 import re
 from importlib.util import find_spec
