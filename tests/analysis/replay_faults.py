@@ -1,7 +1,7 @@
 """Rollout files as trainers record them: each of FAULTS has one known fault, CLEAN has none.
 
 A file has the columns of a rollout, which are right, and columns that a trainer computed from them.
-The faults were planted before `rlpost replay` was written.
+The faults were planted before the detector that names them was written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from replay_trainer import Trainer, bfloat16, column, float16, lists, rollouts
+from replay_trainer import Trainer, bfloat16, column, float16, lists, rollouts, two_decimals
 
 import rlpost
 
@@ -106,12 +106,6 @@ FAULTS = (
         records=("response_level_rewards", "advantages"),
         data={"seed": 101},
     ),
-    INSTRUCT.fault(
-        "std-divides-by-n-minus-1",
-        {"ddof": 1},
-        *("option:numerics.norm_ddof", "factor"),
-        data={"seed": 102, "group": 8},
-    ),
     TRL_GRPO.fault("eps-inside-root", {"eps_inside": True}, "eps-inside-root", data={"seed": 103}),
     SLIME_GRPO.fault("eps-1e-4", {"eps": 1e-4}, "option:numerics.norm_eps", data={"seed": 104}),
     SLIME_RPP.fault(
@@ -129,14 +123,6 @@ FAULTS = (
         "input:reward-place",
         records=("token_level_rewards", "advantages", "returns"),
         data={"seed": 106, "steps": 4},
-    ),
-    SLIME_RPP.fault(
-        "reward-before-last-token-discounted",
-        {"place": "before_last"},
-        "input:reward-place",
-        data={"seed": 107, "group": 4},
-        trainer={"gamma": 0.95},
-        gamma=0.95,
     ),
     VERL_GAE.fault(
         "values-one-token-late",
@@ -176,8 +162,8 @@ FAULTS = (
         "one-step-with-another-beta",
         {"betas": {2: 0.1}},
         "some-steps",
-        records=("kl", "token_level_rewards", "raw_advantages", "advantages", "returns"),
-        data={"seed": 112, "steps": 4},
+        records=("kl", "token_level_rewards"),
+        data={"seed": 112},
         trainer={"beta": 0.02},
         kl_coef=0.02,
     ),
@@ -194,20 +180,6 @@ FAULTS = (
         data={"seed": 114},
         trainer={"beta": 0.1},
         kl_coef=0.1,
-    ),
-    ROLL.fault(
-        "gamma-0.99",
-        {"gamma": 0.99},
-        "option:gamma",
-        records=("advantages", "returns"),
-        data={"seed": 115},
-    ),
-    NEMO_GAE.fault(
-        "lambda-1",
-        {"lam": 1.0},
-        "option:lam",
-        records=("advantages", "returns"),
-        data={"seed": 116},
     ),
     PRIME.fault(
         "advantages-in-bfloat16",
@@ -234,13 +206,6 @@ FAULTS = (
         "option:whiten_advantages",
         data={"seed": 120},
     ),
-    VERL_GRPO.fault(
-        "std-left-out",
-        {"std": False},
-        *("option:norm_std", "option:estimator"),
-        records=("advantages", "returns"),
-        data={"seed": 121},
-    ),
     OPENRLHF.fault(
         "reward-clip-left-out",
         {"clip": None},
@@ -256,12 +221,6 @@ FAULTS = (
         data={"seed": 123},
         trainer={"beta": 0.1},
         kl_coef=0.1,
-    ),
-    PRIME.fault(
-        "one-step-with-the-opposite-sign",
-        {"flips_step": 1},
-        *("sign", "some-steps"),
-        data={"seed": 124},
     ),
     VERL_GAE.fault(
         "value-twice-in-returns",
@@ -315,6 +274,89 @@ FAULTS = (
         "shift",
         records=("raw_advantages", "advantages", "returns"),
         data={"seed": 131, "responses": 96},
+    ),
+    VERL_GAE.fault(
+        "gamma-and-lambda-exchanged",
+        {"gamma": 0.95, "lam": 1.0},
+        *("option:gamma", "option:lam"),
+        records=("advantages", "returns"),
+        data={"seed": 133},
+        trainer={"lam": 0.95},
+        lam=0.95,
+    ),
+    VERL_GAE.fault(
+        "lambda-1-and-kl-added",
+        {"lam": 1.0, "kl_sign": -1},
+        "scan-terms",
+        records=("returns",),
+        data={"seed": 134},
+        trainer={"lam": 0.95, "beta": 0.05},
+        lam=0.95,
+        kl_coef=0.05,
+    ),
+    VERL_GAE.fault(
+        "value-of-padding-after-the-last-token",
+        {"value_after": 0.7},
+        "scan-rewards",
+        records=("returns",),
+        data={"seed": 135},
+        trainer={"lam": 0.95},
+        lam=0.95,
+    ),
+    TRL_GRPO.fault(
+        "advantages-of-two-decimals",
+        {"advantage_dtype": two_decimals},
+        "decimals",
+        data={"seed": 136},
+    ),
+    VERL_RPP.fault(
+        "kl-not-below-0",
+        {"kl": "positive"},
+        "clipped",
+        records=("kl",),
+        data={"seed": 137},
+        trainer={"beta": 0.05},
+        kl_coef=0.05,
+    ),
+    VERL_GAE.fault(
+        "rewards-of-other-responses",
+        {"rolls_rewards": 3},
+        "other-rows",
+        records=("token_level_rewards",),
+        data={"seed": 138, "observations": False},
+    ),
+    NEMO_GAE.fault(
+        "kl-penalty-on-the-last-token",
+        {"sums_tokens": True},
+        "input:reward-place",
+        records=("token_level_rewards",),
+        data={"seed": 139},
+        trainer={"beta": 0.05},
+        kl_coef=0.05,
+        kl_estimator="k1",
+    ),
+    NEMO_GAE.fault(
+        "tokens-in-reverse",
+        {"reverses": True},
+        "other-tokens",
+        data={"seed": 140},
+    ),
+    VERL_GAE.fault(
+        "returns-of-whitened-advantages",
+        {"returns_whitened": True},
+        "other-stage",
+        records=("advantages", "returns"),
+        data={"seed": 141},
+        trainer={"lam": 0.95},
+        lam=0.95,
+    ),
+    PRIME.fault(
+        "overlong-penalty-of-half-the-tokens",
+        {"overlong": (40, 8, 1.0)},
+        "option:overlong_penalty",
+        data={"seed": 142},
+        trainer={"overlong": (40, 16, 1.0)},
+        overlong_penalty=(40, 16, 1.0),
     ),
 )
 """Files of trainers with one fault each."""

@@ -120,6 +120,11 @@ def float16(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
+def two_decimals(values: np.ndarray) -> np.ndarray:
+    """Return the values rounded to two decimals."""
+    return np.round(values, 2)
+
+
 def same(values: np.ndarray) -> np.ndarray:
     """Return the values."""
     return values
@@ -162,6 +167,10 @@ class Trainer:
     single: str = "zero"
     """Reward of a group of one: zero, raw, or the formula's."""
     clip: float | None = None
+    overlong: tuple[int, int, float] | None = None
+    """Longest response, tokens before it that are penalised, and the penalty at its end."""
+    rolls_rewards: int = 0
+    """Each response has the reward of the one so many rows before it in its step."""
 
     beta: float = 0.0
     betas: dict[int, float] = field(default_factory=dict)
@@ -170,6 +179,8 @@ class Trainer:
     kl_sign: int = 1
     place: str = "last_policy_token"
     """Token of the reward: last_policy_token, before_last, last_token."""
+    sums_tokens: bool = False
+    """The KL penalty of a response is on its last token, too."""
 
     credit: str = "response"
     """Advantage: response, return, gae."""
@@ -177,8 +188,12 @@ class Trainer:
     lam: float = 1.0
     states: bool = False
     """Observation tokens have their own step of γ."""
+    value_after: float = 0.0
+    """The value after the last token, as of padding."""
     value_times: int = 1
     """How often the value is added to the advantage in a return."""
+    returns_whitened: bool = False
+    """Returns are whitened advantages and values."""
 
     whiten: bool = False
     whiten_ddof: int = 1
@@ -187,8 +202,8 @@ class Trainer:
 
     masks_advantages: bool = True
     drops_last: bool = False
-    flips_step: int | None = None
     advantage_shift: int = 0
+    reverses: bool = False
     advantage_dtype: Callable[[np.ndarray], np.ndarray] = same
 
     def record(self, table: pa.Table) -> pa.Table:
@@ -211,6 +226,11 @@ class Trainer:
         rewards = [r * (1 + self.noise * rng.normal()) for r in self.normalised(table, masks)]
         if self.clip is not None:
             rewards = [min(max(r, -self.clip), self.clip) for r in rewards]
+        if self.rolls_rewards:
+            for rows in (np.flatnonzero(np.array(steps) == one) for one in set(steps)):
+                own = [rewards[i] for i in rows]
+                for i, reward in zip(rows, np.roll(own, self.rolls_rewards), strict=True):
+                    rewards[i] = reward
         kl = self.divergence(table, masks)
         tokens = [self.placed(*row) for row in zip(rewards, kl, masks, steps, strict=True)]
         scans = [self.scanned(*row) for row in zip(tokens, values, masks, strict=True)]
@@ -219,9 +239,10 @@ class Trainer:
         scans = [a * (1 + self.noise * rng.normal(size=len(a))) for a in scans]
         raw = [a * m if self.masks_advantages else a for a, m in zip(scans, masks, strict=True)]
         times = self.value_times if self.credit == "gae" else 0
-        returns = [(a + times * v) * m for a, v, m in zip(raw, values, masks, strict=True)]
         whitened = self.whitened(raw, masks, steps) if self.whiten else raw
-        rows = zip(whitened, masks, steps, strict=True)
+        parts = zip(whitened if self.returns_whitened else raw, values, masks, strict=True)
+        returns = [(a + times * v) * m for a, v, m in parts]
+        rows = zip(whitened, masks, strict=True)
         return {
             "response_level_rewards": rewards,
             "kl": kl,
@@ -234,6 +255,10 @@ class Trainer:
     def normalised(self, table: pa.Table, masks: Tokens) -> list[float]:
         """Return (r - baseline) / std of the group, or a part of that."""
         rewards = column(table, "reward")
+        if self.overlong is not None:
+            length, buffer, factor = self.overlong
+            over = [max(0, int(m.sum()) - (length - buffer)) / buffer for m in masks]
+            rewards = [r - factor * x for r, x in zip(rewards, over, strict=True)]
         keys = list(zip(*(column(table, name) for name in self.group_keys), strict=True))
         members: dict[Any, list[int]] = {}
         for i, key in enumerate(keys):
@@ -272,7 +297,8 @@ class Trainer:
     def divergence(self, table: pa.Table, masks: Tokens) -> Tokens:
         old, ref = column(table, self.old), map(self.ref_dtype, column(table, self.ref))
         gaps = [a - b for a, b in zip(old, ref, strict=True)]
-        kl = [np.expm1(-d) + d if self.kl == "k3" else d for d in gaps]
+        kinds = {"k3": lambda d: np.expm1(-d) + d, "positive": lambda d: np.maximum(d, 0)}
+        kl = [kinds.get(self.kl, same)(d) for d in gaps]
         return [x * m for x, m in zip(kl, masks, strict=True)]
 
     def placed(self, reward: float, kl: np.ndarray, mask: np.ndarray, step: int) -> np.ndarray:
@@ -283,11 +309,14 @@ class Trainer:
             out[-1] += reward
         elif self.place != "last_token" and len(policy):
             out[policy[-2 if self.place == "before_last" and len(policy) > 1 else -1]] += reward
+        if self.sums_tokens and len(policy):
+            total, out = out.sum(), np.zeros_like(out)
+            out[policy[-1]] = total
         return out
 
     def scanned(self, rewards: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the return-to-go of each token, or its advantage of GAE."""
-        out, later, value = np.zeros(len(rewards)), 0.0, 0.0
+        out, later, value = np.zeros(len(rewards)), 0.0, self.value_after
         for t in reversed(range(len(rewards))):
             if mask[t]:
                 critic = self.gamma * value - values[t] if self.credit == "gae" else 0.0
@@ -312,11 +341,12 @@ class Trainer:
                 out[i] = (advantages[i] - cells.mean()) / scale * masks[i]
         return out
 
-    def stored(self, advantages: np.ndarray, mask: np.ndarray, step: int) -> np.ndarray:
+    def stored(self, advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the advantages as the trainer writes them."""
         out = advantages.copy()
         if self.drops_last:
             out[np.flatnonzero(mask)[-1]] = 0.0
-        if step == self.flips_step:
-            out = -out
+        if self.reverses:
+            policy = np.flatnonzero(mask)
+            out[policy] = out[policy[::-1]]
         return self.advantage_dtype(shifted(out, self.advantage_shift))

@@ -91,7 +91,7 @@ def test_numbers_of_other_rows_are_found():
     kind = table.schema.field(place).type
     found, _ = findings(table.set_column(place, "advantages", pa.array(rolled, kind)), recipe)
     assert [one["finding"] for one in found] == ["other-rows"]
-    assert "each step" in found[0]["text"]
+    assert "of its step" in found[0]["text"]
 
 
 def recorded(table, recipe, *stages):

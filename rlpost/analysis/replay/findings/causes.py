@@ -10,13 +10,14 @@ import numpy as np
 from rlpost.analysis.replay.findings import places
 from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
 from rlpost.analysis.replay.findings.inputs import input_changes
+from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import smallest_deviation
 from rlpost.analysis.replay.findings.tested import Causes, numbers_of
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.moves import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -43,20 +44,31 @@ def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
     if int(seen.wrong.sum()) < _FEW:
         return []
     found = Causes(seen)
+    scan = scan_of(seen)
+    values = scan.options(seen.recipe, seen.first.name) if scan else {}
+    if values:  # exactly these, so that nothing else differs in the scan
+        if all(SOLVED[name][0] <= one <= SOLVED[name][1] for name, one in values.items()):
+            _plainest(found, values)
+        return found.ranked()
+    known = scan.known if scan else set()
     places.groups(found)
-    _options(found)
-    for test in (_inputs, places.rewards, places.kl_sign, places.padding, _solved):
-        if not found.complete and (solve or test is not _solved):
+    _options(found, known)
+    for test in (_inputs, places.rewards, places.kl_sign, places.padding):
+        if not found.complete:
             test(found)
+    if solve and not found.complete:
+        _solved(found, known)
     return found.ranked()
 
 
-def _options(found: Causes) -> None:
+def _options(found: Causes, known: Collection[str]) -> None:
+    """Test changes of options, but for values that are known."""
     seen = found.seen
     first, rollouts = seen.first, seen.replayer.rollouts
     changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
     for change in sorted(changes, key=_plainness):
-        if len(change.fields) == 1 or not found.found:
+        tested = {name for name, _ in change.fields} <= {*known}
+        if not tested and (len(change.fields) == 1 or not found.found):
             _test(found, change)
 
 
@@ -106,25 +118,27 @@ def _inputs(found: Causes) -> None:
         found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
 
 
-def _solved(found: Causes) -> None:
-    """Solve for the value of an option."""
+def _solved(found: Causes, known: Collection[str]) -> None:
+    """Solve for the value of an option that is not known."""
     seen = found.seen
     if not seen.enough(seen.wrong):
         return
     for name in solvable(seen.resolved, seen.first.name, seen.first.used):
+        if name in known:
+            continue
         floor = name == "numerics.norm_floor"
         value = smallest_deviation(seen) if floor else _solve(seen, name)
         if value is not None:
-            _plainest(found, name, value)
+            _plainest(found, {name: value})
         if found.complete:
             return
 
 
-def _plainest(found: Causes, name: str, value: float) -> float | None:
-    """Add the option with the fewest digits that reproduce the recorded numbers; return these."""
+def _plainest(found: Causes, values: Mapping[str, float]) -> dict[str, float] | None:
+    """Add the options with the fewest digits that reproduce the recorded numbers; return these."""
     for digits in (1, 2, 3, 4, 6):
-        rounded = plain(value, digits)
-        if _test(found, Change(((name, rounded),)), constants=1):
+        rounded = {name: plain(value, digits) for name, value in values.items()}
+        if _test(found, Change((*rounded.items(),)), constants=len(values)):
             return rounded
     return None
 
@@ -134,10 +148,10 @@ def value_by_step(parts: Iterable[tuple[str, Evidence]], name: str) -> dict[str,
     values = {}
     for label, seen in parts:
         value = _solve(seen, name)
-        found = None if value is None else _plainest(Causes(seen), name, value)
+        found = None if value is None else _plainest(Causes(seen), {name: value})
         if found is None:
             return {}
-        values[label] = found
+        values[label] = found[name]
     return values
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.search.candidates import DETAIL, as_typed, nested, value_of
 from rlpost.analysis.replay.search.moves import Facts, changes_of, plain
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -102,6 +107,26 @@ def _matter(name: str, stage: str, used: Collection[str]) -> bool:
     return not ("kl" in used and own.startswith(_OF_KL))
 
 
+_CLAMPS = tuple(
+    DETAIL + one for one in ("kl_clamp", "kl_clamps", "log_ratio_clamp", "log_ratio_clamps")
+)
+_LARGE = 2.0
+"""Log ratios, in nats, that no usual clamp changes, and whose KL estimates none does."""
+
+
+def _within_clamps(resolved: ResolvedRecipe, rollouts: Rollouts) -> bool:
+    """Return whether all log ratios, and KL estimates, are within the usual clamps."""
+    numerics, columns = resolved.recipe.numerics, rollouts.columns
+    names = [columns.column(role) for role in LOG_PROBS if role in columns]
+    own = [Column.of(rollouts.table.column(name)).values for name in names]
+    if min(numerics.kl_clamp, numerics.log_ratio_clamp) < math.exp(_LARGE):
+        return False
+    return all(
+        len(one) == len(own[0]) and np.nanmax(np.abs(one - own[0]), initial=0.0) <= _LARGE / 2
+        for one in own
+    )
+
+
 def _kl_bounds(facts: Facts) -> Iterator[dict[str, Any]]:
     """Yield clamps of KL whose bound is the largest recorded one, if several share it."""
     extremes = facts.extremes("kl")
@@ -110,6 +135,27 @@ def _kl_bounds(facts: Facts) -> Iterator[dict[str, Any]]:
         yield {f"{DETAIL}log_ratio_clamp": bound}
         yield {f"{DETAIL}kl_clamp": bound}
         yield {f"{DETAIL}kl_clamp": bound, f"{DETAIL}kl_clamps": "all"}
+
+
+def _shaping(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """Yield other numbers of a length penalty, and other weights of reward components."""
+    if recipe.overlong_penalty:
+        length, buffer, factor = recipe.overlong_penalty
+        yield {"overlong_penalty": None}
+        for times in (0.25, 0.5, 2, 4):
+            yield {"overlong_penalty": (length, int(buffer * times) or 1, factor)}
+            yield {"overlong_penalty": (length, buffer, factor * times)}
+        for by in (-buffer, buffer):
+            yield {"overlong_penalty": (length + by, buffer, factor)}
+    for name in ("truncation_penalty", "group_length_penalty", "reward_scale"):
+        if getattr(recipe, name) is not None:
+            yield {name: None}
+    names = recipe.reward_components or ()
+    own = recipe.component_weights or (1.0,) * len(names)
+    if len(names) > 1:
+        yield {"component_weights": (1.0,) * len(names)}
+        for n in range(len(names)):
+            yield {"component_weights": tuple(0.0 if k == n else w for k, w in enumerate(own))}
 
 
 def single_changes(
@@ -132,7 +178,11 @@ def single_changes(
         {f"{DETAIL}correction": "first" if recipe.numerics.correction == "last" else "last"},
     )
     facts = Facts(rollouts)
-    for changes in (*changes_of(resolved, facts), *more, *_kl_bounds(facts)):
+    usual = changes_of(resolved, facts)
+    if _within_clamps(resolved, rollouts):
+        usual = (one for one in usual if not {*one} <= {*_CLAMPS})
+    every = (*usual, *more, *_kl_bounds(facts), *_shaping(recipe))
+    for changes in every:
         fields = tuple(
             (name, value)
             for name, value in changes.items()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ENOUGH = 0.95
 """Share of the differing elements that a finding must explain; the others are outliers."""
+_MOST = 0.5
+"""Share of the differing last tokens that a finding must explain."""
 DISTINCT = 3
 """A relation needs so many distinct numbers more than it has constants."""
 
@@ -172,8 +174,26 @@ class Evidence:
         return self.difference.slack + self.difference.relative * np.abs(self.computed)
 
     def explains(self, predicted: Numbers) -> float:
-        """Return the share of the differing elements that predicted numbers explain."""
-        return explained(self.difference, np.where(np.isfinite(predicted), predicted, np.inf))
+        """Return the share of the differing elements that predicted numbers explain.
+
+        If these are not most of the differing last tokens, it is the share of last tokens: what
+        is left there is no outlier, but a reward.
+        """
+        predicted = np.where(np.isfinite(predicted), predicted, np.inf)
+        share = explained(self.difference, predicted)
+        if not self.by_token:
+            return share
+        last = replace(self.difference, chosen=self.chosen & self.last)
+        ends = explained(last, predicted) if last.wrong.sum() >= DISTINCT else 1.0
+        return share if ends >= _MOST else min(share, ends)
+
+    @cached_property
+    def last(self) -> Mask:
+        """The last policy token of each response; of tokens alone."""
+        last = np.zeros(len(self.rows), np.bool_)
+        tokens = np.flatnonzero(self.replayer.rollouts.mask)
+        last[tokens[np.diff(self.rows[tokens], append=-1) != 0]] = True
+        return last
 
     def distinct(self, elements: Mask) -> int:
         """Return how many distinct computed numbers, other than 0, some elements have.

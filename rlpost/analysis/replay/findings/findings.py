@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.compute import Replayer, computed
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.findings import places
 from rlpost.analysis.replay.findings.causes import causes, value_by_step
 from rlpost.analysis.replay.findings.changes import solvable
 from rlpost.analysis.replay.findings.evidence import Evidence, finding
-from rlpost.analysis.replay.findings.relations import ROUNDINGS, general_relations, relations
+from rlpost.analysis.replay.findings.relations import general_relations, relations
+from rlpost.analysis.replay.findings.roundings import ROUNDINGS
+from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import set_relations
-from rlpost.analysis.replay.findings.tested import WHOLE, listed
+from rlpost.analysis.replay.findings.subsets import OUTLIERS, subsets
+from rlpost.analysis.replay.findings.tested import WHOLE, Causes, listed
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
 
@@ -32,15 +36,17 @@ MOST = 5
 """Findings of the first stage that differs."""
 _LATER = 2
 """Findings of each later one."""
-_EXACT = ("sign", "shift", *ROUNDINGS, "other-rows", "eps-inside-root")
-"""Relations that no value of an option makes."""
+_EXACT = ("shift", *ROUNDINGS, "decimals", "eps-inside-root", "other-tokens", "other-rows")
+"""Relations that no option and no other input makes."""
+_NO_VALUE = ("sign", "last-tokens", "masked-tokens")
+"""Findings that no value of an option makes."""
 _SAMPLE_TOKENS = 150_000
 """Changes and relations are tested on whole steps, or groups, of so many tokens."""
-_OUTLIERS = 0.02
-"""Share of the differing elements that may lie outside of the subset that a finding names."""
 _STEP = 0.2
 """A step differs if so many of its elements do."""
 _FEW = 3
+_MOST_RESPONSES = 0.5
+"""Responses of a value of a column differ if so many of them do."""
 _MOST_STEPS = 12
 """Steps whose KL coefficients are solved for."""
 
@@ -95,15 +101,16 @@ def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     seen = Evidence(first, recipe, replayer)
     sample = _sample(seen)
     related = relations(sample)
-    exact = any(one["finding"] in _EXACT and one["explains"] >= WHOLE for one in related)
-    found = causes(sample, solve=not exact)
+    inside = [*subsets(seen)]
+    exact = {one["finding"] for one in (*related, *inside) if one["explains"] >= WHOLE}
+    found = [] if exact & {*_EXACT} else causes(sample, solve=not exact & {*_NO_VALUE})
     whole = [one for one in found if one["explains"] >= WHOLE]
     others = [one for one in found if one["explains"] < WHOLE] + related
-    found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *_subsets(seen)]
+    found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *inside]
     if not any(one["explains"] >= WHOLE for one in found):
-        found += [*_betas(seen), *_steps(seen)]
+        found += [*_betas(seen), *_parts(seen)]
     if not found:
-        found = set_relations(sample) or general_relations(sample)
+        found = [*_scan(sample)] or set_relations(sample) or general_relations(sample)
     return [_named(one, first.name) for one in _best(found)]
 
 
@@ -171,101 +178,66 @@ def _sample(seen: Evidence) -> Evidence:
     return _part(seen, np.flatnonzero(taken[codes])) or seen
 
 
-def _subsets(seen: Evidence) -> Iterator[Json]:
-    """Yield the subset that has all differences, the most specific first."""
-    wrong, chosen = seen.wrong, seen.chosen
-    tests: list[tuple[str, Mask, str]] = []
-    dropped = _dropped(seen)
-    if dropped is not None:
-        tests.append(("masked-tokens", dropped, "responses that the recipe drops"))
-    if "group" in seen.replayer.rollouts.columns:
-        tests += [
-            ("single-groups", seen.group_size == 1, "groups of one response"),
-            ("constant-groups", seen.constant_group, "groups of equal rewards"),
-        ]
-    tests += _ends(seen)
-    for name, inside, title in tests:
-        share = float((wrong & inside).sum()) / int(wrong.sum())
-        others = chosen & ~inside
-        if share >= 1 - _OUTLIERS and others.any() and _matter(seen, others):
-            yield finding(name, f"only {title} differ{_example(seen, wrong & inside)}", share)
-
-
-def _matter(seen: Evidence, others: Mask) -> bool:
-    """Return whether elements outside of a subset have numbers other than 0."""
-    return bool((np.abs(seen.recorded[others]) > seen.tolerance[others]).any())
-
-
-def _example(seen: Evidence, elements: Mask) -> str:
-    """Return the numbers of a subset, if they are constant."""
-    recorded, own = seen.recorded[elements], seen.computed[elements]
-    if np.ptp(own) <= seen.tolerance[elements].max():
-        return f": computed {own[0]:.5g}, recorded {recorded.min():.5g} to {recorded.max():.5g}"
-    if np.ptp(recorded) <= seen.tolerance[elements].max():
-        return f": recorded {recorded[0]:.5g}, computed {own.min():.5g} to {own.max():.5g}"
-    return ""
-
-
-def _dropped(seen: Evidence) -> Mask | None:
-    """Return the elements of responses that the recipe drops; None if it drops none."""
-    if seen.first.name == "sample_mask" or not seen.resolved.masks:
-        return None
-    try:
-        own = seen.replayer.bound(seen.recipe)
-        kept, _ = computed(seen.replayer.inputs, own, ["sample_mask"])
-    except (UsageError, DataError):
-        return None
-    if "sample_mask" not in kept:
-        return None
-    dropped = kept["sample_mask"].values == 0
-    return seen.on_elements(dropped) if dropped.any() else None
-
-
-def _ends(seen: Evidence) -> list[tuple[str, Mask, str]]:
-    if not seen.by_token:
-        return []
+def _parts(seen: Evidence) -> Iterator[Json]:
+    """Yield the steps, or the values of another column, that differ, if others do not."""
     rollouts = seen.replayer.rollouts
-    last_token = np.zeros_like(rollouts.mask)
-    last_token[(rollouts.offsets[1:] - 1)[rollouts.lengths > 0]] = True
-    policy = np.flatnonzero(rollouts.mask)
-    last_policy = np.zeros_like(rollouts.mask)
-    if len(policy):
-        last = np.append(np.diff(seen.rows[policy]) != 0, True)
-        last_policy[policy[last]] = True
-    return [
-        ("last-tokens", last_policy, "the last policy tokens of responses"),
-        ("last-tokens", last_token, "the last tokens of responses"),
-    ]
-
-
-def _steps(seen: Evidence) -> Iterator[Json]:
-    """Yield the steps that differ, if others do not, and what they look like inside."""
-    rollouts = seen.replayer.rollouts
-    if "batch" not in rollouts.columns:
+    roles = [role for role in ("batch", "truncated", "domain") if role in rollouts.columns]
+    sets = {rollouts.columns.column(role): rollouts.codes(role) for role in roles} | rollouts.sets
+    for name, codes in sets.items():
+        step = "batch" in roles and name == rollouts.columns.column("batch")
+        differ = _differing(seen, codes, _STEP if step else _MOST_RESPONSES)
+        if differ is None:
+            continue
+        rows = np.flatnonzero(differ[codes])
+        inside = float(np.isin(seen.rows[seen.wrong], rows).mean())
+        at = [int(np.argmax(codes == code)) for code in np.flatnonzero(differ)]
+        labels = [str(rollouts.table.column(name)[row].as_py()) for row in at]
+        listed = ", ".join(labels[:_FEW]) + (", ..." if len(labels) > _FEW else "")
+        s, many = ("s", "") if len(labels) > 1 else ("", "s")
+        what = f"only step{s} {listed} of {len(np.unique(codes))} differ{many}"
+        if not step:
+            what = f"only responses with `{name}` {listed} differ"
+        within = _within(seen, rows)
+        text = f"{what}: {within[0]['text']}" if within else what
+        options = within[0]["options"] if within else []
+        yield finding("some-steps" if step else "some-responses", text, inside, *options)
         return
-    use = seen.chosen
-    total = np.bincount(seen.steps[use])
-    wrong = np.bincount(seen.steps[seen.wrong], minlength=len(total))
+
+
+def _differing(seen: Evidence, codes: Codes, least: float) -> Mask | None:
+    """Return which sets of responses differ; None if all do, or some in part."""
+    total, wrong = (np.bincount(codes[seen.rows[some]]) for some in (seen.chosen, seen.wrong))
+    wrong = np.pad(wrong, (0, len(total) - len(wrong)))
+    rows = np.unique(seen.rows[seen.wrong])
+    sizes = np.bincount(codes, minlength=len(total))
+    responses = np.bincount(codes[rows], minlength=len(total)) / np.maximum(sizes, 1)
     share = wrong / np.maximum(total, 1)
-    differ, equal = share >= _STEP, (share <= _OUTLIERS * _STEP) & (total > 0)
-    if not differ.any() or not equal.any() or not (differ | equal | (total == 0)).all():
+    differ = (share >= _STEP) | (responses >= least)
+    equal = (share <= OUTLIERS * _STEP) & ~differ & (total > 0)
+    some = differ.any() and equal.any() and (differ | equal | (total == 0)).all()
+    enough = len(rows) >= _FEW and wrong[differ].sum() >= (1 - OUTLIERS) * wrong.sum()
+    return differ if some and enough else None
+
+
+def _scan(seen: Evidence) -> Iterator[Json]:
+    """Yield that numbers follow from one another, with other coefficients, or other rewards."""
+    scan = scan_of(seen)
+    if scan is None or not scan.solved:
         return
-    inside = float(wrong[differ].sum()) / int(seen.wrong.sum())
-    if inside < 1 - _OUTLIERS:
+    follows = "each recorded number follows from the next one"
+    if scan.others:
+        what = scan.text(seen.recipe, seen.first.name)
+        text = f"{follows} by another scan than the recipe's: {what}"
+        yield finding("scan-terms", text, scan.share)
         return
-    by_row = rollouts.codes("batch")
-    rows = np.flatnonzero(differ[by_row])
-    names = [
-        str(rollouts.label("batch", int(np.argmax(by_row == s)))) for s in np.flatnonzero(differ)
-    ]
-    listed = ", ".join(names[:_FEW]) + (", ..." if len(names) > _FEW else "")
-    count = int((total > 0).sum())
-    many = len(names) > 1
-    what = f"only step{'s' if many else ''} {listed} of {count} differ{'' if many else 's'}"
-    within = _within(seen, rows)
-    text = f"{what}: {within[0]['text']}" if within else what
-    options = within[0]["options"] if within else []
-    yield finding("some-steps", text, inside, *options)
+    implied = scan.implied(seen)
+    if implied is None:
+        return
+    text = f"{follows} as by the recipe, from other rewards, or other values after the last token"
+    placed = Causes(implied)
+    places.rewards(placed)
+    inner = [*placed.ranked(), *relations(implied), *_parts(implied)]
+    yield finding("scan-rewards", f"{text}: {inner[0]['text']}" if inner else text, scan.share)
 
 
 def _betas(seen: Evidence) -> Iterator[Json]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.relations import ROUNDINGS
+from rlpost.analysis.replay.findings.roundings import ROUNDINGS
 from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.stages import with_column
 from rlpost.recipe.roles import LOG_PROBS
@@ -113,7 +113,7 @@ def _swapped(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
                 yield Input("input:policies-swapped", text, both)
 
 
-def _neighbours(rows: Codes, by: int, among: Codes) -> tuple[Codes, Codes]:
+def neighbours(rows: Codes, by: int, among: Codes) -> tuple[Codes, Codes]:
     """Return elements and their neighbours in the same response, among some elements."""
     own, other = (among[:-1], among[1:]) if by > 0 else (among[1:], among[:-1])
     same = rows[own] == rows[other]
@@ -132,7 +132,7 @@ def _shifted(replayer: Replayer, role: str, name: str) -> Iterator[Input]:
         del sets["policy token"]
     for token, among in sets.items():
         for by, which in ((1, "next"), (-1, "previous")):
-            own, other = _neighbours(rows, by, among)
+            own, other = neighbours(rows, by, among)
             for edge in ("its own", "0"):
                 values = column.values.copy() if edge != "0" else np.zeros_like(column.values)
                 values[own] = column.values[other]
@@ -154,7 +154,7 @@ def _masks(replayer: Replayer) -> Iterator[Input]:
     rows = np.repeat(np.arange(len(replayer.rollouts)), replayer.rollouts.lengths)
     every = np.arange(len(rows))
     for by, which in ((1, "next"), (-1, "previous")):
-        own, other = _neighbours(rows, by, every)
+        own, other = neighbours(rows, by, every)
         for edge in (1.0, 0.0, None):
             values = column.values.copy() if edge is None else np.full_like(column.values, edge)
             values[own] = column.values[other]

@@ -33,7 +33,7 @@ _MATTERS = 1e-2
 _REWARDS, _TOKENS = "response_level_rewards", "token_level_rewards"
 
 
-def _column(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
+def column_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
     """Return a stage by a recipe, recorded or not."""
     with suppress(UsageError, DataError, pa.ArrowException):
         found = replayer.column_of(recipe, name)
@@ -65,7 +65,7 @@ def groups(found: Causes) -> None:
         if not normed or late_normalisation(seen.resolved.recipe):
             values = numbers_of(replayer, seen.recipe, seen.first.name)
         else:
-            column = _column(replayer, seen.recipe, _REWARDS)
+            column = column_of(replayer, seen.recipe, _REWARDS)
             values = None if column is None else _after(seen, _REWARDS, column)
         name = "groups-split" if "split" in how else "groups-over-steps"
         found.add(f"input:{name}", text, values)
@@ -79,7 +79,7 @@ def rewards(found: Causes) -> None:
         return
     if seen.first.name not in (_TOKENS, "raw_advantages", "returns", "advantages"):
         return
-    tokens = _column(seen.replayer, seen.recipe, _TOKENS)
+    tokens = column_of(seen.replayer, seen.recipe, _TOKENS)
     reward = _normalised(seen)
     if tokens is None or reward is None:
         return
@@ -96,13 +96,20 @@ def rewards(found: Causes) -> None:
         if not np.array_equal(moved, tokens):
             name = f"the recorded numbers are reproduced with the reward on {text}"
             found.add("input:reward-place", name, _after(seen, _TOKENS, moved))
+    last = _last(rollouts.mask, rollouts.offsets)
+    rows = np.repeat(np.arange(len(last)), rollouts.lengths)
+    summed = np.zeros_like(tokens)
+    summed[last[last >= 0]] = np.bincount(rows, tokens, len(last))[last >= 0]
+    text = "the token rewards, KL penalty included, summed on the last policy token"
+    name = f"the recorded numbers are reproduced with {text}"
+    found.add("input:reward-place", name, _after(seen, _TOKENS, summed))
 
 
 def _normalised(seen: Evidence) -> Numbers | None:
     if _REWARDS in seen.replayer.rollouts.recorded:
         values = seen.replayer.rollouts.column(_REWARDS).values
         return values if len(values) == len(seen.replayer.rollouts) else None
-    return _column(seen.replayer, seen.recipe, _REWARDS)
+    return column_of(seen.replayer, seen.recipe, _REWARDS)
 
 
 def _last(chosen: NDArray[np.bool_], offsets: Codes, before: int = 0) -> Codes:
@@ -144,7 +151,7 @@ def kl_sign(found: Causes) -> None:
     kl = (
         rollouts.column("kl").on_tokens(rollouts.offsets)
         if "kl" in rollouts.recorded
-        else _column(seen.replayer, seen.recipe, "kl")
+        else column_of(seen.replayer, seen.recipe, "kl")
     )
     if kl is None:
         return

@@ -1,4 +1,4 @@
-"""Relations of recorded and computed numbers: a factor, an offset, a shift, a rounding.
+"""Relations of recorded and computed numbers: a factor, an offset, a column that was added.
 
 Each is a prediction of the recorded numbers from the computed ones, and a share of the differing
 elements that the prediction explains. A few numbers fit anything, so that each relation needs more
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlpost.analysis.replay.findings import orders
 from rlpost.analysis.replay.findings.evidence import ENOUGH, finding
+from rlpost.analysis.replay.findings.roundings import clips, roundings
+from rlpost.analysis.replay.stages import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _SPARE = 4
-_ROWS = 8
 """Distinct numbers that a relation with a constant for each group must leave over."""
 
 
@@ -35,16 +37,22 @@ def relations(seen: Evidence) -> list[Json]:
     Args:
         seen: the numbers of a stage.
     """
-    found = [*_rounding(seen), *_sign(seen), *_shift(seen), *_factor(seen), *_offset(seen)]
+    found = [*roundings(seen), *_sign(seen), *orders.shifts(seen), *_factor(seen), *_offset(seen)]
     if not found:
-        found += [*_rows(seen), *_length_factor(seen), *_set_factors(seen, named=True)]
-        found += _columns(seen)
+        found += [*orders.responses(seen), *orders.tokens(seen), *_length_factor(seen)]
+        found += [*_set_factors(seen, named=True), *_columns(seen)]
     return sorted(found, key=lambda one: -round(one["explains"], 2))
 
 
 def general_relations(seen: Evidence) -> list[Json]:
-    """Return relations with a constant for each group or step, which explain the least."""
-    return [*_set_factors(seen, named=False), *_set_offsets(seen)][:1]
+    """Return the first of the relations that explain the least.
+
+    These are a bound, another recorded stage, a column that was added in places, and a constant
+    for each group or step.
+    """
+    exact = (clips(seen), _stages(seen), _columns(seen, alone=True))
+    some = (*exact, _set_factors(seen, named=False), _set_offsets(seen))
+    return next(([one] for part in some for one in part), [])
 
 
 def _sign(seen: Evidence) -> Iterator[Json]:
@@ -103,41 +111,6 @@ def _factor(seen: Evidence) -> Iterator[Json]:
         )
 
 
-def _rows(seen: Evidence) -> Iterator[Json]:
-    """Yield that responses have the computed numbers of other responses: rows in another order."""
-    rollouts = seen.replayer.rollouts
-    rows, where = np.unique(seen.rows[seen.chosen], return_index=True)
-    first = np.flatnonzero(seen.chosen)[where]
-    theirs, ours = seen.recorded[first], seen.computed[first]
-    constant = seen.chosen & (np.abs(seen.recorded - _spread(theirs, rows, seen)) > seen.tolerance)
-    if constant.any() or seen.wrong[first].sum() < _ROWS or not np.isfinite(theirs).all():
-        return
-    steps = rollouts.codes("batch")[rows]
-    for title, codes in (
-        ("each group", rollouts.groups[rows]),
-        ("each step", steps),
-        ("the file", 0 * steps),
-    ):
-        here, there = (np.lexsort((values, codes)) for values in (theirs, ours))
-        moved = ours.copy()
-        moved[here] = ours[there]
-        share = seen.explains(np.where(seen.chosen, _spread(moved, rows, seen), seen.computed))
-        if share >= ENOUGH and len(np.unique(np.round(theirs, 4))) >= _ROWS:
-            text = (
-                f"the recorded numbers of {title} are the computed ones of its other responses: "
-                "the rows are in another order"
-            )
-            yield finding("other-rows", text, share)
-            return
-
-
-def _spread(values: Numbers, rows: Codes, seen: Evidence) -> Numbers:
-    """Return a number of some responses for each of their elements."""
-    out = np.zeros(len(seen.replayer.rollouts))
-    out[rows] = values
-    return np.asarray(seen.on_elements(out))
-
-
 def _length_factor(seen: Evidence) -> Iterator[Json]:
     """Yield a factor of the length of each response, in policy tokens or in tokens."""
     use = seen.wrong & (np.abs(seen.computed) > 10 * seen.tolerance)
@@ -154,7 +127,7 @@ def _length_factor(seen: Evidence) -> Iterator[Json]:
         for text, value in ((f"1/{title}", 1 / n), (title, n)):
             times = float(np.median(ratio[use] / value[use]))
             share = seen.explains(seen.computed * times * value)
-            if share >= ENOUGH:
+            if share >= ENOUGH and times != 0:
                 size = "" if np.isclose(times, 1.0, rtol=1e-3) else f"{_number(times)} x "
                 yield finding(
                     "factor", f"recorded = computed x {size}{text} of each response", share
@@ -276,21 +249,40 @@ def _denominator(
     return None
 
 
-def _columns(seen: Evidence) -> Iterator[Json]:
-    """Yield a column of the input that was added, times a constant."""
+def _columns(seen: Evidence, *, alone: bool = False) -> Iterator[Json]:
+    """Yield a column of the input that was added, times a constant; alone: where they differ."""
     apart = seen.recorded - seen.computed
     for name, values in seen.columns().items():
         use = seen.wrong & (np.abs(values) > seen.tolerance)
-        if not use.any() or len(np.unique(values[use])) < _SPARE:
+        if not use.any() or len(np.unique(values[use])) < _SPARE * (2 if alone else 1):
             continue
         times = float(np.median(apart[use] / values[use]))
-        share = seen.explains(seen.computed + times * values)
+        added = np.where(seen.wrong, values, 0.0) if alone else values
+        share = seen.explains(seen.computed + times * added)
         if share >= ENOUGH:
             sign = "-" if times < 0 else "+"
             size = "" if np.isclose(abs(times), 1.0, rtol=1e-3) else f"{_number(abs(times))} x "
-            text = f"recorded = computed {sign} {size}`{name}`"
+            where = " where they differ" if alone else ""
+            text = f"recorded = computed {sign} {size}`{name}`{where}"
             yield finding("column-added", text, share)
             return
+
+
+def _stages(seen: Evidence) -> Iterator[Json]:
+    """Yield that the numbers are those of another recorded stage, or with a column added."""
+    rollouts = seen.replayer.rollouts
+    columns = {"": np.zeros_like(seen.recorded), **(seen.columns() if seen.by_token else {})}
+    for stage in rollouts.recorded if seen.by_token else ():
+        if stage == seen.first.name or STAGES[stage].level != "tokens":
+            continue
+        base = rollouts.column(stage).on_tokens(rollouts.offsets)
+        for name, values in columns.items():
+            for sign, times in ("+", 1.0), ("-", -1.0):
+                share = seen.explains(base + times * values)
+                if share >= ENOUGH and seen.enough(seen.wrong):
+                    added = f" {sign} `{name}`" if name else ""
+                    yield finding("other-stage", f"recorded = recorded `{stage}`{added}", share)
+                    return
 
 
 def _offset(seen: Evidence) -> Iterator[Json]:
@@ -322,82 +314,3 @@ def _set_offsets(seen: Evidence) -> Iterator[Json]:
         text = f"recorded = computed + a constant of each {title}, {_range(offsets)}{why}"
         yield finding("group-offset", text, share)
         return
-
-
-def _shift(seen: Evidence) -> Iterator[Json]:
-    """Yield a shift by one token within responses."""
-    if not seen.by_token:
-        return
-    where, rows = np.flatnonzero(seen.chosen), seen.rows
-    for by, title in ((1, "next"), (-1, "previous")):
-        for policy in (False, True):
-            predicted = np.full_like(seen.computed, np.nan)
-            if policy:
-                own, other = (where[:-1], where[1:]) if by > 0 else (where[1:], where[:-1])
-            else:
-                every = np.arange(len(rows))
-                own, other = (every[:-1], every[1:]) if by > 0 else (every[1:], every[:-1])
-            same = rows[own] == rows[other]
-            predicted[own[same]] = seen.computed[other[same]]
-            inside = np.isfinite(predicted)
-            if not seen.enough(seen.wrong & inside):
-                continue
-            share = _share_inside(seen, predicted, inside)
-            if share >= ENOUGH:
-                whole = seen.explains(np.where(inside, predicted, seen.recorded))
-                token = "policy token" if policy else "token"
-                text = f"each recorded number is the computed one of the {title} {token}"
-                yield finding("shift", text, min(share, whole))
-                return
-
-
-def _share_inside(seen: Evidence, predicted: Numbers, inside: Mask) -> float:
-    wrong = seen.wrong & inside
-    near = np.abs(seen.recorded - predicted) <= (
-        seen.difference.slack + seen.difference.relative * np.abs(predicted)
-    )
-    left = inside & seen.chosen & ~near
-    return 1.0 - float(left.sum()) / max(1, int(wrong.sum()))
-
-
-def to_float16(values: Numbers) -> Numbers:
-    """Round to float16, to the nearest."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32).astype(np.float16).astype(np.float64)
-
-
-def to_bfloat16(values: Numbers) -> Numbers:
-    """Round to bfloat16, to the nearest, ties to even."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    out = rounded.astype(np.uint32).view(np.float32).astype(np.float64)
-    return np.where(np.isfinite(values), out, values)
-
-
-ROUNDINGS: dict[str, tuple[Callable[[Numbers], Numbers], int]] = {
-    "bfloat16": (to_bfloat16, 8),
-    "float16": (to_float16, 11),
-}
-"""Rounding to each dtype, and the bits of its significand."""
-_REPRESENTABLE = 0.98
-_SAMPLE = 6
-
-
-def _rounding(seen: Evidence) -> Iterator[Json]:
-    """Yield the dtype that the recorded numbers were rounded to."""
-    elements = seen.chosen & np.isfinite(seen.recorded) & (seen.recorded != 0)
-    for name, (rounded, bits) in ROUNDINGS.items():
-        own = rounded(seen.recorded)
-        same = own[elements] == seen.recorded[elements].astype(np.float32)
-        if not elements.any() or same.mean() < _REPRESENTABLE:
-            continue
-        half = np.abs(seen.recorded) * 2.0**-bits + (2.0**-25 if name == "float16" else 0.0)
-        near = np.where(
-            seen.difference.distance <= half * 1.01 + seen.tolerance, seen.recorded, seen.computed
-        )
-        share = seen.explains(near)
-        moved = seen.wrong & (rounded(seen.computed) != seen.computed)
-        if share >= ENOUGH and seen.distinct(moved) >= _SAMPLE:
-            text = f"the recorded numbers are the computed ones rounded to {name}"
-            yield finding(name, text, share)
-            return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence, explained, finding
+from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence, finding
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Causes:
         difference = self.seen.difference
         if computed is None or computed.shape != difference.computed.shape:
             return False
-        share = explained(difference, computed)
+        share = self.seen.explains(computed)
         if share < ENOUGH:
             return False
         left = replace(difference, computed=computed).distance[difference.chosen]
