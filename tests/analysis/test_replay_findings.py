@@ -51,6 +51,17 @@ def with_advantages(change):
     ), recipe
 
 
+def recorded(table, recipe, *stages):
+    """The table with columns that a recipe computes."""
+    return rlpost.enrich(table, rlpost.Recipe.of({**recipe.model_dump(), "emit": stages}))[0]
+
+
+def replaced(table, name, values):
+    """The table with other values of a column."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(values, table.schema.field(place).type))
+
+
 def test_a_factor_is_found_beside_outliers_and_noise():
     rng = np.random.default_rng(1)
 
@@ -72,6 +83,22 @@ def test_numbers_without_a_relation_have_no_finding():
     assert (found, reproduced) == ([], False)
 
 
+def test_noise_of_tokens_is_no_scan():
+    recipe = rlpost.preset("verl", estimator="gae", lam=0.95)
+    made = recorded(rollouts(305, responses=48), recipe, "returns")
+    rng = np.random.default_rng(3)
+    noisy = [[x + 0.01 * rng.normal() for x in row] for row in made["returns"].to_pylist()]
+    assert findings(replaced(made, "returns", noisy), recipe) == ([], False)
+
+
+def test_responses_of_a_finish_reason_that_differ_alone():
+    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
+    reasons = ["length" if row % 5 == 1 else "stop" for row in range(len(table))]
+    found, _ = findings(table.append_column("finish_reason", pa.array(reasons)), recipe)
+    assert found[0]["finding"] == "some-responses"
+    assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
+
+
 def test_one_differing_response_has_no_relation():
     found, reproduced = findings(
         *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
@@ -80,23 +107,20 @@ def test_one_differing_response_has_no_relation():
     assert not {one["finding"] for one in found} & {"factor", "offset", "group-offset", "sign"}
 
 
-def test_numbers_of_other_rows_are_found():
+@pytest.mark.parametrize("where", ["another one of its step", "the one a row before it"])
+def test_numbers_of_other_rows_are_found(where):
     table, recipe = with_advantages(lambda values, _: values)
-    numbers = {row: max(one, key=abs) for row, one in enumerate(table["advantages"].to_pylist())}
+    numbers = [max(one, key=abs) for one in table["advantages"].to_pylist()]
     steps = np.array(table["step"].to_pylist())
-    other = np.concatenate([np.roll(np.flatnonzero(steps == step), 1) for step in np.unique(steps)])
+    rows = [np.flatnonzero(steps == step) for step in np.unique(steps)]
+    other = np.concatenate([np.roll(one, 1) for one in rows])
+    if "before" in where:
+        other = np.maximum(np.arange(len(table)) - 1, 0)
     masks = table["response_mask"].to_pylist()
-    rolled = [[m * numbers[int(i)] for m in mask] for i, mask in zip(other, masks, strict=True)]
-    place = table.schema.get_field_index("advantages")
-    kind = table.schema.field(place).type
-    found, _ = findings(table.set_column(place, "advantages", pa.array(rolled, kind)), recipe)
+    rolled = [[m * numbers[i] for m in mask] for i, mask in zip(other, masks, strict=True)]
+    found, _ = findings(replaced(table, "advantages", rolled), recipe)
     assert [one["finding"] for one in found] == ["other-rows"]
-    assert "of its step" in found[0]["text"]
-
-
-def recorded(table, recipe, *stages):
-    """The table with columns that a recipe computes."""
-    return rlpost.enrich(table, rlpost.Recipe.of({**recipe.model_dump(), "emit": stages}))[0]
+    assert where in found[0]["text"]
 
 
 def test_a_finding_names_its_stage_and_later_stages_have_their_own():
@@ -122,9 +146,8 @@ def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():
     prompts = np.unique(table["prompt_id"].to_pylist(), return_inverse=True)[1]
     ranks = pa.array(prompts % 2)  # whole groups, so that only whitening differs
     by_step_and_rank = pa.array(2 * np.array(table["step"].to_pylist()) + np.asarray(ranks))
-    place = table.schema.get_field_index("step")
-    split = recorded(table.set_column(place, "step", by_step_and_rank), recipe, "advantages")
-    local = split.set_column(place, "step", table["step"]).append_column("dp_rank", ranks)
+    split = recorded(replaced(table, "step", by_step_and_rank), recipe, "advantages")
+    local = replaced(split, "step", table["step"].to_pylist()).append_column("dp_rank", ranks)
     found, _ = findings(local, recipe)
     assert found[0]["finding"] == "within-sets"
     assert "within each `dp_rank`" in found[0]["text"]
@@ -159,7 +182,5 @@ def test_rewards_divided_by_another_deviation(divisor, expected):
     values = [
         [x / d for x in row] for row, d in zip(centred["advantages"].to_pylist(), by, strict=True)
     ]
-    place = centred.schema.get_field_index("advantages")
-    kind = centred.schema.field(place).type
-    found, _ = findings(centred.set_column(place, "advantages", pa.array(values, kind)), recipe)
+    found, _ = findings(replaced(centred, "advantages", values), recipe)
     assert found[0]["finding"] == expected, found

@@ -92,6 +92,7 @@ def solvable(resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()) -
 
 _OF_KL = ("kl_estimator", "kl_clamp", "kl_policy", "log_ratio")
 _OF_TOKENS = ("gamma", "lam", "whiten", "advantage_clip", "terminal", "observations", "outcome")
+_OF_SCANS = ("gamma", "lam", "length_adaptive", "advantage_clip", "observations", "outcome")
 _OF_REWARDS = ("norm_", "single", "constant", "empty", "kl_", "log_ratio", "terminal", "process")
 
 
@@ -102,6 +103,8 @@ def _matter(name: str, stage: str, used: Collection[str]) -> bool:
         return own.startswith(_OF_KL)
     if stage in ("sample_mask", "response_level_rewards"):
         return not own.startswith(_OF_TOKENS)
+    if stage == "token_level_rewards" and own.startswith(("whiten_advantages", *_OF_SCANS)):
+        return False
     if "token_level_rewards" in used or "raw_advantages" in used:
         return not own.startswith(_OF_REWARDS)
     return not ("kl" in used and own.startswith(_OF_KL))

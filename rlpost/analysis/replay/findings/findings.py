@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -197,7 +198,7 @@ def _parts(seen: Evidence) -> Iterator[Json]:
         what = f"only step{s} {listed} of {len(np.unique(codes))} differ{many}"
         if not step:
             what = f"only responses with `{name}` {listed} differ"
-        within = _within(seen, rows)
+        within = _within(seen, rows) if step else _among(seen, rows)
         text = f"{what}: {within[0]['text']}" if within else what
         options = within[0]["options"] if within else []
         yield finding("some-steps" if step else "some-responses", text, inside, *options)
@@ -274,6 +275,16 @@ def _within(seen: Evidence, rows: Codes) -> list[Json]:
     part = _part(seen, rows)
     inner = None if part is None else _sample(part)
     return [] if inner is None else [*causes(inner), *relations(inner), *general_relations(inner)]
+
+
+def _among(seen: Evidence, rows: Codes) -> list[Json]:
+    """Return the relations of some responses, computed with all others; none of large inputs."""
+    if len(seen.recorded) > _SAMPLE_TOKENS:
+        return []
+    chosen = seen.chosen & np.isin(seen.rows, rows)
+    first = replace(seen.first, difference=replace(seen.difference, chosen=chosen))
+    inner = Evidence(first, seen.recipe, seen.replayer)
+    return [*relations(inner), *general_relations(inner)]
 
 
 def _part(seen: Evidence, rows: Codes) -> Evidence | None:
