@@ -15,7 +15,7 @@ import pytest
 import torch
 from test_cli import run
 
-from rlpost import Recipe, enrich
+from rlpost import Recipe, enrich, preset, replay
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import ReadOptions
@@ -199,6 +199,39 @@ def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
     assert table["reward"].to_pylist() == [one.reward for one in given]
     assert table["normalised_reward"].to_pylist() == [one.reward / 2 for one in given]
     assert table["data_parallel_rank"].to_pylist() == [i % 2 for i in range(len(given))]
+
+
+def slime_whitened(dump, sets) -> None:
+    """Put in a dump what slime computes with `--normalize-advantages`: whitened within the sets."""
+    held = torch.load(dump, weights_only=True)
+    rewards = torch.tensor(held["raw_reward"]).reshape(-1, 4)
+    normalised = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    for one, reward in zip(held["samples"], normalised.flatten(), strict=True):
+        one["rewards"] = float(reward)
+        one["returns"] = one["advantages"] = reward.expand(one["response_lengths"]).clone()
+    for ranks in sets:
+        own = [one for one in held["samples"] if one["data_parallel_rank"] in ranks]
+        policy = torch.cat([one["returns"][one["loss_masks"] > 0] for one in own])
+        for one in own:
+            scale = torch.rsqrt(policy.var() + 1e-8)
+            one["advantages"] = (one["returns"] - policy.mean()) * scale
+    writers.saved(dump, held)
+
+
+@pytest.mark.parametrize(
+    ("sets", "finding", "text"),
+    [
+        ([{0, 1}], "option:whiten_advantages", "`--whiten-advantages` reproduces"),
+        ([{0}, {1}], "within-sets", "within each `data_parallel_rank`"),
+    ],
+)
+def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, finding, text, tmp_path):
+    dump = writers.slime_train(tmp_path, writers.made(groups=8))
+    slime_whitened(dump, sets)
+    found = replay(dump, preset("slime", estimator="grpo"))
+    assert found.first == "advantages"
+    assert found.findings[0]["finding"] == finding
+    assert text in found.findings[0]["text"]
 
 
 def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
