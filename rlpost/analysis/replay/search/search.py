@@ -203,7 +203,7 @@ class _Search:
 
     def _drop_uncomputed(self, sample: Rollouts) -> list[str]:
         """Leave out recorded stages that no recipe computes from this input; returns them."""
-        computed = {one.name for trial in self.starts for one in trial.replayed}
+        computed = {name for trial in self.starts for name in trial.wrong}
         missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
         if missing and len(missing) < len(sample.recorded):
             before, report = self.trials, lambda: self.reporter.advance(1)
@@ -469,7 +469,7 @@ class _Search:
         """Return the result of the search as plain data."""
         trials, candidate = self.trials, best.candidate
         recorded = trials.rollouts.recorded
-        computed = {one.name for one in best.replayed}
+        computed = {*best.wrong}
         return {
             "tried": self.before + trials.count,
             "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
@@ -38,8 +39,8 @@ _CLIPPED = 0.05
 """What is added to the score of numbers that are equal after a clip only."""
 _DIRECT = 0.1
 """The part of a score that counts beside a smaller one after whitening or a clip."""
-_KEPT, _FEWEST = 10_000_000, 32
-"""Tokens of all trials that are kept, and their least number; older ones are computed again."""
+_KEPT, _FEWEST = 4_000_000, 16
+"""Tokens of the trials whose numbers stay in memory, and their least number."""
 NOISE = 6e-7
 """Differences that float32 arithmetic in another order makes, as a share of the mean size."""
 _AS_EXACT = 4.0
@@ -52,13 +53,16 @@ class Trial:
 
     candidate: Candidate
     resolved: ResolvedRecipe
-    replayed: tuple[Replayed, ...]
+    numbers: Callable[[], tuple[Replayed, ...]] = field(compare=False, repr=False)
+    """Returns the stages, computed again if they are no longer in memory."""
     scores: dict[str, float]
     """By stage: 0 if equal, about 1 if unrelated."""
     relaxed: dict[str, float]
     """The same, after a clip or the best affine map of each batch, with what these cost."""
     wrong: dict[str, int]
     """By stage: recorded values that differ by more than the tolerance."""
+    compared: int
+    """Recorded values that count."""
     focus: tuple[str, ...]
     """The stages that count at present."""
 
@@ -76,10 +80,10 @@ class Trial:
         """Whether all stages that count are computed, and equal."""
         return all(self.wrong.get(name) == 0 for name in self.focus)
 
-    @cached_property
-    def compared(self) -> int:
-        """Recorded values that count."""
-        return sum(int(one.difference.chosen.sum()) for one in self.replayed)
+    @property
+    def replayed(self) -> tuple[Replayed, ...]:
+        """The recorded stages against the computed ones."""
+        return self.numbers()
 
     @cached_property
     def error(self) -> float:
@@ -175,6 +179,7 @@ class Trials:
         self.count = 0
         self._report = report
         self._known: dict[str, Trial | None] = {}
+        self._kept: dict[str, tuple[Replayed, ...]] = {}
         self._most = max(_FEWEST, _KEPT // max(1, int(rollouts.offsets[-1])))
         batches = rollouts.codes("batch")
         self._batches = {"responses": batches, "tokens": np.repeat(batches, rollouts.lengths)}
@@ -189,8 +194,6 @@ class Trials:
         known = self._known.get(key)
         if known is None and key not in self._known:
             known = self._known[key] = self._compute(candidate)
-            if len(self._known) > self._most:
-                del self._known[next(iter(self._known))]
         if known is not None and (known.candidate != candidate or known.focus != self.focus):
             return replace(known, candidate=candidate, focus=self.focus)
         return known
@@ -223,7 +226,22 @@ class Trials:
             if one.name in ("advantages", "returns") and scores[one.name] > 0:
                 relaxed[one.name] = self._relaxed(difference)
         wrong = {one.name: int(one.difference.wrong.sum()) for one in replayed}
-        return Trial(candidate, resolved, replayed, scores, relaxed, wrong, self.focus)
+        compared = sum(int(one.difference.chosen.sum()) for one in replayed)
+        self._keep(key_of(candidate.recipe), replayed)
+        numbers = partial(self._numbers, candidate.recipe)
+        return Trial(candidate, resolved, numbers, scores, relaxed, wrong, compared, self.focus)
+
+    def _numbers(self, recipe: Recipe) -> tuple[Replayed, ...]:
+        """Return the stages of a recipe, computed again if they are no longer in memory."""
+        key = key_of(recipe)
+        if key not in self._kept:
+            self._keep(key, tuple(self.replayer.tried(recipe, self.stages)[0]))
+        return self._kept[key]
+
+    def _keep(self, key: str, replayed: tuple[Replayed, ...]) -> None:
+        self._kept[key] = replayed
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
 
     def batches_of(self, difference: Difference) -> Codes:
         """Return the batch of each element that counts."""
