@@ -151,11 +151,14 @@ def _why_not(found: Recorded, facts: Facts) -> Iterator[str]:
         yield f"Not compared with {found.named or 'a recipe'}: {found.why_not}."
     if found.named:
         yield f"{_command(found, facts)} compares all responses."
-    else:
-        yield (
-            f"{_command(found, facts)} finds the recipe that computes these columns; rlpost report "
-            "--preset NAME, or --config PATH, compares them with one."
-        )
+        return
+    with_one = "rlpost.report(..., recipe=...)"
+    if facts.input.columns:
+        with_one = "rlpost report with --preset NAME or --config PATH"
+    yield (
+        f"{_command(found, facts)} finds the recipe that computes these columns; {with_one} "
+        "compares them with one."
+    )
 
 
 def _command(found: Recorded, facts: Facts) -> str:
