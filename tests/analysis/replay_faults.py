@@ -89,7 +89,6 @@ VERL_RPP = _Preset("verl", "reinforce_pp", replace(RETURN, whiten=True, place="l
 TRL_GRPO = _Preset("trl", "grpo", replace(GROUP_NORM, eps=1e-4))
 SLIME_GRPO = _Preset("slime", "grpo", GROUP_NORM)
 SLIME_RPP = _Preset("slime", "reinforce_plus_plus", replace(RETURN, whiten=True, states=True))
-SLIME_BASE = _Preset("slime", "reinforce_plus_plus_baseline", replace(CENTRED, whiten=True))
 ROLL = _Preset("roll", "reinforce", replace(RETURN, place="last_token", states=True))
 OPENRLHF = _Preset("openrlhf", "reinforce", replace(RETURN, whiten=True, whiten_ddof=0, clip=10.0))
 OPENRLHF_RLOO = _Preset("openrlhf", "rloo", replace(RETURN, baseline="others", clip=10.0))
@@ -200,12 +199,6 @@ FAULTS = (
         *("factor", "option:norm_mean"),
         records=("response_level_rewards", "advantages"),
         data={"seed": 119, "group": 4},
-    ),
-    SLIME_BASE.fault(
-        "whitening-left-out",
-        {"whiten": False},
-        "option:whiten_advantages",
-        data={"seed": 120},
     ),
     OPENRLHF.fault(
         "reward-clip-left-out",
