@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.search.candidates import DETAIL, Candidate, presets_of, value_of
 from rlpost.analysis.replay.search.ties import NEVER, matters
+from rlpost.estimators import ESTIMATORS
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import DEFAULT, variants
+from rlpost.recipe.presets import DEFAULT, PRESETS, variants
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -47,19 +49,20 @@ def alike(
     """Return a trial that reproduces, and those of other presets and estimators that do, too.
 
     Each preset gets as few options of the trial as give its numbers, and keeps its own values of
-    the others. If the trial has changes, there are also the estimators that compute the same with
-    all its options.
+    the others; so do the estimators that compute the same with all its options.
     """
     values, changes = _values(best), best.candidate.changes
     likely = {*changes, *(_CARRIED if changes else ())}
     found = [best, *(one for one in map(trials.again, starts) if one.reproduces)]
     own = best.resolved.recipe.estimator
-    same = {one.resolved.recipe.estimator for one in found if _same(one, best)}
-    same |= {name for name in NAMES if name not in same and _computes(name, values, best, trials)}
+    same = dict.fromkeys({one.resolved.recipe.estimator for one in found}, values)
+    same |= _others(best, values, trials)
     for name in sorted(same, key=lambda name: (name != own, name)):
         for target in presets_of(name, given):
-            if (name == own or _own(target)) and not _known(target, best, found):
-                one = _fewest(target, best, values, likely, trials)
+            if name != own and not _further(target, best, found):
+                continue
+            if not _known(target, best, found):
+                one = _fewest(target, best, same[name], likely, trials)
                 found += [one] if one is not None else []
         likely |= {*_SCOPES}
     return smallest(found)
@@ -90,10 +93,24 @@ def _framework(one: Candidate) -> tuple[str, str]:
     return one.preset.partition("@")[0], one.recipe.estimator
 
 
+@cache
+def _named() -> set[str]:
+    """Return the estimators that some preset names."""
+    return {name for preset in PRESETS for name in variants(preset)}
+
+
 def _own(target: Candidate) -> bool:
-    """Return whether a framework has an estimator; one without a list has them all."""
+    """Return whether a framework can have an estimator: it names it, or no framework does."""
     name = target.preset.partition("@")[0]
-    return name != DEFAULT and target.estimator in (variants(name) or NAMES)
+    listed = variants(name) or NAMES
+    return name != DEFAULT and (target.estimator in listed or target.estimator not in _named())
+
+
+def _further(target: Candidate, best: Trial, found: Sequence[Trial]) -> bool:
+    """Return whether another estimator is tried: not beside a recipe without changes."""
+    name, *_ = _framework(target)
+    has = any(_framework(one.candidate)[0] == name for one in found)
+    return _own(target) and not (has and not best.candidate.changes)
 
 
 def _known(target: Candidate, best: Trial, found: Sequence[Trial]) -> bool:
@@ -120,13 +137,21 @@ def _values(best: Trial) -> Values:
     return values | scopes | {"whiten_advantages": resolved.whiten}
 
 
-def _computes(name: str, values: Values, best: Trial, trials: Trials) -> bool:
-    """Return whether an estimator gives the numbers of a trial with the same options."""
-    if not best.candidate.changes:
-        return False
-    plain = Candidate(DEFAULT, name, {}, best.candidate.given)
-    by_return = {**values, f"{DETAIL}outcome": "return"}
-    return any(_same(trials.of(plain.changed(some)), best) for some in (values, by_return))
+def _others(best: Trial, values: Values, trials: Trials) -> dict[str, Values]:
+    """Return the other estimators that give the numbers of a trial, each with its options.
+
+    Some estimators normalise rewards themselves, and are tried without scopes, too.
+    """
+    found: dict[str, Values] = {}
+    outcome = f"{DETAIL}outcome"
+    for name in NAMES:
+        own = values if ESTIMATORS[name].outcome else {**values, outcome: "return"}
+        plain = Candidate(DEFAULT, name, {}, best.candidate.given)
+        for left in ((), _SCOPES[:2]):
+            some = {n: value for n, value in own.items() if n not in left}
+            if name not in found and _same(trials.of(plain.changed(some)), best):
+                found[name] = some
+    return {name: found[name] for name in found if name != best.resolved.recipe.estimator}
 
 
 def _fewest(

@@ -28,6 +28,8 @@ Changes = dict[str, Any]
 KL = ("k1", "k2", "k3", "abs", "k4")
 EPSILONS = (1e-4, 1e-5, 1e-6, 1e-8, 1e-9, 0.0)
 DISCOUNTS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
+UNSCALED: list[Changes] = [{"norm_std": "none"}, {"norm_mean": "none", "norm_std": "none"}]
+"""Scopes of estimators that normalise rewards themselves."""
 _SCOPES = ("group", "others", "batch", "running", "none")
 _OTHER_COLUMNS = {
     "reward": ("step_score", "episode_score"),
@@ -244,7 +246,10 @@ def _batches(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
 def _scopes(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     """Yield other scopes of mean and deviation: the deviation's is the mean's, batch or none."""
     batches = [*_batches(resolved, facts)]
-    own = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
+    scopes = resolved.norm
+    if resolved.estimator.normalises:
+        scopes = resolved.recipe.norm_mean, resolved.recipe.norm_std
+    own = dict(zip(("norm_mean", "norm_std"), scopes, strict=True))
     for one in _SCOPES if resolved.grouped else ("batch", "running", "none"):
         for other in dict.fromkeys((one, "batch", "none")):
             both = {"norm_mean": one, "norm_std": other}

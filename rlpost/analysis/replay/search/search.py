@@ -23,7 +23,7 @@ from rlpost.analysis.replay.search.candidates import (
     nested,
     presets_of,
 )
-from rlpost.analysis.replay.search.moves import EPSILONS, Facts, moves, needed, shapes
+from rlpost.analysis.replay.search.moves import EPSILONS, UNSCALED, Facts, moves, needed, shapes
 from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.search.ties import ties_of
@@ -245,7 +245,7 @@ class _Search:
         tried.append(before)
         fitting = sorted((one for one in tried if one is not None), key=_place)
         best = fitting[0]
-        if not best.reproduces and further:
+        if not best.reproduces and (further or best.score < _PAIRED):
             best = self._descent(best)
         if not best.reproduces:
             best, starts = self._estimated(fitting)
@@ -268,10 +268,8 @@ class _Search:
         nearest = self._problems(starts, whitened=False)
         best = solved(fitting[0], nearest, self.trials)
         changes = fitting[0].candidate.changes
-        names = [
-            *dict.fromkeys(one.start.resolved.recipe.estimator for one in _by_residual(nearest))
-        ]
-        for name in names[:_SPREAD] if self.stage not in _SHARED else []:
+        names = (one.start.resolved.recipe.estimator for one in _by_residual(nearest))
+        for name in [*dict.fromkeys(names)][:_SPREAD]:
             if best.score < _NEAR_SCORE or self.late:
                 break
             found = self._problems(self._everywhere([name], changes), whitened=True)
@@ -301,10 +299,13 @@ class _Search:
             del variants[1:]
         found = []
         for one in starts:
-            reads = one.resolved.recipe.estimator in READERS["gamma"]
-            for changes in variants if reads and not one.resolved.rows_only else variants[:1]:
-                unread = "lam" in changes and one.resolved.recipe.estimator not in READERS["lam"]
-                if not unread and not any(name in self.given for name in changes):
+            estimator = one.resolved.recipe.estimator
+            plain = estimator not in READERS["gamma"] or one.resolved.rows_only
+            own = variants[:1] if plain else variants
+            own = [changes for changes in own if "lam" not in changes or estimator == "gae"]
+            own += UNSCALED if one.resolved.estimator.normalises else []
+            for changes in own:
+                if not any(name in self.given for name in changes):
                     start = self.trials.of(one.candidate.changed(changes))
                     found += [] if start is None else problems(start, self.known, self.trials)
         return found
