@@ -51,13 +51,12 @@ _ONLY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sample_mask", "final_response_mask", "kl", "sample_weight", "is_weight"), ()),
 }
 """By stage: the numbers on which it depends, if these are not all."""
+_RETURNED = ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm")
 _EARLIER = {
     "response_level_rewards": _REWARDS,
     "token_level_rewards": ("kl_coef",),
-    **dict.fromkeys(
-        ("raw_advantages", "returns"),
-        ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm", "teachers"),
-    ),
+    "raw_advantages": (*_RETURNED, "teachers"),
+    "returns": _RETURNED,
 }
 """By stage: numbers that are known once it is equal."""
 _MAPPED = ("advantages", "returns")
