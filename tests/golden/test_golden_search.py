@@ -18,7 +18,7 @@ from rlpost.io.parquet.source import TableSource
 CHOSEN = [
     ("verl", "gae", "gae_g1.0_l1.0"),
     ("trl", "grpo", "adv"),
-    ("openrlhf", "group_norm", "adv"),
+    ("openrlhf", "dr_grpo", "adv"),
     ("nemo", "grpo", "adv"),
     ("slime", "grpo", "adv"),
     ("primerl", "max_rl", "adv"),

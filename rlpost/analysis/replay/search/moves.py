@@ -246,10 +246,9 @@ def _batches(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
 def _scopes(resolved: ResolvedRecipe, facts: Facts) -> Iterator[Changes]:
     """Yield other scopes of mean and deviation: the deviation's is the mean's, batch or none."""
     batches = [*_batches(resolved, facts)]
-    scopes = resolved.norm
+    own: Changes = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     if resolved.estimator.normalises:
-        scopes = resolved.recipe.norm_mean, resolved.recipe.norm_std
-    own = dict(zip(("norm_mean", "norm_std"), scopes, strict=True))
+        own = {name: value_of(resolved.recipe, name) for name in own}
     for one in _SCOPES if resolved.grouped else ("batch", "running", "none"):
         for other in dict.fromkeys((one, "batch", "none")):
             both = {"norm_mean": one, "norm_std": other}

@@ -72,8 +72,6 @@ _SHARED = (*_BEFORE, "response_level_rewards")
 """Stages that do not depend on most estimators."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
-
-
 _MANY = 0.1
 """Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
 _NEAR_SHARE = 0.45
@@ -276,7 +274,8 @@ class _Search:
             best = solved(best, found, self.trials)
             nearest += found
         if best.score >= _NEAR_SCORE and not self.late:
-            best = solved(best, self._shaped(nearest), self.trials)
+            shaped = [fitting[0], *(one.start for one in _by_residual(nearest))]
+            best = solved(best, self._shaped(shaped), self.trials)
         return best, self._best_of_each(
             [best, *starts, *(one.start for one in _by_residual(nearest))]
         )
@@ -310,11 +309,10 @@ class _Search:
                     found += [] if start is None else problems(start, self.known, self.trials)
         return found
 
-    def _shaped(self, nearest: list[Problem]) -> list[Problem]:
+    def _shaped(self, nearest: list[Trial]) -> list[Problem]:
         """Return linear problems with other rewards, of the estimators that come nearest."""
-        starts = self._best_of_each([one.start for one in _by_residual(nearest)], _SHAPED)
         found: list[Problem] = []
-        for changes, start in product(shapes(self.known), starts):
+        for changes, start in product(shapes(self.known), self._best_of_each(nearest, _SHAPED)):
             if self.late or any(name in self.given for name in changes):
                 continue
             one = self.trials.of(start.candidate.changed(changes))
