@@ -35,7 +35,7 @@ class _Bar(SilentReporter):
         if self._task is not None:
             self._bars.update(self._task, visible=False)
         of = "" if rows is None else f"/{rows:,}"
-        self._task = self._bars.add_task(purpose, total=rows, of=of)
+        self._task = self._bars.add_task(purpose, total=rows, of=of, unit=unit_of(purpose))
 
     def advance(self, rows: int) -> None:
         self._bars.advance(self._task, rows)
@@ -63,7 +63,7 @@ class _CellBar(SilentReporter):
 
     def _draw(self) -> None:
         of = "" if self._total is None else f"/{self._total:,}"
-        text = f"{self._done:,}{of} responses"
+        text = f"{self._done:,}{of} {unit_of(self._purpose)}"
         share = "" if self._total is None else f' value="{self._done}" max="{self._total}"'
         bar = f'<progress{share} style="width: 14em; vertical-align: middle"></progress>'
         page = f"<div>{escape(self._purpose)} {bar} {text}</div>"
@@ -80,6 +80,11 @@ class _CellBar(SilentReporter):
         """Remove the bar; the place of a display stays, so it becomes empty."""
         if self._display is not None:
             self._show({"text/html": "", "text/plain": ""})
+
+
+def unit_of(purpose: str) -> str:
+    """Return what a pass counts: a search counts recipes."""
+    return "recipes" if purpose == "search" else "responses"
 
 
 def in_notebook() -> bool:
@@ -114,7 +119,7 @@ def _bars() -> Iterator[Reporter]:
     columns = (
         TextColumn("{task.description:<26}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.completed:,}{task.fields[of]} responses"),
+        TextColumn("{task.completed:,}{task.fields[of]} {task.fields[unit]}"),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console(sys.stderr), transient=True) as bars:

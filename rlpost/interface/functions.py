@@ -332,7 +332,8 @@ def replay(
 ) -> Replay:
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
 
-    A number is equal if |recorded - computed| <= tolerance * |computed| + tolerance / 100.
+    A number is equal if |recorded - computed| <= tolerance * |computed| + tolerance / 100 * (1 +
+    |raw reward|); for tokens the largest |value| of the response is added to |raw reward|.
 
     Args:
         inputs: paths or tables, as of `advantages`, with recorded columns, such as `advantages`,

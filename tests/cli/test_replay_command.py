@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 import types
 
 import numpy as np
@@ -128,9 +129,10 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 0, ran.err
     assert re.search(
-        r"^Recipe\n  --\S+ .*\n\d+ recipes tried in .* s on 80 responses", ran.out, re.MULTILINE
+        r"^Recipe\n--\S+ .*\n\d+ recipes tried in .* s on 80 responses", ran.out, re.MULTILINE
     )
-    assert "As a recipe file, for --config" in ran.out
+    toml = ran.out.partition("As a recipe file, for --config\n")[2].partition("\n\nTies")[0]
+    assert tomllib.loads(toml) == tomllib.loads((folder / "found.toml").read_text())
     ties = ran.out.partition("Ties: other recipes with the same numbers")[2].partition("\n\n")[0]
     assert "\n  differs in --numerics" in ties
     assert max(map(len, ties.splitlines())) <= 120

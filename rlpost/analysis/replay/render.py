@@ -27,6 +27,8 @@ Json = dict[str, Any]
 MARKDOWN_WIDTH = 1000
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_ULPS = 1e6
+_NOTED = ("constant-groups", "masked-tokens")
+"""Findings that equal stages can have."""
 
 
 Block = TextTable | Code
@@ -62,8 +64,8 @@ def _print(result: Json, out: Console) -> None:
             out.print(one)
             continue
         line(one.title, "bold cyan")
-        for text in one.text.split("\n"):
-            line(f"  {text}" if text else "")
+        for text in one.text.split("\n"):  # as it is, so that it can be copied
+            out.print(Text(printable_line(text)), soft_wrap=True)
         for text in one.notes:
             line(text, "dim")
 
@@ -178,8 +180,9 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
     if "search" in result:
         yield from found_blocks(result)
     yield _stages(result)
-    if result["findings"] or (result["first"] is not None and "search" not in result):
-        yield _findings(result)
+    found = _of_differences(result)
+    if found or (result["first"] is not None and "search" not in result):
+        yield _findings(found)
     yield from examples(result, width)
     if "everywhere" in result:
         yield _everywhere(result)
@@ -214,30 +217,31 @@ def _column(one: Json) -> str:
 def _ulps(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:,.0f}" if value < _MOST_ULPS else f"{value:.0e}"
+    return f"{value:,.0f}" if value <= _MOST_ULPS else f"> {_MOST_ULPS:.0e}".replace("+0", "")
 
 
 def _notes(result: Json) -> Iterator[str]:
     """Yield what the numbers of the stages mean, as far as they occur."""
     tolerance = result["tolerance"]
+    units = {_unit(one, result) for one in result["stages"]}
+    value = " + max |value|" if "token" in units and "values" in result["roles"] else ""
     yield (
-        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}. Only policy tokens count. "
-        "Median: of |Δ|; ulps: of the float32 numbers between both."
+        f"Equal: |Δ| ≤ {tolerance:g}·|computed| + {tolerance / 100:g}·(1 + |raw reward|{value}). "
+        "Only policy tokens count. Median: of |Δ|; ulps: of the float32 numbers between both."
     )
     if any(one["verdict"] == "follows" for one in result["stages"]):
         yield (
             "A stage that follows is equal if it is computed from what was recorded before it; "
             "it differs from the start because an earlier stage does."
         )
-    known = {one["finding"] for one in result["findings"] if result["first"] is None}
     outside = [one for one in result["stages"] if one.get("outside_differing")]
-    if outside and "masked-tokens" not in known:
+    if outside:
         counts = {one["outside_differing"] for one in outside}
         most = f"{'up to ' if len(counts) > 1 else ''}{counted(max(counts), 'token')}"
         titles = ", ".join(one["title"] for one in outside)
-        yield f"{titles}: {most} outside the mask differ, too; they do not count."
+        yield f"{titles}: {most} outside the mask differ; they do not count."
     for one in result["stages"]:
-        if one.get("rounding") and "constant-groups" not in known:
+        if one.get("rounding"):
             yield (
                 f"{one['title']}: in groups of equal rewards, "
                 f"{counted(one['rounding'], _unit(one, result))} within the float32 rounding of "
@@ -245,9 +249,15 @@ def _notes(result: Json) -> Iterator[str]:
             )
 
 
-def _findings(result: Json) -> TextTable:
+def _of_differences(result: Json) -> list[Json]:
+    """Return the findings, without those of equal stages, which are notes of the stages."""
+    left_out = () if result["first"] is not None else _NOTED
+    return [one for one in result["findings"] if one["finding"] not in left_out]
+
+
+def _findings(found: list[Json]) -> TextTable:
     lines = []
-    for one in result["findings"]:
+    for one in found:
         typed = " ".join(one["options"])
         options = f" (`{typed}`)" if typed not in one["text"] else ""
         explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'], 0)} of these)"

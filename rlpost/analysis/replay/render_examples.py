@@ -128,7 +128,7 @@ def digits_of(pairs: Sequence[tuple[float | None, float | None]]) -> int:
 def shown(value: float | None, digits: int) -> str:
     """Return a number with so many significant digits; `–` for what is no number.
 
-    >>> shown(-2.474803, 4), shown(0.0, 4), shown(None, 4)
+    >>> shown(-2.474803, 4), shown(-0.0, 4), shown(None, 4)
     ('-2.475', '0', '–')
     """
-    return "–" if value is None else f"{value:.{digits}g}"
+    return "–" if value is None else f"{value or 0.0:.{digits}g}"  # 0.0 has no sign, -0.0 has
