@@ -13,7 +13,8 @@ from rich.console import Console
 from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
-from rlpost.errors import DataError
+from rlpost.analysis.replay.render import verdict_line
+from rlpost.errors import DataError, ReadWriteError, UsageError
 
 FLOATS = pa.list_(pa.float32())
 
@@ -287,6 +288,47 @@ def test_kinds_of_logs(kind, tmp_path):
     found = replay_metrics(table, path)
     assert found["reproduced"]
     assert found["steps"]["matched"] == 3
+
+
+def test_what_is_no_number_in_a_log_is_named(tmp_path):
+    table, path = dump(), tmp_path / "log.jsonl"
+    lines = [{"step": step} | metrics_of(rows_of(table, step), "token-mean", 0.2, 0.2)
+             for step in (1, 2, 3)]  # fmt: skip
+    lines[1]["actor/pg_loss"] = math.nan
+    lines[0]["actor/ppo_kl"] = math.inf
+    lines[2]["actor/pg_clipfrac"] = None
+    lines[2]["actor/pg_clipfrac_lower"] = "oops"
+    lines = [line | {"actor/entropy": None} for line in [*lines, {"step": 9}]]
+    found = replay_metrics(table, written(lines, path))
+    assert not found["reproduced"]
+    assert [(one["finding"], one["text"].split(" is ")[1]) for one in found["findings"]] == [
+        ("not-finite", "NaN in the log at step 2"), ("not-finite", "infinite in the log at step 1"),
+    ]  # fmt: skip
+    warnings = " ".join(found["warnings"])
+    assert "actor/pg_clipfrac is null at step 3 of the log" in warnings
+    assert "actor/pg_clipfrac_lower is 'oops' at step 3 of the log" in warnings
+    assert "1 of 4 steps" in warnings
+    assert [one["key"] for one in found["not_computed"]] == ["actor/entropy"]
+    verdict = verdict_line(found)
+    assert verdict.startswith("Differs: 2 of 4 metrics equal")
+    assert verdict.endswith("; 1 not compared")
+    for line in lines:
+        line["actor/ppo_kl"] = line["actor/pg_loss"] = None
+    assert replay_metrics(table, written(lines, path))["reproduced"]
+
+
+def test_files_that_are_no_log_are_rejected(tmp_path):
+    table, path = dump(), tmp_path / "log"
+    with pytest.raises(ReadWriteError, match="No such file"):
+        replay_metrics(table, path)
+    pq.write_table(table, path)
+    with pytest.raises(DataError, match="a Parquet file; a file of a logger is needed"):
+        replay_metrics(table, path)
+    path.write_text("step;reward\n1;0,5\n")
+    with pytest.raises(DataError, match="a CSV with semicolons between its columns; commas"):
+        replay_metrics(table, path)
+    with pytest.raises(UsageError, match="metrics is of type Table: the path of a log is needed"):
+        replay_metrics(table, table)
 
 
 def test_files_are_read_in_chunks_with_the_numbers_of_a_table(tmp_path, monkeypatch):

@@ -140,7 +140,9 @@ def verdict_line(result: Json) -> str:
         word = "Reproduced" if result["reproduced"] else "Differs"
         digits = any(one["rounding"] for one in result["metrics"])
         rounded = ", or half of the log's last digit" if digits else ""
-        return f"{word}: {equal} of {count} equal within {result['tolerance']:g}{rounded}"
+        apart = len(result["not_computed"])
+        others = f"; {apart} not compared" if apart else ""
+        return f"{word}: {equal} of {count} equal within {result['tolerance']:g}{rounded}{others}"
     stages = result["stages"]
     if result["reproduced"]:
         columns = counted(len(stages), "recorded column")

@@ -11,16 +11,17 @@ from rlpost.analysis.replay.metrics.fit import HOWS, LOSS_METRICS, QUANTITIES
 from rlpost.analysis.replay.metrics.losses import KL_ESTIMATORS, SIDES
 from rlpost.analysis.replay.metrics.search import bounds_of
 from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
+from rlpost.analysis.replay.metrics.steps import at_steps
 from rlpost.display.text import percent
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.fit import Grid
+    from rlpost.analysis.replay.metrics.fit import Grid, Target
     from rlpost.analysis.replay.metrics.search import Choice, Place, Reading
 
     Numbers = NDArray[np.float64]
@@ -103,8 +104,8 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
 
 
 def _explained(row: Json) -> bool:
-    """Return whether a metric is reproduced, or differs by a factor or an offset."""
-    return bool(row["reproduced"] or row.get("relation"))
+    """Return whether the finite numbers are reproduced, or differ by a factor or an offset."""
+    return bool(row.get("relation", True))
 
 
 def _words(options: dict[str, str]) -> list[str]:
@@ -216,7 +217,7 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
                     "explains": 1.0,
                 }
             )
-        if row["reproduced"]:
+        if row["reproduced"] or "relation" not in row:
             continue
         found: Json = row.get("relation") or {"finding": "unexplained", "value": 0.0}
         name = found["finding"]
@@ -233,6 +234,17 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
         share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
         findings.append({"finding": name, "text": text, "options": [], "explains": share})
     return findings
+
+
+def not_finite(targets: Sequence[Target], steps: Sequence[str]) -> Iterator[Json]:
+    """Yield a finding for each metric that is NaN or infinite in the log."""
+    for one in targets:
+        if one.broken:
+            kinds = {False: "infinite", True: "NaN"}
+            names = " or ".join({kinds[bool(np.isnan(one.logged[at]))]: 0 for at in one.broken})
+            where = at_steps([steps[at] for at in one.broken])
+            text = f"{one.key} is {names} in the log at {where}"
+            yield {"finding": "not-finite", "text": text, "options": [], "explains": 0.0}
 
 
 def _about_factor(factor: float, description: Json) -> str:

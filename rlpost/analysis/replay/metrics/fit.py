@@ -101,6 +101,15 @@ class Target:
     """[s]."""
     rounding: Numbers
     """[s]: half a unit of the last digit."""
+    logged: Numbers
+    """[s] as logged: NaN or infinite where `recorded` is NaN, if the log has that."""
+    absent: NDArray[np.bool_]
+    """[s]: the log has no number of the step."""
+
+    @property
+    def broken(self) -> list[int]:
+        """The numbers of the steps at which NaN or an infinite number is logged."""
+        return [int(at) for at in np.flatnonzero(np.isnan(self.recorded) & ~self.absent)]
 
     @property
     def informative(self) -> bool:
@@ -109,7 +118,8 @@ class Target:
 
     def of(self, steps: Sequence[int]) -> Target:
         """Return the target of some steps."""
-        return replace(self, recorded=self.recorded[[*steps]], rounding=self.rounding[[*steps]])
+        own = ("recorded", "rounding", "logged", "absent")
+        return replace(self, **{name: getattr(self, name)[[*steps]] for name in own})
 
     def gaps(self, computed: Numbers, tolerance: float, magnitude: Numbers | float) -> Numbers:
         """Return the largest difference of any step in units of what is allowed, [...].
@@ -407,7 +417,12 @@ def target_of(recorded: Recorded, labels: Sequence[str]) -> Target:
     """
     none = Logged(np.nan, 0.0)
     numbers = [recorded.by_step.get(label, none) for label in labels]
-    values = np.array([one.value if np.isfinite(one.value) else np.nan for one in numbers])
+    logged = np.array([one.value for one in numbers])
     return Target(
-        recorded.metric, recorded.key, values, np.array([one.rounding for one in numbers])
+        recorded.metric,
+        recorded.key,
+        np.where(np.isfinite(logged), logged, np.nan),
+        np.array([one.rounding for one in numbers]),
+        logged,
+        np.array([label not in recorded.by_step for label in labels]),
     )

@@ -12,9 +12,10 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class Log:
     step_key: str | None
     keys: dict[str, dict[str, Logged]]
     """By key and step."""
+    texts: dict[str, dict[str, str]]
+    """By key and step: what is there in place of a number, such as `null`."""
     repeated: int = 0
     """Steps with several lines that have the same key; their mean is used."""
     warnings: list[str] = field(default_factory=list)
@@ -159,15 +162,18 @@ def read_log(path: Path) -> Log:
     """Read a file of metrics.
 
     Raises:
-        DataError: the file cannot be read, or has no metrics.
+        DataError: the file is no text, or has no metrics.
+        ReadWriteError: the file cannot be read.
     """
+    needed = "a file of a logger is needed: JSON lines or CSV with a line for each training step"
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"--metrics {path}: {getattr(error, 'strerror', None) or error}; a file of a logger "
-            "is needed: JSON lines or CSV with a line for each training step"
-        ) from None
+    except OSError as error:
+        raise ReadWriteError(f"--metrics {path}: {error.strerror or error}; {needed}") from None
+    except UnicodeDecodeError:
+        with path.open("rb") as file:
+            kind = "a Parquet file" if file.read(4) == b"PAR1" else "no text in UTF-8"
+        raise DataError(f"--metrics {path}: {kind}; {needed}") from None
     kind, lines, warnings = _lines(text, path)
     log = _by_step(str(path), kind, lines)
     log.warnings += warnings
@@ -192,6 +198,13 @@ def _lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
         return "json", [one for one in whole if isinstance(one, dict)], []
     if _CONSOLE.search(text):
         return "console", [*_console_lines(text)], []
+    heading = stripped.partition("\n")[0]
+    for name, mark in (("semicolons", ";"), ("tabs", "\t")):
+        if mark in heading and "," not in heading:
+            raise DataError(
+                f"--metrics {path}: a CSV with {name} between its columns; commas between columns "
+                "and points in numbers are needed"
+            )
     return "csv", [*csv.DictReader(io.StringIO(text))], []
 
 
@@ -239,18 +252,19 @@ def _console_lines(text: str) -> Iterator[Json]:
             yield {"step": _Number(match[1])} | {one[1]: _Number(one[2]) for one in pairs if one}
 
 
-def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Logged]]:
-    """Yield the numbers of a line by key; nested keys are joined by `/`."""
+def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Logged | str]]:
+    """Yield the numbers of a line by key, or what is in place of one; keys are joined by `/`."""
     for key, value in line.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _flat(value, "" if not prefix and key == "data" else f"{name}/")
         elif isinstance(value, str):
-            number = _number(value)
-            if number is not None:
-                yield name, number
+            if value.strip():  # an empty cell of a CSV is a step without the metric
+                yield name, _number(value) or repr(value[:20])
         elif isinstance(value, float):  # NaN and Infinity of JSON
             yield name, Logged(value, 1.0)
+        else:
+            yield name, "null" if value is None else f"a {type(value).__name__}"
 
 
 def _number(text: str) -> Logged | None:
@@ -270,16 +284,22 @@ _ROUNDED = (1e-8, 1e-3)
 
 def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
     """Return the numbers by key and step; several numbers of a key in a step become their mean."""
-    flat = [{_bare(name): number for name, number in _flat(line)} for line in lines]
+    both = [{_bare(name): one for name, one in _flat(line)} for line in lines]
+    flat = [{key: x for key, x in line.items() if isinstance(x, Logged)} for line in both]
     present = {key for line in flat for key in line}
     lowered = {key.lower(): key for key in present}
     step_key = next((lowered[key] for key in STEP_KEYS if key in lowered), None)
     if step_key is not None:
-        flat = [line for line in flat if step_key in line]
+        kept = [step_key in line for line in flat]
+        flat, both = [*compress(flat, kept)], [*compress(both, kept)]
     values: dict[str, dict[str, list[Logged]]] = {}
+    texts: dict[str, dict[str, str]] = {}
     steps: dict[str, None] = {}
-    for number, line in enumerate(flat):
+    for number, (line, every) in enumerate(zip(flat, both, strict=True)):
         label = str(number) if step_key is None else _label(line[step_key].value)
+        for key, text in every.items():
+            if isinstance(text, str):
+                texts.setdefault(key, {})[label] = text
         steps[label] = None
         for key, logged in line.items():
             if key.lower() not in STEP_KEYS:
@@ -291,10 +311,14 @@ def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
     repeated = {
         label for own in values.values() for label, numbers in own.items() if len(numbers) > 1
     }
-    return Log(path, kind, [*steps], step_key, keys, len(repeated))
+    for key, by_label in texts.items():  # a step with a number on another line has that number
+        texts[key] = {label: x for label, x in by_label.items() if label not in keys.get(key, ())}
+    return Log(path, kind, [*steps], step_key, keys, texts, len(repeated))
 
 
 def _label(step: float) -> str:
+    if not math.isfinite(step):
+        return str(step)
     return f"{step:g}" if not step.is_integer() else str(int(step))
 
 
@@ -305,7 +329,9 @@ def _rounding(by_step: Mapping[str, Sequence[Logged]]) -> float:
 
 
 def _mean(numbers: Sequence[Logged], rounding: float) -> Logged:
-    return Logged(math.fsum(one.value for one in numbers) / len(numbers), rounding)
+    values = [one.value for one in numbers]
+    add = math.fsum if all(map(math.isfinite, values)) else sum
+    return Logged(add(values) / len(values), rounding)
 
 
 def _bare(key: str) -> str:
@@ -319,6 +345,8 @@ class Recorded(NamedTuple):
     metric: str
     key: str
     by_step: dict[str, Logged]
+    texts: Mapping[str, str]
+    """By step: what is in place of a number."""
 
 
 def known_metrics(
@@ -340,19 +368,20 @@ def known_metrics(
                 f"--map-metric {name}={key}: no metric {name!r}{closest(name, METRICS)}"
                 f"; the metrics are {', '.join(METRICS)}"
             )
-        if key not in log.keys:
+        if key not in log.keys and key not in log.texts:
             raise DataError(
                 f"--metrics {log.path}: --map-metric {name}={key}: no key {key!r}"
                 f"{closest(key, log.keys)}"
             )
     named = {key: name for name, key in chosen.items()}
     found, unknown = [], []
-    for key, by_step in log.keys.items():
+    for key in dict.fromkeys([*log.keys, *log.texts]):
         metric = named.get(key) or metric_of(key)
-        if metric is None or (metric in chosen and chosen[metric] != key):
+        if metric is not None and chosen.get(metric, key) == key:
+            texts = log.texts.get(key, {})
+            found.append(Recorded(metric, key, log.keys.get(key, {}), texts))
+        elif key in log.keys:
             unknown.append(key)
-        else:
-            found.append(Recorded(metric, key, by_step))
     return found, sorted(unknown)
 
 

@@ -81,7 +81,7 @@ def _row(one: Json) -> Sequence[str]:
 
 def _about(one: Json) -> str:
     """Return how a metric is computed."""
-    about = one["computed_as"] if one["reproduced"] else f"closest: {one['computed_as']}"
+    about = one["computed_as"] if "relation" not in one else f"closest: {one['computed_as']}"
     return about if one["informative"] else f"{about} (0 throughout)"
 
 

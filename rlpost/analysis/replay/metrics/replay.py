@@ -13,6 +13,7 @@ from rlpost.analysis.replay.metrics.findings import (
     about_reading,
     description,
     findings,
+    not_finite,
     relation,
     ties,
 )
@@ -27,7 +28,7 @@ from rlpost.analysis.replay.metrics.logs import METRICS, known_metrics, read_log
 from rlpost.analysis.replay.metrics.losses import Column
 from rlpost.analysis.replay.metrics.steps import extreme_columns, match_steps, simple_values
 from rlpost.analysis.replay.rollouts import read_rows
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.recipe import Recipe
 
@@ -104,8 +105,14 @@ def replay_metrics(
 
     Raises:
         DataError: the log cannot be read, has no known metric, or no step of the input.
-        UsageError: a metric in `keys` does not exist.
+        ReadWriteError: the log cannot be opened.
+        UsageError: a metric in `keys` does not exist, or `metrics` is no path.
     """
+    if not isinstance(metrics, str | Path):
+        raise UsageError(
+            f"metrics is of type {type(metrics).__name__}: the path of a log is needed; write it "
+            "as JSON lines or CSV first"
+        )
     log, recorded, unknown = _known(Path(metrics), keys)
     split = {"micro": micro_batch, "ranks": ranks, "updates": updates}
     inputs = Inputs(recipe or Recipe(), loss, frozenset(fixed), tolerance, split, options)
@@ -135,20 +142,22 @@ def replay_metrics(
     ]
     rows, readings = [row for row, _ in kept], [reading for _, reading in kept]
     described = description(found.choice, rows, readings)
+    broken = [*not_finite([matched.target(one) for one in recorded], matched.steps)]
+    texts = [text for one in recorded if (text := matched.not_numbers(one)) is not None]
     return {
         "file": log.path,
         "format": log.kind,
         "steps": matched.facts(log),
         "responses": int(sum(every.counts)),
-        "reproduced": bool(rows) and all(one["reproduced"] for one in rows),
+        "reproduced": bool(rows) and all(one["reproduced"] for one in rows) and not broken,
         "description": described,
         "metrics": rows,
         "ties": ties(found.choice, rows, readings),
-        "findings": [*matched.findings, *findings(rows, readings, described)],
+        "findings": [*matched.findings, *broken, *findings(rows, readings, described)],
         "not_computed": not_computed,
         "unknown_keys": unknown,
         "tolerance": tolerance,
-        "warnings": [*log.warnings, *matched.warnings],
+        "warnings": [*log.warnings, *matched.warnings, *texts],
     }
 
 
@@ -266,7 +275,7 @@ def _replayed(
     gap = full.gaps(computed, tolerance, magnitude)
     differences = np.abs(computed - full.recorded)
     present = ~np.isnan(full.recorded)
-    reproduced = bool(gap <= 1)
+    reproduced = bool(gap <= 1) and not full.broken
     row: Json = {
         "metric": full.metric,
         "key": full.key,
@@ -286,7 +295,7 @@ def _replayed(
         row["level"] = reading.level
         same = {HOWS[one.how].aggregation for one in others if one.level == reading.level}
         row["also"] = sorted(same - {HOWS[reading.how].aggregation})
-    if not reproduced:
+    if gap > 1:
         row["relation"] = relation(full.recorded[present], computed[present], tolerance)
     return row
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _CLOSE = 1e-4
+_MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class Matched:
     def target(self, recorded: Recorded) -> Target:
         """Return a recorded metric by matched step."""
         return target_of(recorded, self.labels)
+
+    def not_numbers(self, recorded: Recorded) -> str | None:
+        """Return a warning of the steps at which a metric has text or null; None without any."""
+        found = [(label, recorded.texts[label]) for label in self.labels if label in recorded.texts]
+        if not found:
+            return None
+        texts = ", ".join([*dict.fromkeys(text for _, text in found)][:_MOST_NAMES])
+        return (
+            f"{recorded.key} is {texts} at {at_steps([label for label, _ in found])} of the log; "
+            "a number is needed, and nothing is compared there"
+        )
 
     def facts(self, log: Log) -> Json:
         """Return the numbers of steps, and how they were matched."""
@@ -84,6 +96,11 @@ def match_steps(measured: Measured, log: Log, recorded: Sequence[Recorded]) -> M
             f"{len(own) - len(found.steps)} of {len(own)} steps of the input are not in "
             f"{log.path}; they are left out"
         )
+    if len(found.labels) < len(others):
+        found.warnings.append(
+            f"{len(others) - len(found.labels)} of {len(others)} steps of {log.path} are not in "
+            "the input; they are left out"
+        )
     if log.repeated:
         found.warnings.append(
             f"{log.path}: {log.repeated} steps have several lines; their mean is compared"
@@ -94,6 +111,13 @@ def match_steps(measured: Measured, log: Log, recorded: Sequence[Recorded]) -> M
             {"finding": "input:step-order", "text": text, "options": [], "explains": 1.0}
         )
     return found
+
+
+def at_steps(labels: Sequence[str]) -> str:
+    """Return the names of some steps, such as `steps 1, 2`."""
+    more = len(labels) - _MOST_NAMES
+    names = ", ".join(labels[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"step{'s' if len(labels) > 1 else ''} {names}"
 
 
 def _few(labels: Sequence[str]) -> str:
